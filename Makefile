@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray lint bench bench-peers docs site dist sbom clean
+.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-adapters lint bench bench-peers docs site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -40,6 +40,14 @@ FASTWORKFLOW ?= .venv-fastworkflow
 test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings torch
 	$(BIN)/reward-kit fastworkflow setup --dir $(FASTWORKFLOW)
 	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
+
+ADAPTERS ?= .venv-adapters
+test-adapters:  ## the examples of adapters with the real packages; verifiers needs an environment of its own
+	for one in "gymnasium inspect_ai openai transformers" "verifiers>=0.4"; do \
+		rm -rf $(ADAPTERS) && $(PYTHON) -m venv $(ADAPTERS) && \
+		$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest $$one && \
+		$(ADAPTERS)/bin/python -m pytest -c /dev/null --rootdir . tests_adapters || exit 1; \
+	done
 
 RAY_VENV ?= .venv-ray
 test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
@@ -91,4 +99,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(ADAPTERS) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

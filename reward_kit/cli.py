@@ -41,6 +41,7 @@ _COMMANDS = {
     "view": "Read evaluations and their rollouts in a browser.",
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
     "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
+    "plan": "Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.",
     "card": "Write or check the card of an evaluation: what its published score claims.",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
     "pack": "Pack a bundle into one file, to share it.",
@@ -48,6 +49,7 @@ _COMMANDS = {
     "db": "Open, export and compare databases of rollouts.",
     "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
     "mcp": "Serve a bundle's tools to MCP clients.",
+    "audit": "Look for tasks that measure the wrong thing, without a model.",
     "rescore": "Judge a finished evaluation again by a changed reward.",
     "preview": "Try an evaluator on a few samples.",
 }

@@ -1,7 +1,5 @@
 """Fixtures for all tests."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys
@@ -42,13 +40,31 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 @pytest.fixture
+def bundle(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """A ``flight_bundle.Bundle`` in the working directory, with ``ROWS`` and ``PLAYERS`` of the module."""
+    from flight_bundle import flight_bundle
+
+    monkeypatch.chdir(tmp_path)
+    keys = () if "stub_llm" in request.fixturenames else ("OPENAI_API_KEY",)
+    for name in ("MODEL_AGENT", "MODEL_SIM", *keys):
+        monkeypatch.delenv(name, raising=False)
+    made = flight_bundle(tmp_path)
+    if hasattr(request.module, "ROWS"):
+        made.rows(*request.module.ROWS)
+    if hasattr(request.module, "PLAYERS"):
+        made.players = f"players_{abs(hash(tmp_path))}"  # another module for each test
+        (tmp_path / f"{made.players}.py").write_text(request.module.PLAYERS)
+    return made
+
+
+@pytest.fixture
 def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """An OpenAI-compatible server (``stub_server.StubServer``) that the environment points at."""
     from stub_server import StubServer
 
     stub = StubServer()
-    monkeypatch.setenv("OPENAI_API_BASE", stub.url)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
     yield stub
     stub.close()

@@ -1,14 +1,12 @@
 """The command group: help, version, exit codes, .env, and parse_args."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 import types
 
 import click
 import pytest
+from command import new_python
 from command import run_command as run
 
 import reward_kit
@@ -51,11 +49,8 @@ class TestHelp:
 
 class TestExitCodes:
     def test_what_a_command_returns_or_exits_with(self, command):
-        for function, code in [
-            (lambda: None, 0),
-            (lambda: 1, 1),
-            (lambda: click.get_current_context().exit(3), 3),
-        ]:
+        leaves = lambda: click.get_current_context().exit(3)  # noqa: E731
+        for function, code in [(lambda: None, 0), (lambda: 1, 1), (leaves, 3)]:
             command(function)
             assert main(["preview"]) == code
 
@@ -68,11 +63,8 @@ class TestExitCodes:
         assert capsys.readouterr() == ("", "Error: task.jsonl:3: no such file. Make one.\n")
 
     def test_wrong_usage_is_2(self):
-        for arguments, fault in [
-            (["nothing"], "No such command 'nothing'"),
-            (["--nothing"], "No such option"),
-        ]:
-            done = run(*arguments)
+        for argument, fault in (("nothing", "No such command 'nothing'"), ("--nothing", "No such option")):
+            done = run(argument)
             assert done.code == 2
             assert fault in done.err
 
@@ -115,9 +107,8 @@ class TestEnvironment:
 
 class TestParseArgs:
     def test_preview(self):
-        args, rest = parse_args(
-            ["preview", "--samples", "s.jsonl", "--metrics-folders", "a=x", "b=y", "--hf", "set"]
-        )
+        line = "preview --samples s.jsonl --metrics-folders a=x b=y --hf set"
+        args, rest = parse_args(line.split())
         assert (args.command, args.verbose, args.samples) == ("preview", False, "s.jsonl")
         assert args.metrics_folders == ["a=x", "b=y"]
         assert (args.huggingface_dataset, args.max_samples, args.remote_url) == ("set", 5, None)
@@ -151,7 +142,5 @@ def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
         "sys.argv = ['reward-kit', '--help']\n"
         "runpy.run_module('reward_kit', run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+    done = new_python("-c", program)
+    assert (done.code, done.out, done.err) == (130, "", "Interrupted.\n")

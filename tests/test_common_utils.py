@@ -1,7 +1,5 @@
 """load_jsonl never raises."""
 
-from __future__ import annotations
-
 from reward_kit import load_jsonl
 
 

@@ -1,7 +1,5 @@
 """Errors that a person can mend: what they say, and that another process can be told of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Preview: the user's evaluate is really run, and what fails is reported."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
@@ -94,18 +92,12 @@ class TestFaults:
         pair = metric("words", WORDS)
         for arguments, fault in [
             ({"sample_file": samples}, "At least one metric_folder must be specified"),
-            (
-                {"metric_folders": ["nameless"], "sample_file": samples},
-                "Invalid metric-folder format: nameless",
-            ),
+            ({"metric_folders": ["nameless"], "sample_file": samples}, "Invalid metric-folder format: name"),
             ({"multi_metrics": True, "sample_file": samples}, "`folder` must be specified"),
             ({"metric_folders": [pair]}, "Either sample_file or huggingface_dataset must be specified"),
             ({"metric_folders": [pair], "sample_file": "missing.jsonl"}, "Sample file does not exist"),
             ({"python_code_to_evaluate": WORDS, "folder": "x"}, "Cannot use python_code_to_evaluate"),
-            (
-                {"metric_folders": [pair], "sample_file": samples, "reward_function_mode": "batch"},
-                "pointwise",
-            ),
+            ({"metric_folders": [pair], "sample_file": samples, "reward_function_mode": "batch"}, "point"),
         ]:
             with pytest.raises(ValueError, match=fault):
                 preview_evaluation(**arguments)
@@ -143,11 +135,9 @@ class TestHuggingFace:
         monkeypatch.setitem(sys.modules, "datasets", module)
         answer = "{'score': 1, 'reason': str(sorted(kwargs.items()))}"
         main = f"def evaluate(messages, **kwargs):\n    return {answer}\n"
-        result = preview_evaluation(
-            metric_folders=[metric("m", main)],
-            huggingface_dataset="users/set",
-            huggingface_message_key_map={"label": "ground_truth"},
-        )
+        keys = {"label": "ground_truth"}
+        source = {"huggingface_dataset": "users/set", "huggingface_message_key_map": keys}
+        result = preview_evaluation(metric_folders=[metric("m", main)], **source)
         assert [one.per_metric_evals["m"]["reason"] for one in result.results] == [
             "[('ground_truth', 'a'), ('weight', 1)]",
             "[('ground_truth', 'c'), ('weight', 1)]",

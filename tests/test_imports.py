@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import new_python
 
 import reward_kit
 import reward_kit.agent
 
 HEAVY = {
-    "aiosqlite",
-    "apsw",
-    "fastapi",
-    "litellm",
-    "openai",
-    "opentelemetry",
-    "pydantic",
-    "requests",
-    "rich",
-    "sqlalchemy",
-    "uvicorn",
+    *("aiosqlite", "apsw", "fastapi", "litellm", "openai", "opentelemetry", "pydantic", "requests", "rich"),
+    *("sqlalchemy", "uvicorn"),
 }
 
 
 def python(code: str, *flags: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run(
-        [sys.executable, *flags, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    done = new_python(*flags, "-c", code)
+    assert done.code == 0, done.err
+    return done.out.strip()
 
 
 def modules_after(code: str) -> set[str]:
@@ -46,9 +34,8 @@ class TestWeight:
         assert not modules_after("import reward_kit.agent") & HEAVY
 
     def test_writing_a_reward_needs_pydantic_alone(self):
-        loaded = modules_after(
-            "from reward_kit import reward_function, RewardOutput, Message, EvaluateResult"
-        )
+        names = "reward_function, RewardOutput, Message, EvaluateResult"
+        loaded = modules_after(f"from reward_kit import {names}")
         assert loaded & HEAVY == {"pydantic"}
 
     @pytest.mark.parametrize("arguments", [["--help"], ["agent-eval", "--help"]])

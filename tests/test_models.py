@@ -1,7 +1,5 @@
 """Messages and results: what they accept, how they read, how they are written."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -84,12 +82,8 @@ class TestEvaluateResult:
 
     def test_only_the_score_is_required_and_it_is_unbounded(self):
         result = EvaluateResult(score=-3)
-        assert (result.score, result.metrics, result.step_outputs, result.is_score_valid) == (
-            -3.0,
-            {},
-            None,
-            True,
-        )
+        assert (result.score, result.metrics, result.step_outputs) == (-3.0, {}, None)
+        assert result.is_score_valid is True
         with pytest.raises(ValidationError):
             EvaluateResult()
 
@@ -112,6 +106,9 @@ class TestEvaluateResult:
         assert self.result.get("a", 5) == 5
         with pytest.raises(KeyError):
             self.result["a"]
+
+
+METRICS = st.builds(MetricRewardOutput, st.floats(allow_nan=False), st.none() | st.text(), st.booleans())
 
 
 class TestRewardOutput:
@@ -156,12 +153,7 @@ class TestRewardOutput:
             RewardOutput,
             score=st.floats(allow_nan=False),
             reason=st.none() | st.text(),
-            metrics=st.dictionaries(
-                st.text(),
-                st.builds(
-                    MetricRewardOutput, st.floats(allow_nan=False), st.none() | st.text(), st.booleans()
-                ),
-            ),
+            metrics=st.dictionaries(st.text(), METRICS),
         )
     )
     def test_json_round_trip(self, output):

@@ -1,7 +1,5 @@
 """RewardFunction: local calls, the forms their results may take, and the TRL adapter."""
 
-from __future__ import annotations
-
 import sys
 import types
 from unittest.mock import patch
@@ -50,10 +48,8 @@ class TestLocalCall:
     def arguments_of(self, function_parameters: str, *args, made_with=None, **kwargs):
         seen = {}
         namespace = {"seen": seen, "EvaluateResult": EvaluateResult}
-        exec(
-            f"def f({function_parameters}):\n    seen.update(locals())\n    return EvaluateResult(score=1)",
-            namespace,
-        )
+        body = "    seen.update(locals())\n    return EvaluateResult(score=1)"
+        exec(f"def f({function_parameters}):\n{body}", namespace)
         RewardFunction(func=namespace["f"], **(made_with or {}))(*args, **kwargs)
         return seen
 
@@ -75,16 +71,12 @@ class TestLocalCall:
         result = RewardFunction(func=lambda messages, **kwargs: output)(MESSAGES)
         assert result.metrics == {"m": MetricResult(score=0.5, reason="r")}
 
-    @pytest.mark.parametrize(
-        "returned",
-        [(0.5, {"m": 0.25}), {"score": 0.5, "metrics": {"m": {"score": 0.25}}}],
-        ids=["tuple", "dict"],
-    )
-    def test_older_forms_of_a_result(self, returned):
-        with pytest.warns(DeprecationWarning, match="EvaluateResult"):
-            result = RewardFunction(func=lambda messages, **kwargs: returned)(MESSAGES)
-        assert result.score == 0.5
-        assert result.metrics == {"m": MetricResult(score=0.25, reason="m score")}
+    def test_older_forms_of_a_result(self):
+        for returned in ((0.5, {"m": 0.25}), {"score": 0.5, "metrics": {"m": {"score": 0.25}}}):
+            with pytest.warns(DeprecationWarning, match="EvaluateResult"):
+                result = RewardFunction(func=lambda messages, it=returned, **kwargs: it)(MESSAGES)
+            assert result.score == 0.5
+            assert result.metrics == {"m": MetricResult(score=0.25, reason="m score")}
 
     def test_anything_else_is_refused(self):
         async def later(messages, **kwargs):
@@ -133,7 +125,8 @@ class TestTrlAdapter:
         assert adapter([MESSAGES, MESSAGES[:1]]) == [2.0, 1.0]
 
     def test_the_column_solution_is_the_ground_truth(self):
-        adapter = self.adapter(
-            lambda messages, ground_truth, **kwargs: EvaluateResult(score=float(ground_truth))
-        )
+        def judge(messages, ground_truth, **kwargs):
+            return EvaluateResult(score=float(ground_truth))
+
+        adapter = self.adapter(judge)
         assert adapter(["p"] * 3, ["c"] * 3, solution=["1", 2, ["3"]]) == [1.0, 2.0, 3.0]

@@ -1,7 +1,5 @@
 """Step rewards find their steps."""
 
-from __future__ import annotations
-
 from reward_kit.rl_processing import RLDataAligner
 
 from reward_kit import EvaluateResult, Message, StepOutput
@@ -9,15 +7,9 @@ from reward_kit.agent import StepData
 
 
 def step(**info):
-    return StepData(
-        system_step_index=0,
-        observation_data=[],
-        action_taken={"type": "text"},
-        resulting_messages_history=[Message(role="user", content="hi")],
-        step_info=info,
-        advantage=0.5,
-        trainer="own",
-    )
+    history = [Message(role="user", content="hi")]
+    given = {"observation_data": [], "action_taken": {"type": "text"}, "resulting_messages_history": history}
+    return StepData(system_step_index=0, step_info=info, advantage=0.5, trainer="own", **given)
 
 
 def align(outputs, steps):
@@ -26,15 +18,9 @@ def align(outputs, steps):
 
 
 def test_a_step_gets_the_reward_of_its_turn():
-    steps = [
-        step(assistant_turn_index=0),
-        step(assistant_turn_index="last"),
-        step(assistant_turn_index=1),
-        step(),
-    ]
-    aligned = align(
-        [StepOutput(step_index="last", base_reward=2), StepOutput(step_index=0, base_reward=1)], steps
-    )
+    steps = [*(step(assistant_turn_index=index) for index in (0, "last", 1)), step()]
+    outputs = [StepOutput(step_index=index, base_reward=reward) for index, reward in (("last", 2), (0, 1))]
+    aligned = align(outputs, steps)
     assert aligned is steps
     assert [one.base_reward for one in aligned] == [1.0, 2.0, None, None]
     assert (aligned[0].advantage, aligned[0].trainer) == (0.5, "own")

@@ -21,7 +21,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 CALL = '<tool_call>\n{"name": "take_seat", "arguments": {"number": 2, "passenger": "Alice"}}\n</tool_call>'
 DONE = "Alice has seat 2."
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+# It looks at the tools and writes nothing of them: a template that ignores them is refused.
 TEMPLATE = """\
+{%- if tools %}{% endif -%}
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {{ message.content or '' }}<|im_end|>

@@ -123,7 +123,7 @@ class EvaluationConfig:
     )
     seed: int = _task(
         10, "--seed", kind=int, fixed=True,
-        help="The seed of all rollouts, of --shuffle and of the intervals.",
+        help="The seed of all rollouts and of --shuffle.",
     )
 
     # -- Agent
@@ -191,6 +191,11 @@ class EvaluationConfig:
     user_model_args: Mapping[str, Any] = _user(
         None, "--user-model-arg", kind=dict, metavar="KEY=VALUE", fixed=True,
         help="Like --model-arg, for the simulated user's model.",
+    )
+    guard_user: bool = _user(
+        False, "--guard-user", kind=bool, fixed=True,
+        help="Send back, once, a line of the simulated user's model that confirms what the agent asks and "
+        "ends the conversation, so that the agent could not do it. Changes the scores.",
     )
     retry_user_errors: int = _user(
         0, "--retry-user-errors", kind=int, minimum=0, metavar="N", fixed=True,
@@ -333,6 +338,9 @@ class EvaluationConfig:
     validate_only: bool = _display(
         False, "--validate-only", kind=bool,
         help="Check the bundle, or the selected rows of it, without a model, then stop.",
+    )
+    strict: bool = _display(
+        False, "--strict", kind=bool, help="With --validate-only: warnings count as errors."
     )
     quiet: bool = _display(False, "--quiet", kind=bool, help="Print only the scores.")
     debug: bool = _display(

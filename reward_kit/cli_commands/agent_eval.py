@@ -174,7 +174,8 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
             say(str(finding))
 
     with open_bundle(config) as bundle:
-        report = run_in_loop(validate(bundle, tasks=chosen_tasks(bundle.tasks, config), tell=show))
+        tasks = chosen_tasks(bundle.tasks, config)
+        report = run_in_loop(validate(bundle, tasks=tasks, strict=config.strict, tell=show))
     if config.json is not None:
         write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
     if not report.ok:

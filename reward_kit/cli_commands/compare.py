@@ -23,7 +23,7 @@ DONE, WORSE = 0, 1
 )
 @click.option("--markdown", is_flag=True, help="Print only a table to share and the verdicts, as Markdown.")
 @click.option("--changed-rows", is_flag=True, help="Also compare rows whose fields or seed have changed.")
-@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the interval of Pass^1 is below zero.")
+@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if B is worse on these tasks.")
 def compare(
     evaluations: tuple[str, ...],
     baseline: str | None,
@@ -35,8 +35,8 @@ def compare(
     """Compare evaluations, row by row: which is better, and is it noise?
 
     A, B … are names of evaluations (latest: the last), or paths of their logs, results or cards. Each is
-    compared with A. The difference has a 95 % interval that takes each row as one sample. The exit code is
-    2 after an error.
+    compared with A. Each difference has two 95 % intervals: for these tasks, where only the rollouts are
+    random, and for tasks like these, where the rows are a sample as well. The exit code is 2 after an error.
     """
     from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.comparison.compare import compare as compare_two
@@ -61,5 +61,5 @@ def compare(
     print_lines(markdown_lines(several) if markdown else lines, err=to_stderr)
     if json_path is not None:
         write_output([readable_json(plain)], json_path)
-    worse = any(comparison.success.verdict == "worse" for comparison in several)
+    worse = any(comparison.success.verdicts.these_tasks == "worse" for comparison in several)
     return WORSE if fail_if_worse and worse else DONE

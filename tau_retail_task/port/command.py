@@ -14,6 +14,7 @@ from .folder import check_target, write_folder
 from .inspect_evals import PINNED, Wheel, check, fetch, read_inspect_evals, user_cache
 from .offer import make_offer
 from .readme import readme
+from .refusals import mark_refused
 from .seed import make_seed
 from .source import Row, Source, SourceError, SourceFiles
 from .tau2_bench import FOLDER as TAU2_FOLDER
@@ -62,7 +63,11 @@ def port(
     warnings = found.warnings
     if offer.left_out:
         warnings += (f"There is no code for these tools, which are left out: {', '.join(offer.left_out)}.",)
-    tools = {"tools": offer.tools, "terminal": list(found.terminal)}
+    tools = {
+        "tools": offer.tools,
+        "terminal": list(found.terminal),
+        "parallel_tool_calls": found.parallel_tool_calls,
+    }
     texts = {
         "__init__.py": f'"""The retail tasks of {found.title}."""\n',
         "descriptions.json": json.dumps(tools, indent=2, ensure_ascii=False) + "\n",
@@ -72,6 +77,9 @@ def port(
     }
     files = {**_code(), **{name: text.encode() for name, text in texts.items()}, **found.texts}
     write_folder(target, files)
+    for file, rows in found.rows.items():
+        if rows:
+            mark_refused(target / file)
     return Written(target, found, seed, warnings)
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from .docstrings import describe
+from .prompts import inspect_prompts
 from .python_source import PythonFile
 from .source import Source, SourceError, SourceFiles, read_json
-from .tau2_bench import DIFFERENCES, PAPER, tau2_domain
+from .tau2_bench import DIFFERENCES, OPTIONS, PAPER, tau2_domain
 from .tau2_tasks import tau2_rows
 
 _PACKAGE = "inspect_evals/tau2"
@@ -103,6 +104,8 @@ def _read(files: SourceFiles, wheel: Wheel) -> Source:
         paper=PAPER,
         tools=_read_tools(files),
         terminal=(),
+        parallel_tool_calls=True,
+        options=OPTIONS,
         rows=tau2_rows(tasks, splits, files.place(f"{_DATA}/tasks.json")),
         domain=tau2_domain(_read_database(files), files.name),
         texts={
@@ -110,6 +113,7 @@ def _read(files: SourceFiles, wheel: Wheel) -> Source:
             "system_prompt.md": _system_prompt(files, policy.decode("utf-8", errors="replace")).encode(),
             "LICENSE": files.data(f"{licences}/LICENSE", "the licence of inspect-evals"),
             "NOTICE": files.data(f"{licences}/NOTICE", "the licences of what it is made from"),
+            **inspect_prompts(files),
         },
         digests=files.digests,
         differences=(

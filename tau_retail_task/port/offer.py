@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tau_retail_task.tools import R
-
+from ..tools import R
 from .source import Row, Source, SourceError
 
 _PARAMETERS = {

@@ -54,6 +54,17 @@ class PythonFile:
             raise self.fault(first, expected)
         return value
 
+    def absent(self, expected: str) -> SourceError:
+        """An error about something that the file does not have."""
+        return SourceError(f"{self.place} has no {expected}")
+
+    def value(self, name: str, expected: str) -> ast.expr:
+        """The value that is first assigned to ``name``, whatever else is done with it."""
+        for statement in self.body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+                return statement.value
+        raise self.absent(f"{name}, {expected}")
+
     def elements(self, node: ast.expr, expected: str) -> list[ast.expr]:
         """The members of a list that is written out."""
         if not isinstance(node, (ast.List, ast.Tuple)) or any(isinstance(e, ast.Starred) for e in node.elts):

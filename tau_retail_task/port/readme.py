@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from .source import Source
 
 _SAME_FOR_ALL = (
-    "The simulated user gets the benchmark's instruction inside of reward-kit's rules for playing a user.",
+    (
+        "Each rollout has its own seed, which is sent to the models. A model that answers nothing is asked "
+        "again. A conversation that breaks down is played again; `--errors-as-failures` counts it as failed."
+    ),
     (
         "Calls whose arguments are missing or of a wrong type are answered with reward-kit's own errors, and "
         "change nothing; so are calls of unknown tools and calculations that would take too long."
@@ -25,13 +28,14 @@ def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str
         [
             f"# {name}: the retail tasks of {source.title}",
             "",
-            "Written by `python -m tau_retail_task.port`. The instructions, policy, tool descriptions, gold",
-            "actions and outputs are the benchmark's, word by word. The code of the tools and of the reward",
-            "and the tables are those of reward-kit's `tau_retail_task`.",
+            "Written by `python -m tau_retail_task.port`. The instructions, policy, prompts, tool",
+            "descriptions, gold actions and outputs are the benchmark's, word by word. The code of the tools",
+            "and of the reward and the tables are those of reward-kit's `tau_retail_task`. The temperatures",
+            "of the second command are the benchmark's defaults.",
             "",
             "```bash",
             f"reward-kit agent-eval --dataset {name} --agent gold",
-            f"reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL",
+            f"reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL {source.options}",
             "```",
             "",
             *_tasks(source),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database import Database
 from reward_kit.errors import RewardKitError
-from tau_retail_task.build_seed import FINGERPRINTS, seed_sql
-from tau_retail_task.tools import R
 
+from ..build_seed import FINGERPRINTS, seed_sql
+from ..tools import R
 from .source import SourceError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tau_retail_task.build_seed import SourceError
+from ..build_seed import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,8 @@ class Source:
     """All that is taken from a source.
 
     ``tools`` are in the OpenAI format, ``rows`` by the name of their file, ``domain`` has ``users``,
-    ``products`` and ``orders`` by id, ``texts`` are files that are written as they stand. ``digests`` has the
+    ``products`` and ``orders`` by id, ``texts`` are files that are written as they stand. ``options`` are
+    those of ``agent-eval`` with which the benchmark's defaults hold. ``digests`` has the
     SHA-256 of every file that was read. ``differences`` are sentences for the bundle's README, ``warnings``
     such that are printed as well.
     """
@@ -35,6 +36,8 @@ class Source:
     paper: str
     tools: list[dict[str, Any]]
     terminal: tuple[str, ...]
+    parallel_tool_calls: bool
+    options: str
     rows: dict[str, list[Row]]
     domain: dict[str, dict[str, Any]]
     texts: dict[str, bytes]

@@ -7,6 +7,7 @@ from typing import Any
 
 from .checkout import commit_of
 from .docstrings import describe
+from .prompts import tau2_bench_prompts
 from .python_source import PythonFile
 from .source import Source, SourceError, SourceFiles
 from .tau2_tasks import tau2_rows
@@ -30,11 +31,16 @@ DIFFERENCES = (
         "`metadata`; where they count, the texts of `communicate_info` have to be said instead."
     ),
     (
-        "The simulated user ends a conversation with ###STOP###; tau2-bench has two more such marks, for a "
-        "transfer and for what the scenario does not cover. The agent does not greet first."
+        "The limit is 100 model calls of the agent; tau2-bench counts the messages of all sides. After 10 "
+        "errors of tools it ends a run with reward 0, which no option here does."
     ),
-    "The limit is 100 model calls of the agent; tau2-bench counts the messages of all sides.",
+    (
+        "Requests have no `tool_choice` (`auto` is the default). In the history, a call has its name once "
+        "and a result has the tool's name; tau2-bench names calls twice and results not at all."
+    ),
+    "`act`, `react` and the users `react`, `verify` and `reflection` are reward-kit's; tau2-bench has none.",
 )
+OPTIONS = "--temperature 0 --user-model-arg temperature=0"
 _CLASS = "RetailTools"
 
 
@@ -44,6 +50,7 @@ def read_tau2_bench(files: SourceFiles) -> Source:
     tasks = files.json(f"{FOLDER}/tasks.json", "the tasks, a JSON list", list)
     splits_file = f"{FOLDER}/split_tasks.json"
     splits = files.json(splits_file, "ids by split", dict) if files.has(splits_file) else None
+    prompts, greeting = tau2_bench_prompts(files)
     prompt, warnings = _system_prompt(files, policy.decode("utf-8", errors="replace"))
     return Source(
         title="tau2-bench",
@@ -52,12 +59,15 @@ def read_tau2_bench(files: SourceFiles) -> Source:
         paper=PAPER,
         tools=_read_tools(files),
         terminal=(),
-        rows=tau2_rows(tasks, splits, files.place(f"{FOLDER}/tasks.json")),
+        parallel_tool_calls=True,
+        options=OPTIONS,
+        rows=tau2_rows(tasks, splits, files.place(f"{FOLDER}/tasks.json"), greeting),
         domain=tau2_domain(files.json(f"{FOLDER}/db.json", "users, products and orders", dict), files.name),
         texts={
             "policy.md": policy,
             "system_prompt.md": prompt.encode(),
             "LICENSE": files.data("LICENSE", "the licence of the benchmark"),
+            **prompts,
         },
         digests=files.digests,
         differences=DIFFERENCES,

@@ -17,8 +17,14 @@ MAX_STEPS = 100
 _ID = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
-def tau2_rows(tasks: list[Any], splits: Mapping[str, Any] | None, place: str) -> dict[str, list[Row]]:
-    """The rows by file: ``task.jsonl`` has the split ``base``, or all tasks where there are no splits."""
+def tau2_rows(
+    tasks: list[Any], splits: Mapping[str, Any] | None, place: str, greeting: str | None = None
+) -> dict[str, list[Row]]:
+    """The rows by file: ``task.jsonl`` has the split ``base``, or all tasks where there are no splits.
+
+    ``greeting`` is what the agent says first, if it does.
+    """
+    opening = [{"role": "assistant", "content": greeting}] if greeting else []
     rows: dict[str, Row] = {}
     for index, task in enumerate(tasks):
         where = f"{place}: task {index}"
@@ -31,7 +37,7 @@ def tau2_rows(tasks: list[Any], splits: Mapping[str, Any] | None, place: str) ->
             ) from error
         if key in rows:
             raise SourceError(f"{where} has the id {key!r} of a task before it")
-        rows[key] = row
+        rows[key] = {**row, "initial_messages": opening}
     if not rows:
         raise SourceError(f"{place} has no tasks")
     if splits is None:

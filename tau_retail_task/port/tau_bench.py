@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from .checkout import commit_of
+from .prompts import tau_bench_prompts
 from .python_source import PythonFile
 from .source import Row, Source, SourceError, SourceFiles
 
@@ -35,11 +36,14 @@ def read_tau_bench(files: SourceFiles) -> Source:
         ),
         tools=_read_tools(files),
         terminal=("transfer_to_human_agents",),
+        parallel_tool_calls=False,
+        options="--temperature 0",
         rows=rows,
         domain=domain,
         texts={
             "policy.md": files.data(f"{FOLDER}/wiki.md", "the agent's policy"),
             "LICENSE": files.data("LICENSE", "the licence of the benchmark"),
+            **tau_bench_prompts(files),
         },
         digests=files.digests,
         differences=(
@@ -47,6 +51,22 @@ def read_tau_bench(files: SourceFiles) -> Source:
                 "The benchmark says itself that these tasks are not kept up to date: some of its gold "
                 "actions and outputs are known to be wrong, and are kept as they are."
             ),
+            (
+                "`act` and `react`: the system prompts are the benchmark's, the reading of answers is "
+                "reward-kit's. JSON with small faults is understood; text after `Action:` that is no JSON is "
+                "refused and asked for again, where the benchmark says it to the user."
+            ),
+            (
+                "`--user react`: the agent does not hear the user's thought, which the benchmark passes on. "
+                "###STOP### in a thought ends nothing."
+            ),
+            (
+                "`--user verify` and `reflection`: the questions about a draft are the benchmark's, but that "
+                "of verify has the user's line where the benchmark has the Python text of an object. After a "
+                "refused draft the model is asked again with reward-kit's note, and the last draft is said; "
+                "the benchmark asks verify the same again, and reflection may return to its first draft."
+            ),
+            "`--agent few-shot`: the five examples are drawn by the rollout's seed.",
         ),
     )
 

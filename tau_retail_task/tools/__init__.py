@@ -40,6 +40,6 @@ for function in (  # in the order in which the benchmark offers them
     think,
 ):
     R.tool(function)
-R.tool(terminal=True)(transfer_to_human_agents)
+R.tool(terminal="always")(transfer_to_human_agents)
 
 app = R.create_fastapi_app()

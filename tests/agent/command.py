@@ -4,8 +4,6 @@ A process that has made these imports, one for each that runs tests, forks for e
 depends on how Python begins (its options and variables, Ctrl-C meanwhile) is tested with a new Python.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib
@@ -71,21 +69,29 @@ def run_command(
     return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)
 
 
-def run_python(
-    code: str, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
-) -> Finished:
+def run_python(code: str, cwd: Path | None = None, env: Any = os.environ, timeout: float = 100) -> Finished:
     """Run a program to its end, with nothing on its standard input."""
     return _run(["-c", code], cwd, env, timeout)
 
 
+def new_python(*arguments: str | Path, **options: Any) -> Finished:
+    """Run a Python that has imported nothing to its end; ``options`` are those of ``subprocess.run``."""
+    line = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, **{"timeout": 60, **options})
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start ``reward-kit`` in a Python of its own, whose output and errors can be read."""
+    line = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, text=True, **{**pipes, **options})
+
+
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
-        done = subprocess.run(
-            [sys.executable, *line],
-            cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", check=False,
-        )  # fmt: skip
-        return Finished(done.returncode, done.stdout, done.stderr)
+        alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}
+        return new_python(*line, timeout=timeout, **alone)
     with tempfile.TemporaryDirectory() as folder:
         asked = {"line": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
         code = _ready().run(asked, timeout)
@@ -102,9 +108,8 @@ class _Ready:
     """The process that forks; it is asked for one command after the other."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, __file__], bufsize=0, **pipes)
         atexit.register(self._process.communicate)
 
     def run(self, asked: dict[str, Any], timeout: float) -> int:

@@ -1,7 +1,5 @@
 """A database with tables of every kind, and statements that meet, undo each other and fail on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st
@@ -45,17 +43,15 @@ INSERT INTO boxes VALUES (1, 0, 1), (2, 1, 2);
 INSERT INTO docs VALUES (1, 'hello'), (2, 'world');
 """
 
-TABLES = (
-    "plain named pairs links compact keyless untyped blobs folded derived masked hidden counted texts boxes"
-)
-TABLES += " docs"
 # few values and few rows: statements have to meet, to undo each other and to lead to the same place often
 values = st.sampled_from([0, 1, 2, 1.0, 0.0, -0.0, None, "x", "1", "", b"x", b"", 2**40, "a\0b"])
 numbers = st.integers(1, 3)
 keys = st.sampled_from(["a", "A", "b", None])
 numeric_keys = st.sampled_from([0, 0.0, -0.0, 1, 1.0, 2, 2.0, "1"])
 
-statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
+some = st.sampled_from([1, 2, None])
+Choice = tuple[str, tuple[st.SearchStrategy[Any], ...]]
+statements: list[Choice] = [
     ("UPDATE plain SET v = ? WHERE id = ?", (values, numbers)),
     ("UPDATE plain SET w = ? WHERE id = ?", (values, numbers)),
     ("UPDATE plain SET id = id + 10 WHERE id = ?", (numbers,)),
@@ -67,10 +63,7 @@ statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
     ("UPDATE named SET v = ? WHERE k IS ?", (numbers, keys)),
     ("UPDATE OR IGNORE named SET k = ? WHERE v = ?", (keys, numbers)),
     ("DELETE FROM named WHERE k IS ?", (keys,)),
-    (
-        "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?)",
-        (st.sampled_from([1, 2, None]),) * 2 + (st.integers(1, 5),),
-    ),
+    ("INSERT OR REPLACE INTO pairs VALUES (?, ?, ?)", (some, some, st.integers(1, 5))),
     ("UPDATE OR REPLACE pairs SET b = ? WHERE v = ?", (st.sampled_from([1, None]), numbers)),
     ("UPDATE OR IGNORE pairs SET v = ? WHERE a IS NULL", (st.integers(1, 5),)),
     ("DELETE FROM pairs WHERE v = ?", (st.integers(1, 5),)),
@@ -115,7 +108,7 @@ statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
     ("BEGIN; DELETE FROM named; UPDATE plain SET v = 9; UPDATE pairs SET b = NULL; ROLLBACK", ()),
     ("SAVEPOINT s; INSERT INTO keyless VALUES (1, 1); DELETE FROM compact; ROLLBACK TO s; RELEASE s", ()),
 ]
-schema_statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
+schema_statements: list[Choice] = [
     ("CREATE TABLE IF NOT EXISTS made (id INTEGER PRIMARY KEY, v)", ()),
     ("CREATE TABLE IF NOT EXISTS made (v)", ()),
     ("INSERT INTO made (v) VALUES (?)", (numbers,)),
@@ -133,9 +126,7 @@ schema_statements: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]] = [
 ]
 
 
-def statement(
-    choices: list[tuple[str, tuple[st.SearchStrategy[Any], ...]]],
-) -> st.SearchStrategy[tuple[str, list[Any]]]:
+def statement(choices: list[Choice]) -> st.SearchStrategy[tuple[str, list[Any]]]:
     return st.sampled_from(choices).flatmap(
         lambda choice: st.tuples(st.just(choice[0]), st.tuples(*choice[1]).map(list))
     )

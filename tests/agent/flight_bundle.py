@@ -1,7 +1,5 @@
 """A small flight bundle on disk, and what a finished command leaves."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +43,7 @@ GOLD = [
 
 @dataclass
 class Bundle:
-    """A bundle's folder; ``players`` is the module with the agents that a test plays it with."""
+    """A bundle's folder; ``players`` is the module with the agents and users that a test plays it with."""
 
     folder: Path
     players: str = ""
@@ -53,6 +51,9 @@ class Bundle:
     @property
     def dataset(self) -> Path:
         return self.folder / "task.jsonl"
+
+    def player(self, name: str) -> str:
+        return f"{self.players}:{name}"
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -63,10 +64,8 @@ class Bundle:
     def rows(self, *rows: dict[str, Any]) -> Path:
         """Write a dataset; each row is the flight row with these fields changed (None: left out)."""
         merged = [{**ROW, **row} for row in rows]
-        lines = [
-            json.dumps({name: value for name, value in row.items() if value is not None}) for row in merged
-        ]
-        return self.write("task.jsonl", "".join(f"{line}\n" for line in lines))
+        given = [{name: value for name, value in row.items() if value is not None} for row in merged]
+        return self.write("task.jsonl", "".join(f"{json.dumps(row)}\n" for row in given))
 
 
 def flight_bundle(parent: Path) -> Bundle:

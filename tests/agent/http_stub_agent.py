@@ -1,7 +1,5 @@
 """An agent behind HTTP for tests: answers what a script says, on a free port of 127.0.0.1."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

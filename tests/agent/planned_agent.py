@@ -1,7 +1,5 @@
 """Evaluations of the flight bundle in which it is known beforehand which rollout succeeds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +28,8 @@ class Planned(GoldAgent):
 
 def rows_of(plan: Mapping[str, Sequence[bool | int]], **fields: Any) -> list[dict[str, Any]]:
     """A row for each entry of the plan."""
-    return [
-        {"id": row_id, "actions": GOLD, "n_rollouts": len(successes), **fields}
-        for row_id, successes in plan.items()
-    ]
+    numbers = {row_id: len(successes) for row_id, successes in plan.items()}
+    return [{"id": row_id, "actions": GOLD, "n_rollouts": n, **fields} for row_id, n in numbers.items()]
 
 
 def evaluate(

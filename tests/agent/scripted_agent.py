@@ -1,7 +1,5 @@
 """An agent that makes the calls it is told to, and the judgement of what comes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -39,32 +37,13 @@ async def failure_of(
 ) -> Failure | None:
     """Play the turns with the real orchestrator and say why it failed; None for a success."""
     gold = None if task.row.actions is None else await replay_gold_calls(task, base, seed=0)
-    finished = await run_rollout(
-        task,
-        0,
-        base=base,
-        agent=agent or ScriptedAgent(turns),
-        user=user,
-        limits=RolloutLimits(**limits),
-        gold_database=gold.database if gold else None,
-    )
-    with finished.database, gold.database if gold else nullcontext():
-        record = record_of(
-            finished,
-            attempt=0,
-            eval_id="e",
-            agent="scripted",
-            user="llm" if user else "none",
-            models={},
-            database=None,
-            gold_database=None,
-        )
-        classify(
-            record,
-            task.reward,
-            changes=finished.database.changes(),
-            gold=finished.gold,
-            expected=expected_calls(task, gold),
-            gold_fault=gold.fault if gold else None,
-        )
+    state = gold.database if gold else None
+    options = {"limits": RolloutLimits(**limits), "agent": agent or ScriptedAgent(turns), "user": user}
+    finished = await run_rollout(task, 0, base=base, gold_database=state, **options)
+    with finished.database, state or nullcontext():
+        of = {"eval_id": "e", "agent": "scripted", "user": "llm" if user else "none", "models": {}}
+        record = record_of(finished, attempt=0, database=None, gold_database=None, **of)
+        of_gold = {"expected": expected_calls(task, gold), "gold_fault": gold.fault if gold else None}
+        changes = finished.database.changes()
+        classify(record, task.reward, changes=changes, gold=finished.gold, **of_gold)
         return Failure(**record.failure) if record.failure else None

@@ -3,8 +3,6 @@
 Each rollout that begins is noted in ``BEGUN``, so that a test sees what is run again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 BEGUN = "begun.txt"

@@ -1,7 +1,5 @@
 """The seed of a small shop, and statements that never end, for the tests of the database."""
 
-from __future__ import annotations
-
 SHOP = """
 CREATE TABLE customers(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, credit REAL DEFAULT 0);
 CREATE TABLE orders(

@@ -1,9 +1,8 @@
 """A small airline for the tests of rollouts: a real database, tools, a reward, and a model in process."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +43,14 @@ def airline(**options: Any) -> ToolRegistry:
 
     @registry.tool(description="List flights", parameters={"origin": str, "dest": str})
     async def search_flights(origin: str, dest: str, db: Any) -> Any:
-        return await db.fetch_all(
-            "SELECT id, seats FROM flights WHERE origin = :o AND dest = :d", {"o": origin, "d": dest}
-        )
+        found = "SELECT id, seats FROM flights WHERE origin = :o AND dest = :d"
+        return await db.fetch_all(found, {"o": origin, "d": dest})
 
     @registry.tool(description="Reserve a seat", parameters={"flight_id": int, "passenger": str})
     async def create_booking(flight_id: int, passenger: str, db: Any) -> Any:
         booking = await db.fetch_val("SELECT hex(randomblob(4))")
-        await db.execute(
-            "INSERT INTO bookings VALUES (:b, :f, :p, 'reserved')",
-            {"b": booking, "f": flight_id, "p": passenger},
-        )
+        values = {"b": booking, "f": flight_id, "p": passenger}
+        await db.execute("INSERT INTO bookings VALUES (:b, :f, :p, 'reserved')", values)
         return {"booking_id": booking}
 
     @registry.tool(description="Pay", parameters={"booking_id": str})
@@ -88,21 +84,9 @@ def paid_reward(messages: list[Message], *, db: Any, **kwargs: Any) -> dict[str,
     return {"score": float(db.execute(GOAL).scalar_one()), "reason": "judged", "metrics": {}}
 
 
-def small_task(
-    folder: Path,
-    *,
-    reward: Callable[..., Any] = paid_reward,
-    registry: ToolRegistry | None = None,
-    **fields: Any,
-) -> Task:
-    row = TaskRow.from_json(
-        {
-            "id": "book",
-            "toolset": "airline.tools",
-            "initial_messages": [{"role": "user", "content": "Book me a flight"}],
-            **fields,
-        }
-    )
+def small_task(folder: Path, *, reward: Any = paid_reward, registry: Any = None, **fields: Any) -> Task:
+    said = [{"role": "user", "content": "Book me a flight"}]
+    row = TaskRow.from_json({"id": "book", "toolset": "airline.tools", "initial_messages": said, **fields})
     return Task(row, registry or airline(), reward, Seed("0" * 64, SEED), folder)
 
 
@@ -131,30 +115,18 @@ class InProcessModel:
         if isinstance(answer, BaseException):
             raise answer
         message: Message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
-        return Completion(
-            message, Usage(calls=1, input_tokens=10, output_tokens=2, cost=0.5), model=self.name
-        )
+        usage = Usage(calls=1, input_tokens=10, output_tokens=2, cost=0.5)
+        return Completion(message, usage, model=self.name)
 
 
 def wants(*calls: tuple[str, Any], content: str | None = None, ids: Sequence[Any] = ()) -> Message:
     """An assistant message with tool calls of (name, arguments); arguments that are a str go as they are."""
-    import json
-
-    return {
-        "role": "assistant",
-        "content": content,
-        "tool_calls": [
-            {
-                "id": ids[number] if number < len(ids) else f"c{number}",
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-                },
-            }
-            for number, (name, arguments) in enumerate(calls)
-        ],
-    }
+    made = []
+    for number, (name, arguments) in enumerate(calls):
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        call_id = ids[number] if number < len(ids) else f"c{number}"
+        made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": text}})
+    return {"role": "assistant", "content": content, "tool_calls": made}
 
 
 class ScriptedUser:
@@ -173,13 +145,6 @@ class ScriptedUser:
 async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> FinishedRollout:
     """Run one rollout of ``task`` on a fresh base; its database is closed when the test's folder goes."""
     limits = {name: options.pop(name) for name in list(options) if name in RolloutLimits.__slots__}
-    base = options.pop("base", None) or seeded(task.folder)
-    return await run_rollout(
-        task,
-        options.pop("index", 0),
-        base=base,
-        agent=agent,
-        user=user,
-        limits=RolloutLimits(**limits),
-        **options,
-    )
+    options["base"] = options.get("base") or seeded(task.folder)
+    options |= {"agent": agent, "user": user, "limits": RolloutLimits(**limits)}
+    return await run_rollout(task, options.pop("index", 0), **options)

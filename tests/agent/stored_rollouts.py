@@ -1,7 +1,5 @@
 """Rollouts and runs to store, without an evaluation that plays them."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable
@@ -20,29 +18,13 @@ KEY = "ab" * 32
 
 def outcome(number: int, **fields: Any) -> RolloutOutcome:
     """The outcome of rollout ``number`` of row ``a``."""
-    values: dict[str, Any] = {
-        "id": f"r{number:05d}",
-        "row_id": "a",
-        "index": number,
-        "attempt": 0,
-        "final": True,
-        "seed": 7,
-        "reward": 1.0,
-        "stop_reason": "agent_done",
-        "stop_detail": None,
-        "error": None,
-        "failure": None,
-        "failure_detail": None,
-        "steps": 3,
-        "turns": 1,
-        "turn_of_success": 1,
-        "started": 1000.0,
-        "seconds": 2.0,
-        "model_seconds": 1.0,
-        "file": f"evals/e.db/r{number:05d}",
-        "usage": {"agent": Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.25)},
-    }
-    return RolloutOutcome(**{**values, **fields})
+    name = f"r{number:05d}"
+    place = {"id": name, "row_id": "a", "index": number, "attempt": 0, "final": True, "seed": 7}
+    end = {"reward": 1.0, "stop_reason": "agent_done", "steps": 3, "turns": 1, "turn_of_success": 1}
+    times = {"started": 1000.0, "seconds": 2.0, "model_seconds": 1.0, "file": f"evals/e.db/{name}"}
+    nothing = dict.fromkeys(("stop_detail", "error", "failure", "failure_detail"))
+    usage = {"agent": Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.25)}
+    return RolloutOutcome(**{**place, **end, **times, **nothing, "usage": usage, **fields})
 
 
 def played(number: int, **fields: Any) -> PlayedRollout:
@@ -79,11 +61,8 @@ def edit(path: Path, sql: str, *values: Any) -> None:
 
 def keep_first(path: Path, number: int) -> None:
     """Leave only the first rollouts, as if the process had been killed then."""
-    edit(
-        path,
-        "DELETE FROM rollouts WHERE seq > (SELECT seq FROM rollouts ORDER BY seq LIMIT 1 OFFSET ?)",
-        number - 1,
-    )
+    last = "SELECT seq FROM rollouts ORDER BY seq LIMIT 1 OFFSET ?"
+    edit(path, f"DELETE FROM rollouts WHERE seq > ({last})", number - 1)
     edit(path, "UPDATE evaluation SET status = 'running', seconds = NULL")
 
 
@@ -91,6 +70,5 @@ def change_trajectory(address: Path, change: Callable[[dict[str, Any]], Any]) ->
     """Change the stored JSON of the rollout at ``NAME.db/ID``."""
     plain = json.loads(rollout_at(address).trajectory)
     change(plain)
-    edit(
-        address.parent, "UPDATE trajectories SET json = ? WHERE rollout = ?", json.dumps(plain), address.name
-    )
+    update = "UPDATE trajectories SET json = ? WHERE rollout = ?"
+    edit(address.parent, update, json.dumps(plain), address.name)

@@ -60,9 +60,8 @@ def call(name: str, raw: str | None = None, /, **arguments: Any) -> Answer:
 
 def calls(*wanted: tuple[str, dict[str, Any] | str], content: str | None = None) -> Answer:
     """An answer that calls several tools."""
-    return Answer(
-        content=content, tool_calls=[{"name": name, "arguments": arguments} for name, arguments in wanted]
-    )
+    tool_calls = [{"name": name, "arguments": arguments} for name, arguments in wanted]
+    return Answer(content=content, tool_calls=tool_calls)
 
 
 class _Server(ThreadingHTTPServer):
@@ -95,6 +94,11 @@ class StubServer:
     def url(self) -> str:
         """The base address for OPENAI_API_BASE."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that lead commands to it."""
+        return {"OPENAI_API_BASE": self.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
 
     def script(self, model: str, answers: Sequence[Script] | Chooser) -> None:
         """Answers of ``model`` in order, or a function of (request, place in the conversation)."""
@@ -139,11 +143,7 @@ class StubServer:
             messages = request.get("messages", [])
             spoken = sum(message.get("role") == "assistant" for message in messages)
             first = messages[0].get("content") if messages else None
-            conversation = (
-                model,
-                request.get("seed"),
-                first if isinstance(first, str) else json.dumps(first),
-            )
+            conversation = model, request.get("seed"), json.dumps(first)
             begun = self._beginnings.setdefault(conversation, spoken)
             self._beginnings[conversation] = begun = min(begun, spoken)
             chosen = self._scripts[model](request, spoken - begun)
@@ -164,16 +164,9 @@ class StubServer:
         reason = answer.finish_reason or ("tool_calls" if answer.tool_calls else "stop")
         with self._lock:
             self._issued += 1
-        return json.dumps(
-            {
-                "id": f"chatcmpl-{self._issued}",
-                "object": "chat.completion",
-                "created": 1_700_000_000,
-                "model": model,
-                "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-                "usage": answer.usage,
-            }
-        ).encode()
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        about = {"id": f"chatcmpl-{self._issued}", "object": "chat.completion", "created": 1_700_000_000}
+        return json.dumps({**about, "model": model, "choices": [choice], "usage": answer.usage}).encode()
 
     def _tool_call(self, wanted: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
@@ -222,9 +215,7 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="An OpenAI-compatible server that answers from a JSON script."
-    )
+    parser = argparse.ArgumentParser(description="A server that answers from a JSON script.")
     parser.add_argument("script", type=Path)
     parser.add_argument("--port", type=int, default=8123)
     arguments = parser.parse_args()

@@ -1,7 +1,5 @@
 """Results files as tau-bench writes them, made here from what its agents do, and the shapes it reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -75,10 +73,8 @@ def row_of(index: int, dataset: str = "task_classic.jsonl") -> dict[str, Any]:
 
 def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", last: str = "###STOP###") -> Any:
     """A trajectory of the tool-calling agent: one call a message, ids that a provider gave twice."""
-    traj: list[dict[str, Any]] = [
-        {"role": "system", "content": "The policy"},
-        {"role": "user", "content": "Hi, I need help."},
-    ]
+    opening = {"system": "The policy", "user": "Hi, I need help."}
+    traj: list[dict[str, Any]] = [{"role": role, "content": said} for role, said in opening.items()]
     for action, text in zip(row["actions"], observed, strict=True):
         function = {"name": action["name"], "arguments": json.dumps(action["arguments"])}
         calls = [{"id": "call_same", "type": "function", "function": function}]
@@ -89,9 +85,7 @@ def native(row: dict[str, Any], observed: list[str], *, said: str = "Done.", las
     return traj
 
 
-def text(
-    row: dict[str, Any], observed: list[str], *, said: str = "Done.", thought: str = "Thought:\nHm.\n"
-) -> Any:
+def text(row: Any, observed: list[str], *, said: str = "Done.", thought: str = "Thought:\nHm.\n") -> Any:
     """A trajectory of the agent react or, without a thought, act."""
     traj: list[dict[str, Any]] = [
         {"role": "system", "content": "The policy\n#Available tools\n[]"},
@@ -107,9 +101,7 @@ def text(
     return traj
 
 
-def entry(
-    index: int, traj: list[dict[str, Any]], reward: float, *, trial: int = 0, **info: Any
-) -> dict[str, Any]:
+def entry(index: int, traj: list[Any], reward: float, *, trial: int = 0, **info: Any) -> dict[str, Any]:
     """One result, as its runner writes it; ``row`` gives the task, without ``reward_info`` it was cut off."""
     row = info.pop("row", None) or row_of(index)
     actions = [{"name": action["name"], "kwargs": action["arguments"]} for action in row["actions"]]

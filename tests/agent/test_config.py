@@ -1,7 +1,5 @@
 """The one list of options: fields, checks, and what is stored of them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import shlex

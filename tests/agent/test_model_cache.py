@@ -1,7 +1,5 @@
 """Answers of models that are kept, and come back when the same evaluation runs again."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -10,24 +8,17 @@ from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from small_task import InProcessModel
 from stub_server import Answer, StubServer, call
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Completion
 from reward_kit.agent.models.cache import AnswerStore, public_identity
 from reward_kit.agent.models.litellm import LiteLLMModel
 
+ROWS = [{"id": "a", "n_rollouts": 3}, {"id": "b", "n_rollouts": 3}]
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": 3}, {"id": "b", "n_rollouts": 3})
-    monkeypatch.chdir(tmp_path)
-    return made
 
 
 @pytest.fixture
@@ -51,15 +42,10 @@ def run(bundle: Bundle, **options: Any) -> EvaluationResult:
 
 
 def conversations(result: EvaluationResult) -> dict[tuple[str, int], Any]:
-    return {
-        (outcome.row_id, outcome.index): load_rollout(result.folder / outcome.file).messages
-        for outcome in result.outcomes
-    }
+    return {(record.row_id, record.index): record.messages for record in result.records()}
 
 
-def test_an_evaluation_that_runs_again_asks_no_model_and_comes_out_the_same(
-    bundle: Bundle, never_the_same: StubServer
-) -> None:
+def test_an_evaluation_that_runs_again_asks_no_model(bundle: Bundle, never_the_same: StubServer) -> None:
     first = run(bundle)
     asked = len(never_the_same.requests)
     assert asked == 6 * 3
@@ -78,9 +64,7 @@ def test_rollouts_of_a_row_share_no_answer(bundle: Bundle, never_the_same: StubS
         assert len(set(answers)) == len(answers) == 12
 
 
-def test_without_the_option_nothing_is_kept_and_nothing_is_used(
-    bundle: Bundle, never_the_same: StubServer
-) -> None:
+def test_without_the_option_nothing_is_kept_or_used(bundle: Bundle, never_the_same: StubServer) -> None:
     run(bundle, cache=False)
     assert not (bundle.folder.parent / "runs" / ".cache").exists()
     asked = len(never_the_same.requests)
@@ -89,12 +73,8 @@ def test_without_the_option_nothing_is_kept_and_nothing_is_used(
     assert len(never_the_same.requests) == 3 * asked
 
 
-@pytest.mark.parametrize(
-    "change", [{"temperature": 0.5}, {"model_args": {"top_p": 0.5}}, {"seed": 11}], ids=list
-)
-def test_another_setting_asks_the_model_again(
-    bundle: Bundle, never_the_same: StubServer, change: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("change", [{"temperature": 0.5}, {"model_args": {"top_p": 0.5}}, {"seed": 11}])
+def test_another_setting_asks_the_model_anew(bundle: Bundle, never_the_same: StubServer, change: Any) -> None:
     run(bundle)
     asked = len(never_the_same.requests_for("gpt-4o-mini"))
     run(bundle, **change)
@@ -125,9 +105,7 @@ def test_clearing_forgets_all(bundle: Bundle, never_the_same: StubServer) -> Non
     assert len(never_the_same.requests) == 4 * asked
 
 
-def test_kept_answers_keep_their_price_and_are_not_paid_again(
-    bundle: Bundle, never_the_same: StubServer
-) -> None:
+def test_kept_answers_have_a_price_and_are_not_paid_again(bundle: Bundle, never_the_same: StubServer) -> None:
     first = run(bundle)
     again = run(bundle, max_cost=1e-9)  # as much as nothing: the first answer that has to be paid ends it
     assert again.status == "complete"
@@ -136,7 +114,7 @@ def test_kept_answers_keep_their_price_and_are_not_paid_again(
         assert again.usage[role].input_tokens == first.usage[role].input_tokens
         assert (first.usage[role].reused_calls, first.usage[role].paid) == (0, first.usage[role].cost)
         assert (again.usage[role].reused_calls, again.usage[role].paid) == (again.usage[role].calls, 0.0)
-    calls = load_rollout(again.folder / again.outcomes[0].file).model_calls
+    calls = again.record(again.outcomes[0]).model_calls
     assert [made.cached for made in calls] == [True] * len(calls)
     assert all(made.seconds > 0 for made in calls)
     assert first.averages.waiting == again.averages.waiting == 0.0
@@ -159,9 +137,7 @@ def test_errors_are_not_kept(bundle: Bundle, never_the_same: StubServer) -> None
     assert run(bundle).outcomes[0].stop_reason == "user_stop"
 
 
-def test_a_damaged_cache_is_not_used(
-    bundle: Bundle, never_the_same: StubServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_cache_is_not_used(bundle: Bundle, never_the_same: StubServer, caplog: Any) -> None:
     run(bundle)
     asked = len(never_the_same.requests)
     for path in (bundle.folder.parent / "runs" / ".cache").iterdir():
@@ -171,9 +147,7 @@ def test_a_damaged_cache_is_not_used(
     assert caplog.text.count("the answer cache cannot be used") == 1
 
 
-def test_no_key_gets_into_any_file(
-    bundle: Bundle, never_the_same: StubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_key_gets_into_any_file(bundle: Bundle, never_the_same: StubServer, monkeypatch: Any) -> None:
     canary = "sk-CANARY-7f3a9d"
     monkeypatch.setenv("OPENAI_API_KEY", f"{canary}-env")
     secrets = {"api_key": f"{canary}-arg", "extra_headers": {"Authorization": f"Bearer {canary}-header"}}

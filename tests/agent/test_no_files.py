@@ -1,41 +1,21 @@
 """Names of a bundle's files that are no files: an error, not a missing file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
 
-
-def dangling(path: Path) -> None:
-    path.symlink_to("../not_fetched/file")
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 KINDS: dict[str, Callable[[Path], None]] = {
-    "dangling": dangling,
-    "loop": loop,
+    "dangling": lambda path: path.symlink_to("../not_fetched/file"),
+    "loop": lambda path: path.symlink_to(path.name),
     "folder": Path.mkdir,
-    "pipe": pipe,
+    "pipe": os.mkfifo,
 }
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    return flight_bundle(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

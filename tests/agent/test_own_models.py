@@ -1,7 +1,5 @@
 """Models of one's own, in the process, in place of those that the configuration names."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re
@@ -10,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import wants
 
-from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.errors import ModelSetupError, UsageError
+
+SEARCH = {"origin": "SFO", "dest": "JFK", "date": "x"}
+ROWS = [{"actions": GOLD, "n_rollouts": 2, "sim_user_prompt": "You want to fly."}]
 
 
 class Policy:
@@ -30,37 +31,28 @@ class Policy:
     async def complete(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Completion:
         await asyncio.sleep(0)
         if tools and messages[-1]["role"] == "user":
-            return Completion(
-                wants(("search_flights", {"origin": "SFO", "dest": "JFK", "date": "x"})), Usage(1)
-            )
+            return Completion(wants(("search_flights", SEARCH)), Usage(1))
         return Completion({"role": "assistant", "content": self.said}, Usage(1))
 
     async def close(self) -> None:
         self.closed += 1
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2, "sim_user_prompt": "You want to fly."})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    return made
-
-
 def test_they_play_agent_and_user_without_any_key(bundle: Bundle) -> None:
     agent, user = Policy("There is one."), Policy("Fine. ###STOP###")
     result = agent_eval(bundle.dataset, models={"agent": agent, "user": user})
     assert [outcome.stop_reason for outcome in result.outcomes] == ["user_stop"] * 2
-    record = load_rollout(result.folder / result.outcomes[0].file)
-    assert (record.agent, record.models) == (
-        "tool-calling",
-        {"agent": "policy-step-100", "user": "policy-step-100"},
-    )
+    record = result.record(result.outcomes[0])
+    assert record.agent == "tool-calling"
+    assert record.models == {"agent": "policy-step-100", "user": "policy-step-100"}
     assert [call.name for call in record.tool_calls] == ["search_flights"]
     assert result.configuration["model"] == "policy-step-100"
     assert (agent.closed, user.closed) == (1, 1)
+
+
+def run(bundle: Bundle, model: Any, **options: Any) -> EvaluationResult:
+    """An evaluation whose agent is played by this model."""
+    return agent_eval(bundle.dataset, models={"agent": model}, no_sim_user=True, **{"retries": 0, **options})
 
 
 class Broken(Policy):
@@ -86,12 +78,10 @@ class Broken(Policy):
     ],
 )
 def test_a_fault_of_the_model_is_not_the_agents(bundle: Bundle, answer: Any, told: str) -> None:
-    result = agent_eval(
-        bundle.dataset, models={"agent": Broken(answer)}, no_sim_user=True, n_rollouts=1, retries=0
-    )
+    result = run(bundle, Broken(answer), n_rollouts=1)
     outcome = result.outcomes[0]
     assert (outcome.stop_reason, outcome.reward) == ("infrastructure_error", None)
-    record = load_rollout(result.folder / outcome.file)
+    record = result.record(outcome)
     assert record.stop_detail is not None
     assert re.search(told, record.stop_detail)
     assert "policy-step-100" in record.stop_detail
@@ -108,8 +98,8 @@ class Sampling(Policy):
 
 
 def test_what_a_policy_says_of_its_sampling_is_in_the_trajectory(bundle: Bundle) -> None:
-    result = agent_eval(bundle.dataset, models={"agent": Sampling("Hi")}, no_sim_user=True, n_rollouts=1)
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    result = run(bundle, Sampling("Hi"), n_rollouts=1)
+    record = result.record(result.outcomes[0])
     said = [message for message in record.messages if message["role"] == "assistant"]
     assert [message["token_ids"][0] for message in said] == [7, 7]
     assert [message["logprobs"] for message in said] == [[-0.5, -0.25]] * 2
@@ -144,12 +134,9 @@ def test_what_only_the_command_line_does_is_refused(bundle: Bundle, option: dict
     assert not Path("runs").exists()
 
 
-CALL = {"function": {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "x"}}}
-
-
 async def a_message(messages: list[dict[str, Any]], tools: Any = None) -> dict[str, Any]:
     if tools and messages[-1]["role"] == "user":
-        return {"tool_calls": [CALL]}
+        return {"tool_calls": [{"function": {"name": "search_flights", "arguments": SEARCH}}]}
     return {"content": "There is one."}
 
 
@@ -176,13 +163,14 @@ class Dumped:
     ids=["message", "text", "completion", "object"],
 )
 def test_a_function_is_a_model(bundle: Bundle, function: Any, calls: int, tokens: int) -> None:
-    result = agent_eval(bundle.dataset, models={"agent": function}, no_sim_user=True)
+    result = run(bundle, function)
     assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done"] * 2
     assert result.configuration["model"] == function.__name__
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    record = result.record(result.outcomes[0])
     assert len(record.tool_calls) == calls
     assert record.usage["agent"].input_tokens == tokens
     assert record.usage["agent"].calls == 1 + calls
+    assert record.usage["agent"].unpriced_calls == (0 if tokens else 1 + calls)  # unknown is not free
 
 
 @pytest.mark.parametrize(
@@ -192,14 +180,10 @@ def test_a_function_is_a_model(bundle: Bundle, function: Any, calls: int, tokens
         ({"tool_calls": [{"name": "search_flights"}]}, 'gave tool_calls[0] that is not of the form {"id": '),
     ],
 )
-def test_what_a_function_gives_that_is_no_message_is_its_own_fault(
-    bundle: Bundle, answer: Any, said: str
-) -> None:
-    result = agent_eval(
-        bundle.dataset, models={"agent": lambda messages: answer}, retries=0, no_sim_user=True
-    )
+def test_an_answer_that_is_no_message_is_the_functions_fault(bundle: Bundle, answer: Any, said: str) -> None:
+    result = run(bundle, lambda messages: answer)
     assert {outcome.stop_reason for outcome in result.outcomes} == {"infrastructure_error"}
-    assert said in (load_rollout(result.folder / result.outcomes[0].file).stop_detail or "")
+    assert said in (result.outcomes[0].stop_detail or "")
 
 
 def test_a_model_that_breaks_each_time_ends_the_run_at_once(bundle: Bundle) -> None:
@@ -210,9 +194,7 @@ def test_a_model_that_breaks_each_time_ends_the_run_at_once(bundle: Bundle) -> N
         return messages.nothing  # type: ignore[no-any-return]
 
     with pytest.raises(ModelSetupError) as caught:
-        agent_eval(
-            bundle.dataset, models={"agent": broken}, n_rollouts=40, max_concurrency=2, no_sim_user=True
-        )
+        run(bundle, broken, n_rollouts=40, max_concurrency=2, retries=3)
     assert re.search(r"model broken: raised test_own_models\.py:\d+: AttributeError", str(caught.value))
     assert "It has answered no call yet" in str(caught.value)
     assert 3 <= len(asked) <= 5
@@ -231,18 +213,14 @@ async def hang(messages: Any) -> str:
 @pytest.mark.parametrize("model", [hang, hang_in_a_thread])
 def test_a_call_has_a_time(bundle: Bundle, model: Any) -> None:
     bundle.rows({"n_rollouts": 2, "initial_messages": [{"role": "user", "content": "You want to fly."}]})
-    result = agent_eval(
-        bundle.dataset, models={"agent": model}, no_sim_user=True, retries=0, call_timeout=0.2
-    )
+    result = run(bundle, model, call_timeout=0.2)
     name = getattr(model, "name", None) or model.__name__
     assert [outcome.stop_reason for outcome in result.outcomes] == ["infrastructure_error"] * 2
     assert {outcome.stop_detail for outcome in result.outcomes} == {f"model {name}: no answer within 0.2 s"}
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    record = result.record(result.outcomes[0])
     assert [call.error for call in record.model_calls] == [f"model {name}: no answer within 0.2 s"]
 
 
 def test_the_time_of_a_rollout_is_not_taken_for_that_of_a_call(bundle: Bundle) -> None:
-    result = agent_eval(
-        bundle.dataset, models={"agent": hang}, no_sim_user=True, retries=0, timeout=0.2, call_timeout=100.0
-    )
+    result = run(bundle, hang, timeout=0.2, call_timeout=100.0)
     assert {outcome.stop_reason for outcome in result.outcomes} == {"timeout"}

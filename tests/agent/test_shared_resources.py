@@ -1,17 +1,15 @@
 """Factories of agents made for an evaluation: they open what its agents share, and close it at the end."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import agent_eval
 from reward_kit.errors import BundleError, RewardKitError
 
-Players = tuple[Bundle, Callable[[str], str]]
+ROWS = [{"actions": GOLD, "n_rollouts": 2}]
 PLAYERS = '''
 import asyncio
 
@@ -91,26 +89,14 @@ class Misconfigured(Client):
 '''
 
 
-@pytest.fixture
-def players(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Players:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2})
-    monkeypatch.chdir(tmp_path)
-    name = f"shared_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(PLAYERS)
-    return made, lambda kind: f"{name}:{kind}"
-
-
 def events() -> list[str]:
     file = Path("events.txt")
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(players: Players) -> None:
-    bundle, player = players
-    result = agent_eval(
-        bundle.dataset, agent=player("Client"), user="none", max_concurrency=1, max_steps=5, timeout=0.3
-    )
+def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(bundle: Bundle) -> None:
+    limits: Any = {"max_concurrency": 1, "max_steps": 5, "timeout": 0.3}
+    result = agent_eval(bundle.dataset, agent=bundle.player("Client"), user="none", **limits)
     row = result.rows[0].row_id
     assert events() == [f"open ['{row}'] 5", "respond 0", "over", "respond 1", "over", "close"]
     assert [outcome.stop_reason for outcome in result.outcomes] == ["agent_done", "timeout"]
@@ -124,12 +110,11 @@ def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(pl
         ("Misconfigured", BundleError, r"Misconfigured.configured\(\) raised .*KeyError"),
     ],
 )
-def test_what_cannot_be_opened_stops_the_run_before_it_begins(
-    players: Players, kind: str, error: type[Exception], told: str
+def test_what_cannot_be_opened_stops_the_run_at_once(
+    bundle: Bundle, kind: str, error: Any, told: str
 ) -> None:
-    bundle, player = players
     with pytest.raises(error, match=told):
-        agent_eval(bundle.dataset, agent=player(kind), user="none")
+        agent_eval(bundle.dataset, agent=bundle.player(kind), user="none")
     assert not any(event.startswith("respond") for event in events())
     if kind != "Misconfigured":
         assert "close" in events()[-2:]

@@ -1,7 +1,5 @@
 """A tool call is one transaction: what it wrote is kept as a whole, or nothing of it is."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -55,15 +53,13 @@ async def test_a_call_keeps_what_it_wrote_and_tells_which_rows(database: Databas
 
     assert first.content == '[{"id": 1, "flight": 1}]'
     assert second.content == '[{"id": 1, "flight": 1}, {"id": 2, "flight": 1}]'
-    assert [[row.key for row in result.changes or ()] for result in (first, second)] == [
-        [{"id": 1}],
-        [{"id": 2}],
-    ]
+    keys = [[row.key for row in result.changes or ()] for result in (first, second)]
+    assert keys == [[{"id": 1}], [{"id": 2}]]
 
 
 @pytest.mark.parametrize("kind", ["async def", "def"])
 @pytest.mark.parametrize("ending", ["refuses", "fails", "exits", "returns itself", "hangs"])
-async def test_a_call_that_does_not_succeed_leaves_the_database_as_it_was(
+async def test_a_call_that_fails_leaves_the_database_as_it_was(
     database: Database, kind: str, ending: str
 ) -> None:
     registry = ToolRegistry("tools", tool_timeout=0.2)
@@ -139,9 +135,7 @@ async def write_in_a_pool(db: Any) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("begun", [False, True], ids=["", "the call has read something"])
-async def test_what_threads_of_an_async_tool_write_belongs_to_its_call(
-    database: Database, fails: bool, begun: bool
-) -> None:
+async def test_threads_of_an_async_tool_write_for_its_call(database: Any, fails: bool, begun: bool) -> None:
     registry = ToolRegistry("tools")
 
     @registry.tool
@@ -159,9 +153,7 @@ async def test_what_threads_of_an_async_tool_write_belongs_to_its_call(
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("around", ["nothing", "a transaction", "a transaction that has written"])
-async def test_what_threads_of_a_def_tool_write_belongs_to_its_call(
-    database: Database, fails: bool, around: str
-) -> None:
+async def test_threads_of_a_def_tool_write_for_a_call(database: Database, fails: bool, around: str) -> None:
     registry = ToolRegistry("tools")
 
     def write_twice(db):

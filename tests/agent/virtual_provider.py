@@ -1,8 +1,7 @@
 """A provider that answers in virtual time, and remembers who asked when."""
 
-from __future__ import annotations
-
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,9 +25,8 @@ def unreachable() -> ModelError:
 
 
 def answer() -> Completion:
-    return Completion(
-        {"role": "assistant", "content": "Hi"}, Usage(calls=1, input_tokens=90, output_tokens=10)
-    )
+    usage = Usage(calls=1, input_tokens=90, output_tokens=10)
+    return Completion({"role": "assistant", "content": "Hi"}, usage)
 
 
 @dataclass
@@ -66,22 +64,13 @@ class Provider:
     async def ask(
         self, limiter: Limiter, *, retries: int = 3, size: int = 0, caller: Caller | None = None
     ) -> Completion:
-        return await ask(
-            lambda: self.attempt(limiter),
-            retries=retries,
-            backoff=1.0,
-            limiter=limiter,
-            size=size,
-            caller=caller,
-        )
+        options = {"retries": retries, "limiter": limiter, "size": size, "caller": caller}
+        return await ask(lambda: self.attempt(limiter), backoff=1.0, **options)
 
     def most_within(self, seconds: float) -> int:
         """The largest number of requests that came within any so many seconds."""
         times = sorted(self.arrivals)
-        return max(
-            (sum(1 for time in times[n:] if time < begin + seconds) for n, begin in enumerate(times)),
-            default=0,
-        )
+        return max((bisect_left(times, begin + seconds) - n for n, begin in enumerate(times)), default=0)
 
 
 async def rollouts(provider: Provider, limiter: Limiter, count: int, calls: int, **options: Any) -> list[Any]:

@@ -3,8 +3,6 @@
 For code that waits on timers alone: ``asyncio.sleep``, ``call_later``, ``loop.time()``. There is no network.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Coroutine

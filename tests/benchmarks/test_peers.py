@@ -1,11 +1,9 @@
 """The comparison with other harnesses: our own part of it runs, and its table tells what was measured."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from command import new_python
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 
@@ -13,13 +11,8 @@ PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 def test_our_harness_plays_the_whole_task_and_writes_its_figures(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     script = PEERS / "harnesses" / "with_reward_kit.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--rollouts", "3", "--at-once", "2", "--out", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = new_python(script, "--rollouts", "3", "--at-once", "2", "--out", out, timeout=120)
+    assert done.code == 0, done.err
     figures = json.loads(out.read_text())
     assert figures["rollouts"] == 3
     assert figures["saved_bytes"] > 0
@@ -31,11 +24,5 @@ def test_a_rollout_that_does_less_than_the_task_is_refused() -> None:
         "conversation.COUNTER.model_turns, conversation.COUNTER.tool_calls = 19, 16",
         "conversation.COUNTER.check(passed=2, rollouts=2)",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=PEERS / "harnesses",
-    )
-    assert "(19, 16, 2) instead of (20, 16, 2)" in done.stderr
+    done = new_python("-c", "\n".join(lines), cwd=PEERS / "harnesses")
+    assert "(19, 16, 2) instead of (20, 16, 2)" in done.err

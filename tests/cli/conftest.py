@@ -1,17 +1,15 @@
 """The command ``reward-kit agent-eval`` as a real process, in the folder of a small bundle."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import Finished, run_command
+from command import start as start_command
 from flight_bundle import Bundle, flight_bundle
 
 
@@ -24,12 +22,7 @@ def bundle(tmp_path: Path) -> Bundle:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the machine's own models reaches the command."""
     for name in list(os.environ):
-        if name.endswith("_API_KEY") or name in (
-            "MODEL_AGENT",
-            "MODEL_SIM",
-            "OPENAI_API_BASE",
-            "OPENAI_BASE_URL",
-        ):
+        if name.endswith(("_API_KEY", "MODEL_AGENT", "MODEL_SIM", "OPENAI_API_BASE", "OPENAI_BASE_URL")):
             monkeypatch.delenv(name)
 
 
@@ -37,19 +30,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def start(bundle: Bundle, environment: None) -> Callable[..., subprocess.Popen[str]]:
     """Start ``reward-kit agent-eval`` in the bundle's folder."""
 
-    def run(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reward_kit", "agent-eval", *map(str, arguments)]
-        return subprocess.Popen(
-            command,
-            cwd=cwd or bundle.folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return run
+    options = {"cwd": bundle.folder, "stdin": subprocess.DEVNULL}
+    return lambda *arguments, **variables: start_command(
+        "agent-eval", *arguments, env={**os.environ, **variables}, **options
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """``reward-kit agent-eval`` from a person's side: whole conversations over HTTP, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3
@@ -44,15 +42,11 @@ def booking(stub_llm: StubServer) -> StubServer:
     return stub_llm
 
 
-def server_of(stub: StubServer) -> dict[str, str]:
-    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
-
-
 def test_a_booking_over_several_turns_is_rewarded(
     agent_eval: Command, bundle: Bundle, booking: StubServer, results: Callable[[], Any]
 ) -> None:
     named = {"MODEL_AGENT": "openai/gpt-4o-mini", "MODEL_SIM": "openai/gpt-3.5-turbo"}
-    ran = agent_eval("--dataset", "task.jsonl", **named, **server_of(booking))
+    ran = agent_eval("--dataset", "task.jsonl", **named, **booking.environment)
     assert (ran.code, ran.error.count("Error")) == (0, 0)
     found = results()
     assert found["status"] == "complete"
@@ -74,13 +68,10 @@ def test_a_booking_over_several_turns_is_rewarded(
         assert final.execute("SELECT passenger, status FROM bookings").fetchall() == [("Alice", "paid")]
 
 
-def test_gold_needs_no_model_and_no_network(
-    agent_eval: Command, bundle: Bundle, results: Callable[[], Any]
-) -> None:
+def test_gold_needs_no_model_or_network(agent_eval: Command, bundle: Bundle, results: Any) -> None:
     bundle.rows({"actions": GOLD, "n_rollouts": None})
-    ran = agent_eval(
-        "-d", "task.jsonl", "--agent", "gold", MODEL_AGENT="no/such", OPENAI_API_BASE="http://127.0.0.1:9"
-    )
+    nowhere = {"MODEL_AGENT": "no/such", "OPENAI_API_BASE": "http://127.0.0.1:9"}
+    ran = agent_eval("-d", "task.jsonl", "--agent", "gold", **nowhere)
     assert ran.code == 0, ran.err
     assert results()["score"] == 1.0
     assert results()["configuration"]["model"] is None
@@ -145,9 +136,7 @@ def test_validate_only_checks_without_a_model(agent_eval: Command, bundle: Bundl
     assert not (bundle.folder / "runs").exists()
 
 
-def test_of_several_values_of_an_option_the_last_counts_and_that_is_said(
-    agent_eval: Command, bundle: Bundle
-) -> None:
+def test_of_several_values_of_an_option_the_last_counts(agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows({"actions": GOLD, "n_rollouts": 1})
     ran = agent_eval("-d", "task.jsonl", "--agent", "human", "--agent-strategy", "gold", "--quiet")
     assert (ran.code, ran.out.split()[0]) == (0, "gold")
@@ -181,9 +170,7 @@ def test_the_documentation_lists_exactly_the_options() -> None:
     assert documented == {", ".join(option.shown) for option in OPTIONS.values()}
     aliases = section.partition("### Other names")[2].partition("\n\n### ")[0]
     for name, option in OPTIONS.items():
-        line = next(
-            line for line in section.splitlines() if line.startswith(f"| `{', '.join(option.shown)}`")
-        )
+        (line,) = re.findall(rf"^\| `{', '.join(option.shown)}`.*", section, flags=re.MULTILINE)
         assert all(f"`{alias}`" in aliases for alias in option.flags[len(option.shown) :])
         assert option.help in line
         default = DEFAULTS[name]

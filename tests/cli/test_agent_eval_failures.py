@@ -1,7 +1,5 @@
 """Failed rollouts in the report, and a model that explains them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +31,7 @@ def judge(bundle: Bundle, environment: None, stub_llm: StubServer) -> StubServer
 def test_a_person_finds_out_why_a_rollout_failed_without_looking_into_files(
     agent_eval: Command, judge: StubServer, results: Callable[[], Any]
 ) -> None:
-    ran = agent_eval(*RUN, "--explain", "openai/judge", OPENAI_API_KEY="sk-x", OPENAI_API_BASE=judge.url)
+    ran = agent_eval(*RUN, "--explain", "openai/judge", **judge.environment)
     assert (ran.code, ran.error.count("\n") < 10) == (0, True)
     flat = " ".join(ran.out.split())
     for part in (
@@ -51,15 +49,14 @@ def test_a_model_that_cannot_be_reached_is_told_and_the_exit_code_is_1(
     agent_eval: Command, judge: StubServer, results: Callable[[], Any]
 ) -> None:
     judge.fail("judge", Answer(status=500), times=9)
-    variables = {"OPENAI_API_KEY": "sk-x", "OPENAI_API_BASE": judge.url}
-    ran = agent_eval(*RUN, "--explain", "openai/judge", **variables)
+    ran = agent_eval(*RUN, "--explain", "openai/judge", **judge.environment)
     assert ran.code == 1
     assert "Traceback" not in ran.err
     assert "2 missing: " in " ".join(ran.out.split())
-    assert "sk-x" not in ran.out + ran.err
+    assert "sk-test" not in ran.out + ran.err
     assert (results()["status"], results()["finished"]) == ("complete", 2)
-    quiet = agent_eval("--resume", "mine", "--quiet", **variables)
+    quiet = agent_eval("--resume", "mine", "--quiet", **judge.environment)
     assert quiet.code == 1
     assert quiet.error.startswith("2 explanations are missing: ")
     judge._faults.clear()
-    assert agent_eval("--resume", "mine", "--quiet", **variables).code == 0
+    assert agent_eval("--resume", "mine", "--quiet", **judge.environment).code == 0

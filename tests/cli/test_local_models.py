@@ -1,7 +1,5 @@
 """``--model /path`` from a person's side: whatever becomes of the evaluation, no server stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -55,19 +53,10 @@ def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"),
-    [
-        (signal.SIGTERM, "loading"), (signal.SIGKILL, "loading"),
-        (signal.SIGINT, "playing"), (signal.SIGKILL, "playing"),
-    ],
-)  # fmt: skip
-def test_no_server_outlives_the_command(
-    start: Callable[..., subprocess.Popen[str]],
-    model: Path,
-    installed: Callable[..., Path],
-    number: signal.Signals,
-    moment: str,
-) -> None:
+    ("way", "moment"),
+    [("SIGTERM", "loading"), ("SIGKILL", "loading"), ("SIGINT", "playing"), ("SIGKILL", "playing")],
+)
+def test_no_server_outlives_a_command(start: Any, model: Path, installed: Any, way: str, moment: str) -> None:
     slow = {"content": "Let me see.", "delay": 120}
     record = installed(never=moment == "loading", answers=["Hello.", slow], child=True)
     process = start("-d", "task.jsonl", "--model", model, "--sim-model", model)
@@ -76,7 +65,7 @@ def test_no_server_outlives_the_command(
         if moment == "playing":
             assert process.stderr is not None
             wait_for(lambda: "evaluation " in process.stderr.readline(), process)
-        process.send_signal(number)
+        process.send_signal(signal.Signals[way])
         process.wait(60)
         assert all_gone(record)
     finally:

@@ -1,7 +1,5 @@
 """tau-bench's command lines and results files at the command line, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable
@@ -27,13 +25,7 @@ def configured(*arguments: str) -> EvaluationConfig:
     return EvaluationConfig(**given_options(context))
 
 
-def server_of(stub: StubServer) -> dict[str, str]:
-    return {"OPENAI_API_BASE": stub.url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
-
-
-def test_a_run_of_tau_bench_translates_word_by_word(
-    agent_eval: Command, stub_llm: StubServer, tmp_path: Path
-) -> None:
+def test_a_run_of_tau_bench_is_translated(agent_eval: Command, stub_llm: StubServer, tmp_path: Path) -> None:
     (tmp_path / "tau_retail_task").symlink_to(RETAIL)
     stub_llm.script("gpt-4o", as_user_or_agent)
     line = (
@@ -41,14 +33,12 @@ def test_a_run_of_tau_bench_translates_word_by_word(
         "--user-model gpt-4o --user-provider openai --user-strategy llm --temperature 0 "
         "--max-concurrency 10 --task-ids 2,4,6 --num-trials 4 --seed 10 --max-steps 30"
     )
-    ran = agent_eval(
-        *line.split(), "--format", "tau-bench", "--json", "r.json", cwd=tmp_path, **server_of(stub_llm)
-    )
+    options = (*line.split(), "--format", "tau-bench", "--json", "r.json")
+    ran = agent_eval(*options, cwd=tmp_path, **stub_llm.environment)
     assert (ran.code, ran.error.count("Error")) == (0, 0)
     entries = json.loads((tmp_path / "r.json").read_text())
-    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
-        (trial, task) for trial in range(4) for task in (2, 4, 6)
-    ]
+    order = [(trial, task) for trial in range(4) for task in (2, 4, 6)]
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == order
     for entry in entries:
         RunResult.model_validate(entry)
         assert entry["traj"][-1]["content"] == "###STOP###"
@@ -79,12 +69,7 @@ def test_its_own_spellings_mean_the_same() -> None:
             "--task-ids 2 4 6 --num-trials 4 --log-dir results --shuffle 1 --seed 3"
         )
     )
-    ours: dict[str, Any] = {
-        "agent": "tool-calling",
-        "model": "gpt-4o",
-        "provider": "openai",
-        "sim_model": "gpt-4o",
-    }
+    ours: Any = {"agent": "tool-calling", "model": "gpt-4o", "provider": "openai", "sim_model": "gpt-4o"}
     ours |= {"user_provider": "openai", "user": "verify", "few_shot_displays": "d.jsonl", "n_rollouts": 4}
     rest: dict[str, Any] = {"task_ids": ("2", "4", "6"), "output_dir": "results", "shuffle": True, "seed": 3}
     assert theirs == EvaluationConfig(**ours, **rest)

@@ -1,20 +1,10 @@
 """Fixtures for the tests of commands that read finished evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from command import Finished, run_command
-from flight_bundle import Bundle, flight_bundle
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    """A bundle in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
+from flight_bundle import Bundle
 
 
 @pytest.fixture

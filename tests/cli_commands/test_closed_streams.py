@@ -1,39 +1,23 @@
 """Commands whose caller has closed the standard streams, does not read on, or ignores its children."""
 
-from __future__ import annotations
-
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
+from command import new_python
+from flight_bundle import GOLD, REWARD, Bundle
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX shell")
 
+ROWS = [{"actions": GOLD}]
 EVALUATE = "agent-eval -d flight_task --agent gold --eval-id mine"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD})
-    return made
 
 
 def shell(bundle: Bundle, arguments: str, rest: str) -> subprocess.CompletedProcess[str]:
     line = f"{sys.executable} -m reward_kit {arguments} {rest}"
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line],
-        cwd=bundle.folder.parent,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["bash", "-o", "pipefail", "-c", line]
+    return subprocess.run(command, cwd=bundle.folder.parent, capture_output=True, text=True, timeout=60)
 
 
 def test_commands_do_their_work_without_the_streams(bundle: Bundle) -> None:
@@ -58,16 +42,7 @@ def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle) 
 
 def test_a_caller_that_ignores_its_children_is_no_trouble(bundle: Bundle) -> None:
     options = ["--n-rollouts", "3", "--workers", "2"]
-    command = [sys.executable, "-m", "reward_kit", *EVALUATE.split(), *options]
-    done = subprocess.run(
-        command,
-        cwd=bundle.folder.parent,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
-    )
-    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr
-    assert "3 of 3 judged rollouts passed" in done.stdout
+    ignores = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # noqa: E731
+    done = new_python("-m", "reward_kit", *EVALUATE.split(), *options, preexec_fn=ignores)
+    assert (done.code, "Error" in done.err) == (0, False), done.err
+    assert "3 of 3 judged rollouts passed" in done.out

@@ -1,20 +1,17 @@
 """``reward-kit db``: what it prints and returns when SQL, a file or a path is wrong."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command import Finished, new_python
 
 from reward_kit.agent.database.seeding import seed_base
 
 
-def shell(path: Path, *sql: str, script: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reward_kit", "db", "open", str(path), *sql]
-    return subprocess.run(command, input=script, capture_output=True, text=True, timeout=60, check=False)
+def db(*arguments: str | Path, **options: Any) -> Finished:
+    return new_python("-m", "reward_kit", "db", *arguments, **options)
 
 
 @pytest.fixture
@@ -23,16 +20,16 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_an_error_is_printed_once(base: Path) -> None:
-    done = shell(base, "SELECT * FROM nosuch")
-    assert done.returncode == 1
-    assert done.stderr.count("no such table: nosuch") == 1
+    done = db("open", base, "SELECT * FROM nosuch", input="")
+    assert done.code == 1
+    assert done.err.count("no such table: nosuch") == 1
 
 
 @pytest.mark.parametrize("end", ["", ".exit\n"])
 def test_a_script_with_an_error_goes_on_and_returns_1(base: Path, end: str) -> None:
-    done = shell(base, script=f"SELECT * FROM nosuch;\nSELECT x + 1 FROM t;\n{end}")
-    assert (done.returncode, done.stdout.strip()) == (1, "42")
-    assert done.stderr.count("no such table: nosuch") == 1
+    done = db("open", base, input=f"SELECT * FROM nosuch;\nSELECT x + 1 FROM t;\n{end}")
+    assert (done.code, done.out.strip()) == (1, "42")
+    assert done.err.count("no such table: nosuch") == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
@@ -41,9 +38,8 @@ def test_a_script_with_an_error_goes_on_and_returns_1(base: Path, end: str) -> N
 )
 def test_a_pipe_is_neither_waited_for_nor_replaced(base: Path, arguments: tuple[str, ...]) -> None:
     os.mkfifo(base.parent / "pipe")
-    command = [sys.executable, "-m", "reward_kit", "db", *arguments]
-    done = subprocess.run(command, cwd=base.parent, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "pipe" in done.stderr
-    assert len(done.stderr.splitlines()) <= 4
+    done = db(*arguments, cwd=base.parent)
+    assert done.code == 2
+    assert "pipe" in done.err
+    assert len(done.err.splitlines()) <= 4
     assert (base.parent / "pipe").is_fifo()

@@ -1,7 +1,5 @@
 """``reward-kit export``: what a person sees, what a trainer gets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +40,12 @@ def test_what_is_left_out_is_told_with_the_reason(finished: EvaluationResult, co
     change_log(finished, "b", reward=None, stop_reason="user_error")
     ran = command("first", "--min-reward", "0.5", "--format", "openai", "--columns", "tools,messages")
     assert ran.code == 0
-    assert ran.error == (
-        "1 rollout of 1 row exported; left out: 2 not judged (--unjudged includes them), 1 for their reward\n"
-    )
+    left_out = "2 not judged (--unjudged includes them), 1 for their reward"
+    assert ran.error == f"1 rollout of 1 row exported; left out: {left_out}\n"
     (line,) = map(json.loads, ran.out.splitlines())
     assert list(line) == ["tools", "messages"]
-    assert command("first", "--rows", "b", "--unjudged").error == (
-        "2 rollouts of 1 row exported; left out: 2 in other rows\n"
-    )
+    others = "2 rollouts of 1 row exported; left out: 2 in other rows\n"
+    assert command("first", "--rows", "b", "--unjudged").error == others
 
 
 def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, command: Command) -> None:
@@ -62,9 +58,8 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
     with pytest.raises(StorageError, match="Load it from its evaluation"):
         records[0].reward_arguments()
     assert "--format rollouts takes a folder DIR" in command("first", "--format", "rollouts").error
-    assert (
-        "cannot be combined with --out" in command("first", "d", "--format", "rollouts", "--out", "f").error
-    )
+    refused = command("first", "d", "--format", "rollouts", "--out", "f")
+    assert "cannot be combined with --out" in refused.error
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
@@ -101,8 +96,6 @@ def test_the_documentation_lists_every_option_column_and_format() -> None:
         (", ".join(one.opts), one.metavar or (one.name == "layout" and CHOICE) or None, one.help)
         for one in options
     ]
-    assert (
-        tuple(", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "").split(", "))
-        == COLUMNS
-    )
+    columns = ", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "")
+    assert tuple(columns.split(", ")) == COLUMNS
     assert tuple(row[0] for row in table("export.md", "Formats")) == FORMATS

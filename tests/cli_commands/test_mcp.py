@@ -1,7 +1,5 @@
 """``reward-kit mcp`` as an MCP client meets it: a real process, the SDK's own client."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from command import run_command
+from command import run_command, start
 
 pytest.importorskip("mcp")
 import httpx2
@@ -55,13 +53,13 @@ def long(letters: int) -> str:
     '''A text of this many letters, of two bytes each.'''
     return "é" * letters
 """
+NOTES = "office_notes"
 SEED = """
 def seed(db):
     print("seeding")
     db.execute("CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT)")
     db.execute("INSERT INTO notes VALUES (1, 'first')")
 """
-MODULE = [sys.executable, "-m", "reward_kit", "mcp"]
 
 
 @pytest.fixture
@@ -76,9 +74,9 @@ def folder(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def over_stdio(folder: Path, target: str, mode: str = "auto", log: object = None):
-    parameters = StdioServerParameters(
-        command=sys.executable, args=[*MODULE[1:], target], cwd=folder, env=dict(os.environ)
-    )
+    arguments = ["-m", "reward_kit", "mcp", target]
+    given = {"args": arguments, "cwd": folder, "env": dict(os.environ)}
+    parameters = StdioServerParameters(command=sys.executable, **given)
     async with Client(stdio_client(parameters, errlog=log or sys.stderr), mode=mode) as client:
         yield client
 
@@ -86,14 +84,8 @@ async def over_stdio(folder: Path, target: str, mode: str = "auto", log: object 
 @contextmanager
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     """``reward-kit mcp office_notes.tools --http`` on a free port; gives the address it prints."""
-    process = subprocess.Popen(
-        [*MODULE, "office_notes.tools", "--http", "--port", "0", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    options = ("--http", "--port", "0", *arguments)
+    process = start("mcp", "office_notes.tools", *options, cwd=folder, env={**os.environ, **environment})
     try:
         assert process.stderr is not None
         printed = ""
@@ -127,9 +119,7 @@ async def count(client: Client) -> str:
 
 
 class TestStdio:
-    @pytest.mark.parametrize(
-        ("cwd", "target", "mode"), [(".", "office_notes", "legacy"), ("office_notes", ".", "auto")]
-    )
+    @pytest.mark.parametrize(("cwd", "target", "mode"), [(".", NOTES, "legacy"), (NOTES, ".", "auto")])
     async def test_tools_are_listed_and_called_and_print_to_stderr(self, folder, tmp_path, cwd, target, mode):
         with (tmp_path / "log.txt").open("w+") as log:
             async with over_stdio(folder / cwd, target, mode, log=log) as client:
@@ -147,11 +137,8 @@ class TestStdio:
         }  # fmt: skip
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
         add = {"name": "add", "arguments": {"text": "x"}}
-        process = started(folder)
-        answers = [
-            ask(process, hello),
-            ask(process, {**hello, "id": 2, "method": "tools/call", "params": add}),
-        ]
+        process, method = started(folder), "tools/call"
+        answers = [ask(process, hello), ask(process, {**hello, "id": 2, "method": method, "params": add})]
         rest, _ = process.communicate(timeout=30)
         assert [answer["id"] for answer in answers] == [1, 2]
         assert answers[1]["result"]["content"][0]["text"] == "2"
@@ -166,14 +153,7 @@ class TestStdio:
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*MODULE, "office_notes"],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    return start("mcp", "office_notes", cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:

@@ -1,7 +1,5 @@
 """``reward-kit rescore``: a changed reward on what a finished evaluation has left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable
@@ -10,13 +8,14 @@ from typing import Any
 
 import pytest
 from command import Finished
-from flight_bundle import GOLD, REWARD, Bundle, flight_bundle
+from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.storage.store import Store
 
 Command = Callable[..., Finished]
+ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
 
 
@@ -31,14 +30,6 @@ TIMED = """
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "actions": GOLD, "n_rollouts": 2}, {"id": "b", "actions": GOLD, "n_rollouts": 2})
-    monkeypatch.chdir(tmp_path)
-    return made
-
-
-@pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return agent_eval(bundle.dataset, agent="gold", eval_id="first")
 
@@ -47,9 +38,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_reward_that_is_the_same_changes_nothing(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
+def test_a_reward_that_is_the_same_changes_nothing(finished: EvaluationResult, command: Command) -> None:
     before = files(finished.folder)
     ran = command(finished.log_path)
     assert (ran.code, ran.error) == (0, "")
@@ -129,15 +118,10 @@ def test_json_holds_both_rewards_of_every_rollout(
 
 
 @pytest.mark.parametrize("keep", ["full", "delta"])
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_clock_stands_where_the_row_says_and_changes_count_from_the_base(
-    bundle: Bundle, keep: str, is_async: bool
-) -> None:
-    asked = "db.execute(asked).scalar_one()"
-    reward = TIMED.format(way="def", asked=asked)
-    if is_async:
-        reward = TIMED.format(way="async def", asked="await db.fetch_val(asked)")
-    bundle.write("reward.py", reward)
+@pytest.mark.parametrize("way", ["def", "async def"])
+def test_clock_and_changes_are_those_of_the_rollout(bundle: Bundle, keep: str, way: str) -> None:
+    ways = {"def": "db.execute(asked).scalar_one()", "async def": "await db.fetch_val(asked)"}
+    bundle.write("reward.py", TIMED.format(way=way, asked=ways[way]))
     bundle.rows({"actions": GOLD, "n_rollouts": 1, "now": "2025-05-19T09:00:00"})
     played = agent_eval(bundle.dataset, agent="gold", eval_id="timed", keep_db=keep)
     assert [outcome.reward for outcome in played.outcomes] == [1.0]
@@ -168,10 +152,7 @@ def test_what_cannot_be_judged_is_told_and_the_rest_is_judged(bundle: Bundle, co
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        (
-            "def evaluate(messages, db, **kwargs):\n    raise KeyError('seat')\n",
-            "reward.py:2: KeyError: 'seat'",
-        ),
+        ("def evaluate(messages, **kwargs):\n    raise KeyError('seat')\n", "reward.py:2: KeyError: 'seat'"),
         ("import time\ndef evaluate(messages, **kwargs):\n    time.sleep(2)\n", "took longer than 0.1 s"),
     ],
     ids=["raises", "hangs"],
@@ -216,9 +197,5 @@ def test_a_new_evaluation_is_there_when_it_is_whole(
     monkeypatch.setattr(Store, "add", seen)
     asyncio.run(rescore(finished.log_path, eval_id="second"))
     assert set(there) == {0}
-    assert {one.name for one in path.parent.iterdir()} == {
-        "first.db",
-        "first.json",
-        "second.db",
-        "second.json",
-    }
+    names = sorted(one.name for one in path.parent.iterdir())
+    assert names == ["first.db", "first.json", "second.db", "second.json"]

@@ -1,7 +1,5 @@
 """``reward-kit show``: the evaluations there are, a report again, a rollout to read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,7 +11,7 @@ import pytest
 from command import Finished, run_command
 from flight_bundle import Bundle
 from planned_agent import evaluate
-from stored_rollouts import edit
+from stored_rollouts import change_trajectory, edit
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.records.evaluation_file import rollout_at
@@ -28,34 +26,20 @@ def finished(bundle: Bundle) -> EvaluationResult:
     return evaluate(bundle, "first", PLAN, usage={"calls": 1, "input_tokens": 9, "cost": 0.5})
 
 
-def test_evaluations_are_listed_oldest_first(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
+def test_evaluations_are_listed_by_age(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
     evaluate(bundle, "a-later-one", {"a": [1]})
     ran = command()
     assert (ran.code, ran.error) == (0, "")
     heading, first, second = ran.out.splitlines()
-    assert heading.split() == [
-        "evaluation",
-        "begun",
-        "rollouts",
-        "Pass^1",
-        "cost",
-        "status",
-        "agent",
-        "(model)",
-    ]
-    assert re.fullmatch(
-        r"first +[\d-]{10} \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned", first
-    )
+    assert " ".join(heading.split()) == "evaluation begun rollouts Pass^1 cost status agent (model)"
+    line = r"first +[\d-]{10} \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned"
+    assert re.fullmatch(line, first)
     assert re.fullmatch(r"a-later-one .* 1/1 +1\.000 +- +complete +planned_agent:Planned", second)
     assert command("runs").out == ran.out
     assert command("--output-dir", "runs").out == ran.out
 
 
-def test_the_status_says_whether_an_evaluation_goes_on_was_killed_or_is_damaged(
-    finished: EvaluationResult, command: Command
-) -> None:
+def test_the_status_says_what_became_of_an_evaluation(finished: EvaluationResult, command: Command) -> None:
     evals = finished.log_path.parent
     for name in ("running", "killed", "whole"):
         shutil.copy(finished.log_path, evals / f"{name}.db")
@@ -89,9 +73,7 @@ def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle,
         assert whole.sub("rows", ran.out) == whole.sub("rows", printed.out)
 
 
-def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
-    finished: EvaluationResult, command: Command
-) -> None:
+def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult, command: Command) -> None:
     outcome = next(one for one in finished.outcomes if not one.success)
     file = f"runs/{outcome.file}"
     shown = command(file)
@@ -103,15 +85,10 @@ def test_a_rollout_is_shown_by_file_id_or_the_beginning_of_its_id(
         assert command(name).out == shown.out
 
 
-def test_text_of_models_and_tools_cannot_drive_the_terminal(
-    finished: EvaluationResult, command: Command
-) -> None:
+def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, command: Command) -> None:
     path = finished.folder / finished.outcomes[0].file
-    plain = json.loads(rollout_at(path).trajectory)
-    plain["messages"][-1]["content"] = "\x1b]0;title\x07\x1b[2Jall\tgone\r\x00\u202e"
-    edit(
-        finished.log_path, "UPDATE trajectories SET json = ? WHERE rollout = ?", json.dumps(plain), path.name
-    )
+    foreign = "\x1b]0;title\x07\x1b[2Jall\tgone\r\x00\u202e"
+    change_trajectory(path, lambda plain: plain["messages"][-1].update(content=foreign))
     ran = command(path)
     assert "all\tgone" in ran.out
     assert all(line.replace("\t", "").isprintable() for line in ran.out.splitlines())
@@ -128,9 +105,7 @@ def test_text_of_models_and_tools_cannot_drive_the_terminal(
         (["-o", "nowhere"], "there are no evaluations in this folder"),
     ],
 )
-def test_faults_are_one_line(
-    finished: EvaluationResult, command: Command, what: list[str], fault: str
-) -> None:
+def test_faults_are_a_line(finished: EvaluationResult, command: Command, what: list[str], fault: str) -> None:
     record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trajectory)
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
@@ -141,9 +116,7 @@ def test_faults_are_one_line(
     assert ran.error.count("\n") == 1
 
 
-def test_similar_names_and_the_newest_are_offered(
-    bundle: Bundle, finished: EvaluationResult, command: Command
-) -> None:
+def test_similar_names_are_offered(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
     log = finished.log_path.read_bytes()
     for age, name in enumerate(["zoo", "old", "begun", "fourth", "third", "second"]):
         path = finished.log_path.with_name(f"{name}.db")

@@ -1,30 +1,26 @@
 """``reward-kit view``: pages over HTTP, and as files."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from command import Finished
+from command import Finished, start
 from flight_bundle import Bundle
 from planned_agent import evaluate
 
-VIEW = [sys.executable, "-m", "reward_kit", "view"]
 HREF = re.compile(r'href="([^"#]+)')
 
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server and the address that it printed."""
-    process = subprocess.Popen([*VIEW, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start("view", *arguments)
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().split()[0]

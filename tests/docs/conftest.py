@@ -1,7 +1,5 @@
 """Fixtures for the tests that follow the documentation."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -15,11 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def environment(stub_llm: object) -> dict[str, str]:
     """For commands: those of this installation come first, and the only model server is the stub."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MODEL_", "REWARD_KIT_"))
-    }
-    return {
-        **kept,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "120",
-    }
+    kept = {name: it for name, it in os.environ.items() if not name.startswith(("MODEL_", "REWARD_KIT_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**kept, "PATH": path, "COLUMNS": "120"}

@@ -9,8 +9,6 @@ The word after a fence's language says what a block is::
     ```text                              lines that the output of the block before has, in any order
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

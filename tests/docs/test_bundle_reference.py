@@ -1,16 +1,13 @@
 """The bundle reference says what the code does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from pages import ROOT, blocks
-from stub_server import StubServer
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.base.task_row import KNOWN_FIELDS, MAX_ID_LENGTH, TaskRow
@@ -63,28 +60,17 @@ def test_the_seed_script_and_the_reward_work_in_a_bundle(
         "    await db.execute('INSERT INTO users VALUES (1, :n)', {'n': name})\n"
     )
     actions = [{"name": "add", "arguments": {"name": "Ann"}}]
-    row = {
-        "id": "flight.1",
-        "toolset": "my_task.tools",
-        "sim_user_prompt": "You are Ann.",
-        "actions": actions,
-    }
-    (folder / "task.jsonl").write_text(json.dumps(row))
+    row = {"id": "flight.1", "toolset": "my_task.tools", "sim_user_prompt": "You are Ann."}
+    (folder / "task.jsonl").write_text(json.dumps({**row, "actions": actions}))
     monkeypatch.chdir(tmp_path)
     exec(compile(block("python", "validate(bundle)"), "bundle.md", "exec"), {})
     assert "['flight.1']\nTrue [" in capsys.readouterr().out
     with TaskBundle.load("my_task") as bundle:
-        assert (
-            bundle.tasks[0].seed == folder_seed(folder) or bundle.tasks[0].seed.key == folder_seed(folder).key
-        )
+        assert bundle.tasks[0].seed.key == folder_seed(folder).key
 
 
-def test_a_reward_that_asks_a_model_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer
-) -> None:
+def test_a_reward_that_asks_a_model_is_counted(bundle: Bundle, monkeypatch: Any, stub_llm: Any) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
     bundle.write("reward.py", block("python", "count_usage"))
     bundle.rows({"reward": "flight_task.reward:polite", "actions": GOLD, "n_rollouts": 1})
     stub_llm.script("gpt-4o-mini", ["Yes."])

@@ -1,7 +1,5 @@
 """The page about compatibility says what is there and what is not."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

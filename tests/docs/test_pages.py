@@ -1,7 +1,5 @@
 """Every page with commands, followed word by word in a folder of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -87,8 +85,16 @@ def books(request: dict[str, Any], place: int) -> Any:
     return "It is booked and paid: you leave at 06:30."
 
 
+def finds(request: dict[str, Any], _place: int) -> str:
+    """A judge that finds every criterion met but the wish."""
+    listed = request["messages"][1]["content"].partition("</criteria>")[0].splitlines()[1:]
+    verdicts = [{"reason": "It does not.", "met": "wishes" not in line} for line in listed if line]
+    return json.dumps({"verdicts": verdicts})
+
+
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
+    "audit": (FLIGHT, {}),
     "card": (RETAIL, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
@@ -103,6 +109,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "python": (readme_bundle, {"gpt-4o-mini": seat_model}),
     "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
+    "rewards": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "rules": (FLIGHT, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
     "tutorial": (
@@ -232,10 +239,21 @@ def alice(request: dict[str, Any], _place: int) -> str:
     return f"Thought:\nI begin with the seat.\nUser Response:\n{line}" if "User Response" in system else line
 
 
+def hasty(request: dict[str, Any], _place: int) -> str:
+    """Confirms and leaves at once, unless it was sent back."""
+    heard = request["messages"][-1]["content"]
+    if "was not sent" in heard:
+        return "Yes, I confirm."
+    return (
+        "Yes, please. ###STOP###" if "confirm" in heard else "Seat 2!" if "Hello" in heard else "###STOP###"
+    )
+
+
 @pytest.mark.timeout(300)
 def test_the_page_about_users(tmp_path: Path, environment: Environment, stub_llm: StubServer) -> None:
     stub_llm.script("gpt-4o-mini", ["Who is it for?", call("take_seat", **TAKE_SEAT), "It is yours."])
     stub_llm.script("gpt-4o", alice)
+    stub_llm.script("gpt-4o-hasty", hasty)
     readme_bundle(tmp_path)
     (tmp_path / "seat_task" / "prompts").mkdir()
     follow(DOCS / "users.md", tmp_path, environment)

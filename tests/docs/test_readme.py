@@ -1,7 +1,5 @@
 """The README's example works, and what the pages point at is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -27,9 +25,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_bundle_in_one_screen_passes_its_two_commands(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_the_bundle_in_one_screen_passes_its_commands(tmp_path: Path, environment: dict[str, str]) -> None:
     write_files(README, tmp_path)
     page = blocks(README)
     last_file = max(place for place, block in enumerate(page) if block.title)

@@ -1,7 +1,5 @@
 """The page about the retail bundle lists what is in the bundle."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,16 +42,10 @@ def test_the_tables_are_those_of_the_seed(tmp_path: Path) -> None:
     with Database.seed(tmp_path / "base.db", (BUNDLE / "seed.sql").read_text(encoding="utf-8")) as base:
         db = base.read_only()
         names = [name for (name,) in db.fetch_all("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        counts = {
-            name: db.fetch_val(f"SELECT count(*) FROM {name}")
-            for name in names
-            if not name.startswith("sqlite_")
-        }
-        references = {
-            (row["table"], name)
-            for name in counts
-            for row in db.fetch_all(f"PRAGMA foreign_key_list({name})")
-        }
+        own = [name for name in names if not name.startswith("sqlite_")]
+        counts = {name: db.fetch_val(f"SELECT count(*) FROM {name}") for name in own}
+        keys = {name: db.fetch_all(f"PRAGMA foreign_key_list({name})") for name in own}
+        references = {(row["table"], name) for name, rows in keys.items() for row in rows}
     assert listed == counts
     assert drawn <= references
 

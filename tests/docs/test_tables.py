@@ -1,14 +1,12 @@
 """What the pages list and count is what there is in the code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from http_stub_agent import serving
 from pages import ROOT, blocks, files
 from small_task import seeded, small_task
@@ -21,6 +19,8 @@ from reward_kit.agent.agents.fastworkflow import home, preflight, setup
 from reward_kit.agent.agents.fastworkflow.workers import Patience
 from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
 from reward_kit.agent.agents.http_protocol import PROTOCOL
+from reward_kit.agent.audit import KINDS
+from reward_kit.agent.audit.findings import Kind
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.models import concurrency, limiter, outage, rate_limits
@@ -64,9 +64,8 @@ def test_agents_and_users() -> None:
     assert set(AGENTS) <= set(listed)
     users = [row[0].strip("`") for row in table("users", "# Simulated users")]
     assert users == [*USERS, "replay:PATH"]
-    prompts = {
-        row[0].strip("`"): tuple(re.findall(r"\{(\w+)\}", row[2])) for row in table("users", "## Prompts")
-    }
+    rows = table("users", "## Prompts")
+    prompts = {row[0].strip("`"): tuple(re.findall(r"\{(\w+)\}", row[2])) for row in rows}
     assert prompts == {f"{name}.txt": needed for name, needed in PLACEHOLDERS.items()}
     faults = [row[0].strip("`") for row in table("users", "## Faults of a user")]
     assert faults == list(get_args(UserFaultKind))
@@ -86,14 +85,8 @@ def test_fastworkflow() -> None:
     for name in fastworkflow.commands:
         assert f"reward-kit fastworkflow {name}" in "\n".join(typed)
     text = flat("fastworkflow")
-    for option in (
-        "fastworkflow_workers",
-        "fastworkflow_policy",
-        "model",
-        "temperature",
-        "model_args",
-        "retries",
-    ):
+    options = ("model", "temperature", "model_args", "retries")
+    for option in ("fastworkflow_workers", "fastworkflow_policy", *options):
         assert f"`{OPTIONS[option].flags[0]}" in text
     for choice in OPTIONS["fastworkflow_policy"].choices:
         assert f"`{choice}`:" in text
@@ -182,6 +175,12 @@ def test_options_of_mcp() -> None:
         assert re.findall(r"Default: `(.+?)`", meaning) == default
 
 
+def test_kinds_of_findings() -> None:
+    text = (DOCS / "audit.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([a-z, ]+) \| .* \| (.*) \|$", text, re.MULTILINE)
+    assert {kind: Kind(grades.split(", ")[0], remedy) for kind, grades, remedy in rows} == KINDS
+
+
 def test_attributes_of_spans() -> None:
     source = Path(spans.__file__).read_text()
     for name in set(re.findall(r'"((?:gen_ai|reward_kit)\.[\w.]+)"', source)):
@@ -201,10 +200,8 @@ def test_public_names(package: Any) -> None:
 
 def test_options_have_the_names_of_their_long_flags() -> None:
     by_flag = {name: flag_of(name).removeprefix("--").replace("-", "_") for name in OPTIONS}
-    assert {name: flag for name, flag in by_flag.items() if name != flag} == {
-        "model_args": "model_arg",
-        "user_model_args": "user_model_arg",
-    }
+    others = {name: flag for name, flag in by_flag.items() if name != flag}
+    assert others == {"model_args": "model_arg", "user_model_args": "user_model_arg"}
 
 
 def test_flags_and_strategies_of_tau_bench() -> None:
@@ -230,9 +227,7 @@ def test_files_of_examples_are_shown_as_they_are() -> None:
         assert written[f"flight_task/{name}"].replace("flight_task.tools:app", "my_task.tools:app") == rest
 
 
-def test_queries_about_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
+def test_queries_about_runs(bundle: Bundle) -> None:
     bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD[:1]})
     result = agent_eval(bundle.dataset, agent="gold", n_rollouts=2)
     queries = re.findall(r"```sql\n(.*?)\n```", page("runs"), re.DOTALL)

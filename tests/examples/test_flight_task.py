@@ -1,7 +1,5 @@
 """The flight bundle of the tutorial: it is sound, and its rewards tell right from wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -46,9 +44,8 @@ class Caller:
     async def respond(self, rollout: Any) -> str:
         booking = ""
         for name, arguments in self.calls:
-            answer = await rollout.call_tool(
-                name, {k: booking if v == "BOOKING" else v for k, v in arguments.items()}
-            )
+            given = {key: booking if value == "BOOKING" else value for key, value in arguments.items()}
+            answer = await rollout.call_tool(name, given)
             if "booking_id" in answer:
                 booking = json.loads(answer)["booking_id"]
         return self.text

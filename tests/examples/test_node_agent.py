@@ -1,13 +1,9 @@
 """The agent in Node, evaluated through the door as its README says."""
 
-from __future__ import annotations
-
-import contextlib
 import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import Any
 
 import pytest
 from command import Finished, run_command
+from stored_rollouts import query
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NODE = shutil.which("node")
@@ -26,9 +23,8 @@ def agent() -> Iterator[str]:
     """The address of the agent."""
     if NODE is None:
         pytest.skip("node is not installed")
-    process = subprocess.Popen(
-        [NODE, str(EXAMPLES / "node_agent" / "agent.mjs"), "0"], stdout=subprocess.PIPE, text=True
-    )
+    line = [NODE, str(EXAMPLES / "node_agent" / "agent.mjs"), "0"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -46,8 +42,7 @@ def evaluate(folder: Path, *arguments: str) -> Finished:
 
 def trajectories(folder: Path) -> list[dict[str, Any]]:
     (path,) = folder.glob("runs/evals/*.db")
-    with contextlib.closing(sqlite3.connect(path)) as store:
-        return [json.loads(text) for (text,) in store.execute("SELECT json FROM trajectories")]
+    return [json.loads(row["json"]) for row in query(path, "SELECT json FROM trajectories")]
 
 
 def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None:
@@ -58,9 +53,7 @@ def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None
     assert {one["agent"] for one in played} == {agent}
     assert {one["stop_reason"] for one in played} == {"agent_done"}
     calls = {(one["row_id"], call["name"], call["status"]) for one in played for call in one["tool_calls"]}
-    assert calls == {
-        ("flight.question.004", "search_flights", "ok"),
-        ("flight.payment.005", "pay_booking", "ok"),
-    }
+    question, payment = ROWS.split(",")
+    assert calls == {(question, "search_flights", "ok"), (payment, "pay_booking", "ok")}
     [last] = {one["messages"][-1]["content"] for one in played if one["row_id"] == "flight.payment.005"}
     assert last == "Booking 7F3A91C2 is paid."

@@ -1,7 +1,5 @@
 """The agents of ``examples/own_agents`` that bring a framework along: they play, count, and end when told."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -18,10 +16,11 @@ FRAMEWORKS = {"openai_agents_example": ("agents",), "langgraph_example": ("langg
 MODEL = "gpt-4o-mini"
 
 
+Example = Callable[[], Any]
+
+
 @pytest.fixture(params=FRAMEWORKS)
-def example(
-    request: pytest.FixtureRequest, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], Any]]:
+def example(request: Any, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
     """The class of an example's agent, its framework pointed at the stub."""
     for package in FRAMEWORKS[request.param]:
         pytest.importorskip(package, reason=f"{package} is not installed")
@@ -39,9 +38,7 @@ def book_and_pay(request: dict[str, Any], place: int) -> Answer | str:
     return "Booked and paid."
 
 
-async def test_it_solves_a_task_on_the_rollouts_database(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
+async def test_it_solves_a_task(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:
     stub_llm.script(MODEL, book_and_pay)
     finished = await play(small_task(tmp_path, system_prompt="Be kind."), example(), seed=7)
     rollout = finished.rollout
@@ -55,28 +52,22 @@ async def test_it_solves_a_task_on_the_rollouts_database(
     assert [message["role"] for message in first["messages"]] == ["system", "user"]
     assert first["messages"][0]["content"] == "Be kind."
     assert first["seed"] == 7
-    assert [tool["function"]["parameters"] for tool in first["tools"]] == [
-        tool["function"]["parameters"] for tool in rollout.tools
-    ]
+    for given, offered in zip(first["tools"], rollout.tools, strict=True):
+        assert given["function"]["parameters"] == offered["function"]["parameters"]
 
 
-async def test_it_remembers_the_turns_before(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
+async def test_it_remembers_the_turns_before(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:
     stub_llm.script(MODEL, [call("ping"), "First answer.", "Second answer."])
     finished = await play(small_task(tmp_path), example(), user=ScriptedUser(["And now?"]))
-    assert [line.text for line in finished.rollout.lines] == [
-        "Book me a flight", "First answer.", "And now?", "Second answer.", "###STOP###",
-    ]  # fmt: skip
+    spoken = ["Book me a flight", "First answer.", "And now?", "Second answer.", "###STOP###"]
+    assert [line.text for line in finished.rollout.lines] == spoken
     last = stub_llm.requests[-1]["messages"]
     assert [message["role"] for message in last] == ["user", "assistant", "tool", "assistant", "user"]
     assert last[2]["content"] == "pong"
     assert finished.rollout.turns == 2
 
 
-async def test_a_terminal_tool_ends_it_in_the_middle_of_an_answer(
-    example: Callable[[], Any], stub_llm: StubServer, tmp_path: Path
-) -> None:
+async def test_a_terminal_tool_ends_it(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:
     stub_llm.script(MODEL, [calls(("ping", {}), ("transfer", {})), "Never said."])
     finished = await play(small_task(tmp_path), example())
     assert finished.rollout.stop_reason == "terminal_tool"

@@ -1,7 +1,5 @@
 """Hostile bundles, and ``reward-kit agent-eval`` as a real process on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -48,13 +46,8 @@ def agent_eval(world: Path, bundle: Bundle) -> Callable[..., Ran]:
         runs = bundle.folder / "runs"
         outside = [path for path in _files(world) if path not in before and runs not in path.parents]
         found = [path for path in runs.glob("evals/*.json") if ".explain" not in path.name]
-        return Ran(
-            ran.code,
-            ran.out,
-            ran.err,
-            [str(path) for path in outside],
-            [json.loads(path.read_text()) for path in found],
-        )
+        results = [json.loads(path.read_text()) for path in found]
+        return Ran(ran.code, ran.out, ran.err, [str(path) for path in outside], results)
 
     return run
 

@@ -1,15 +1,12 @@
 """What running a command on a hostile bundle came to."""
 
-from __future__ import annotations
-
-import contextlib
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from flight_bundle import GOLD, Bundle
+from stored_rollouts import query
 
 GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold", "--retries", "0")
 VALIDATE = ("-d", "task.jsonl", "--validate-only")
@@ -53,9 +50,8 @@ Writer = Callable[..., None]
 def trajectories(bundle: Bundle, row_id: str) -> list[dict[str, Any]]:
     """The rollouts of a row, as they are stored."""
     (path,) = bundle.folder.glob("runs/evals/*.db")
-    with contextlib.closing(sqlite3.connect(path)) as store:
-        query = "SELECT json FROM trajectories WHERE json_extract(json, '$.row_id') = ?"
-        return [json.loads(text) for (text,) in store.execute(query, (row_id,))]
+    found = query(path, "SELECT json FROM trajectories WHERE json_extract(json, '$.row_id') = ?", row_id)
+    return [json.loads(row["json"]) for row in found]
 
 
 def indented(body: str) -> str:
@@ -63,11 +59,17 @@ def indented(body: str) -> str:
     return "\n".join(f"    {line}" for line in body.splitlines())
 
 
+def tool(name: str, body: str, kind: str = "async def", parameters: str = "db") -> str:
+    """The source of a tool."""
+    return f"@R.tool(parameters={{}})\n{kind} {name}({parameters}):\n{indented(body)}\n"
+
+
+def row_calling(name: str) -> dict[str, Any]:
+    """A row whose one gold action calls this tool."""
+    return {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
+
+
 def row_for_each_reward(bundle: Bundle, number: int) -> None:
     """Rows ``row0``, ``row1`` … that are judged by the functions ``f0``, ``f1`` … of ``reward.py``."""
-    bundle.rows(
-        *(
-            {"id": f"row{n}", "reward": f"flight_task.reward:f{n}", "actions": GOLD, "n_rollouts": 1}
-            for n in range(number)
-        )
-    )
+    row = {"actions": GOLD, "n_rollouts": 1}
+    bundle.rows(*({"id": f"row{n}", "reward": f"flight_task.reward:f{n}", **row} for n in range(number)))

@@ -1,7 +1,5 @@
 """What a rollout leaves in memory is its line of the results, and nothing that grows with what it did."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import threading
@@ -47,15 +45,12 @@ def test_hundreds_of_rollouts_leave_a_line_each(tmp_path: Path) -> None:
     memory = TracedAt(FIRST, LAST)
     tracemalloc.start()
     try:
-        result = agent_eval(
-            dataset, progress=memory, agent="gold", output_dir=str(tmp_path / "runs"), keep_db="none"
-        )
+        out = str(tmp_path / "runs")
+        result = agent_eval(dataset, progress=memory, agent="gold", output_dir=out, keep_db="none")
     finally:
         tracemalloc.stop()
     assert (len(result.outcomes), result.score) == (LAST, 1.0)
     assert (memory.bytes[LAST] - memory.bytes[FIRST]) / (LAST - FIRST) < BOUND
     (threads, descriptors), (threads_later, descriptors_later) = memory.things[FIRST], memory.things[LAST]
-    assert (
-        threads_later <= threads + 10
-    )  # threads that wait for files and tools: some dozens at most, whenever
+    assert threads_later <= threads + 10  # those that wait for files and tools: some dozens at most
     assert descriptors_later <= descriptors + 10

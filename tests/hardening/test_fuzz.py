@@ -1,7 +1,5 @@
 """Whatever comes in from outside, what comes out is a value or one clear fault."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from small_task import SEED, airline, play, seeded, small_task
+from small_task import SEED, airline, play, small_task
 from stub_server import Answer, StubServer
 
 from reward_kit.agent import load_agent
@@ -18,38 +16,25 @@ from reward_kit.agent.database import Database
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel
 
-BOUNDED = settings(
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+BOUNDED = settings(deadline=None, max_examples=60, suppress_health_check=UNCHECKED)
 TEXT = st.text(max_size=12) | st.sampled_from(
     ["\ud800", "\0", "", "file:", "###STOP###", "a" * 3000, "{}", "null"]
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
-    max_leaves=8,
-)
-DEEP = st.sampled_from(
-    ["[" * 5000, "[" * 300 + "]" * 300, '{"a":' * 120 + "1" + "}" * 120, '{"a": 1e999}', "NaN"]
-)
-
-
-# -- datasets
+VALUES = st.recursive(SCALARS, lambda it: st.lists(it, max_size=4) | st.dictionaries(TEXT, it, max_size=4))
+DEEP = st.sampled_from(["[" * 5000, "[" * 300 + "]" * 300, '{"a":' * 120 + "1" + "}" * 120, "[1e999]", "NaN"])
 
 
 # -- arguments of tools
 
+NAMES = ["flight_id", "passenger", "booking_id", "db", "rollout", "self"]
 ARGUMENTS = st.one_of(
     TEXT,
     DEEP,
     st.binary(max_size=30),
     VALUES,
-    st.dictionaries(
-        st.sampled_from(["flight_id", "passenger", "booking_id", "db", "rollout", "self"]), VALUES
-    ),
+    st.dictionaries(st.sampled_from(NAMES), VALUES),
     VALUES.map(json.dumps),
 )
 
@@ -63,13 +48,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 @BOUNDED
 @example(name="search_flights", arguments=["\ud800"])
 @example(name="\ud800", arguments={})
-@given(
-    name=st.sampled_from(["search_flights", "create_booking", "pay_booking", "ping"]) | TEXT,
-    arguments=ARGUMENTS,
-)
-def test_a_call_answers_with_text_and_an_error_changes_nothing(
-    base: Database, name: str, arguments: Any
-) -> None:
+@given(name=st.sampled_from([*airline().tools]) | TEXT, arguments=ARGUMENTS)
+def test_a_call_answers_with_text_and_a_fault_changes_nothing(base: Any, name: str, arguments: Any) -> None:
     with base.fork(seed=1) as fork:
         content = asyncio.run(airline().execute_tool(name, arguments, db=fork))
         assert isinstance(content, str)
@@ -87,11 +67,8 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional={name: one | VALUES for name, one in fields.items()})
 
 
-CALL = some(
-    id=VALUES,
-    type=st.just("function"),
-    function=some(name=st.sampled_from(["ping", "create_booking"]), arguments=DEEP),
-)
+FUNCTION = some(name=st.sampled_from(["ping", "create_booking"]), arguments=DEEP)
+CALL = some(id=VALUES, type=st.just("function"), function=FUNCTION)
 MESSAGE = some(
     role=st.just("assistant"),
     content=st.sampled_from(["No.", "Action:\n" + "[" * 3000, 'Action: {"name": 3}', "<think>"]),
@@ -127,9 +104,7 @@ def server() -> Iterator[StubServer]:
 
 
 @settings(BOUNDED, max_examples=40)
-@given(
-    bodies=st.lists(BODIES, min_size=1, max_size=3), agent=st.sampled_from(["tool-calling", "react", "act"])
-)
+@given(st.lists(BODIES, min_size=1, max_size=3), st.sampled_from(["tool-calling", "react", "act"]))
 def test_a_rollout_ends_with_a_reason_whatever_the_model_answers(
     tmp_path_factory: pytest.TempPathFactory, server: StubServer, bodies: list[bytes], agent: str
 ) -> None:
@@ -141,22 +116,13 @@ def test_a_rollout_ends_with_a_reason_whatever_the_model_answers(
 
     async def run() -> Any:
         try:
-            return await play(
-                small_task(folder, max_steps=4),
-                load_agent(agent)(),
-                models={"agent": model},
-                base=seeded(folder),
-            )
+            return await play(small_task(folder, max_steps=4), load_agent(agent)(), models={"agent": model})
         finally:
             await model.close()
 
     finished = asyncio.run(run())
     with finished.database:
-        assert finished.rollout.stop_reason in {
-            "agent_done",
-            "max_steps",
-            "agent_error",
-            "infrastructure_error",
-        }
+        ends = {"agent_done", "max_steps", "agent_error", "infrastructure_error"}
+        assert finished.rollout.stop_reason in ends
         assert "Traceback" not in (finished.rollout.stop_detail or "")
         json.dumps(finished.rollout.messages).encode()

@@ -1,12 +1,10 @@
 """What authors of bundles do without meaning harm: it costs their call, or is told in words that mend it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 from flight_bundle import GOLD, ROW, Bundle
-from hostile import GOLD_RUN, Command, Writer, indented, trajectories
+from hostile import GOLD_RUN, Command, Writer, row_calling, tool, trajectories
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.errors import BundleError
@@ -24,27 +22,17 @@ TOOLS = {
 }
 
 
-def test_habits_of_tools_cost_their_call_and_no_traceback(
-    agent_eval: Command, bundle: Bundle, tools: Writer
-) -> None:
-    written = [
-        f"@R.tool(parameters={{}})\n{kind} {name}(db):\n{indented(body)}\n"
-        for name, (kind, body, _, _) in TOOLS.items()
-    ]
+def test_habits_of_tools_cost_their_call(agent_eval: Command, bundle: Bundle, tools: Writer) -> None:
+    written = [tool(name, body, kind) for name, (kind, body, _, _) in TOOLS.items()]
     tools(before=IMPORTS, after="R.tool_timeout = 0.5\n" + "\n".join(written))
     late = json.loads(json.dumps(GOLD).replace("[0, ", "[1, "))
-    bundle.rows(
-        *(
-            {"id": name, "actions": [{"name": name, "arguments": {}}, *late], "n_rollouts": 1}
-            for name in TOOLS
-        ),
-        {"id": "sound", "actions": GOLD, "n_rollouts": 2},
-    )
+    rows = [row_calling(name) for name in TOOLS]
+    for row in rows:
+        row["actions"] += late
+    bundle.rows(*rows, {"id": "sound", "actions": GOLD, "n_rollouts": 2})
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
-    assert (ran.code, ran.result["status"], ran.result["finished"]) == (0, "complete", len(TOOLS) + 2), (
-        ran.err
-    )
+    assert (ran.code, ran.result["finished"]) == (0, len(TOOLS) + 2), ran.err
     for name, (_, _, status, part) in TOOLS.items():
         (record,) = trajectories(bundle, name)
         call = record["tool_calls"][0]
@@ -53,14 +41,9 @@ def test_habits_of_tools_cost_their_call_and_no_traceback(
     assert "warning: exception in a background task: tools.py" in ran.err
 
 
-def test_a_database_kept_from_an_earlier_call_is_refused_in_another_rollout(
-    agent_eval: Command, bundle: Bundle, tools: Writer
-) -> None:
-    tools(
-        before="KEPT = []",
-        after="@R.tool(parameters={})\ndef remembers(db):\n    KEPT.append(db)\n"
-        "    KEPT[0].execute('DELETE FROM bookings')\n",
-    )
+def test_a_database_of_another_rollout_is_refused(agent_eval: Command, bundle: Bundle, tools: Writer) -> None:
+    body = "KEPT.append(db)\nKEPT[0].execute('DELETE FROM bookings')"
+    tools(before="KEPT = []", after=tool("remembers", body, "def"))
     call = {"name": "remembers", "arguments": {}}
     bundle.rows({"actions": [*GOLD, call, call], "n_rollouts": 3, "outputs": []})
     ran = agent_eval(*GOLD_RUN, "--max-concurrency", "1")
@@ -87,9 +70,7 @@ FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (
     ],
     ids=["two", "comma", "quotes", "comment", "list", "UTF-16", "gzip"],
 )
-def test_what_people_write_for_json_lines_is_reported_with_its_mending(
-    bundle: Bundle, data: bytes, part: str
-) -> None:
+def test_what_people_write_for_json_lines_is_reported(bundle: Bundle, data: bytes, part: str) -> None:
     bundle.dataset.write_bytes(data)
     with pytest.raises(BundleError) as caught:
         TaskBundle.load(bundle.dataset)
@@ -97,9 +78,7 @@ def test_what_people_write_for_json_lines_is_reported_with_its_mending(
     assert str(caught.value).startswith("task.jsonl:1")
 
 
-def test_a_module_of_the_bundle_imported_by_its_own_name_alone_is_refused_with_the_way(
-    bundle: Bundle, tools: Writer
-) -> None:
+def test_a_module_imported_by_its_own_name_alone_is_refused(bundle: Bundle, tools: Writer) -> None:
     bundle.write("prices_of_seats.py", "PRICE = 1\n")
     tools(before="import prices_of_seats")
     with pytest.raises(BundleError, match=r'"from flight_task import prices_of_seats"\.$'):

@@ -1,7 +1,5 @@
 """A ``tools.py`` or ``reward.py`` that fails while it is imported: one clear error with the line."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, VALIDATE, Command, Writer

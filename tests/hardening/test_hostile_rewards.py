@@ -1,7 +1,5 @@
 """A ``reward.py`` that does its worst: it costs its own rollouts, and nothing else."""
 
-from __future__ import annotations
-
 from flight_bundle import Bundle
 from hostile import GOLD_RUN, Command, indented, row_for_each_reward
 

@@ -1,8 +1,7 @@
 """Seeds that reach out or never end, and rows that name what is not theirs."""
 
-from __future__ import annotations
-
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,7 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
         ("SELECT 'a\0b';", "NUL"),
     ],
 )
-def test_a_seed_that_reaches_out_is_refused_with_its_line(
-    world: Path, tmp_path: Path, sql: str, part: str
-) -> None:
+def test_a_seed_that_reaches_out_is_refused(world: Path, tmp_path: Path, sql: str, part: str) -> None:
     before = sorted(world.rglob("*"))
     with pytest.raises((BundleError, DatabaseError)) as caught:
         Database.seed(tmp_path / "b.db", SEED + sql.replace("{world}", str(world)), origin="seed.sql")
@@ -82,12 +79,8 @@ def test_a_row_that_reaches_out_is_one_error_with_its_line(
     (bundle.folder / "link.txt").symlink_to(world / "secret.txt")
     (bundle.folder / "link").symlink_to(world)
     (bundle.folder / "loop.txt").symlink_to("loop.txt")
-    import os
-
     os.mkfifo(bundle.folder / "pipe")
-    bundle.rows(
-        {name: str(v).replace("{world}", str(world)) if isinstance(v, str) else v for name, v in row.items()}
-    )
+    bundle.rows({name: value.replace("{world}", str(world)) for name, value in row.items()})
     with pytest.raises(BundleError) as caught:
         TaskBundle.load(bundle.dataset)
     (line,) = str(caught.value).splitlines()
@@ -98,9 +91,7 @@ def test_a_row_that_reaches_out_is_one_error_with_its_line(
 
 
 @pytest.mark.parametrize("name", ["seed.sql", "seed.py", "prompts/user.txt"])
-def test_a_file_of_the_bundle_that_is_a_link_to_outside_is_not_read(
-    world: Path, bundle: Bundle, name: str
-) -> None:
+def test_a_file_that_is_a_link_to_outside_is_not_read(world: Path, bundle: Bundle, name: str) -> None:
     bundle.rows({"seed_sql": None})
     (bundle.folder / "seed.sql").unlink()
     (bundle.folder / "prompts").mkdir()
@@ -138,9 +129,5 @@ def test_strange_ids_stay_inside_of_the_output_folder(agent_eval: Command, bundl
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
-    assert {path.name for path in (bundle.folder / "runs").iterdir()} == {
-        *strange,
-        "evals",
-        ".bases",
-        ".cache",
-    }
+    there = {path.name for path in (bundle.folder / "runs").iterdir()}
+    assert there == {*strange, "evals", ".bases", ".cache"}

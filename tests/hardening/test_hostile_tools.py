@@ -1,9 +1,7 @@
 """Tools that do their worst when they are called: each costs its call, or its rollout, and nothing else."""
 
-from __future__ import annotations
-
 from flight_bundle import Bundle
-from hostile import GOLD_RUN, Command, Writer, indented, trajectories
+from hostile import GOLD_RUN, Command, Writer, row_calling, tool, trajectories
 
 NUMBERS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"
 THREADS = "import threading as t, time\nfor _ in range(20): t.Thread(target=time.sleep, args=(600,)).start()"
@@ -22,22 +20,14 @@ WORST = {
 }
 
 
-def test_each_costs_its_own_call_and_changes_nothing(
-    agent_eval: Command, tools: Writer, bundle: Bundle
-) -> None:
+def test_each_costs_its_call_and_changes_nothing(agent_eval: Command, tools: Writer, bundle: Bundle) -> None:
     written = [
-        f"@R.tool(parameters={{}})\n{kind} {name}(db):\n"
-        + indented(f"{'await ' if kind != 'def' else ''}db.execute('DELETE FROM flights')\n{body}")
+        tool(name, f"{'await ' if kind != 'def' else ''}db.execute('DELETE FROM flights')\n{body}", kind)
         for name, (kind, body, _) in WORST.items()
     ]
     # enough for a tool that goes deep while another spins beside it
     tools(after="R.tool_timeout = 2.0\n" + "\n".join(written))
-    bundle.rows(
-        *(
-            {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
-            for name in WORST
-        )
-    )
+    bundle.rows(*map(row_calling, WORST))
     ran = agent_eval(*GOLD_RUN, timeout=100)
     ran.tidy()
     assert (ran.code, ran.result["finished"], ran.result["unjudged"]) == (0, len(WORST), {}), ran.err
@@ -61,29 +51,14 @@ SHORT_GRACE = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION
 CANCELS_ITSELF = "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)"
 
 
-def test_tools_that_ignore_their_end_or_end_themselves_cost_their_rollout(
-    agent_eval: Command, tools: Writer, bundle: Bundle
-) -> None:
+def test_a_tool_ignoring_its_end_costs_a_rollout(agent_eval: Command, tools: Writer, bundle: Bundle) -> None:
     bodies = {"deaf": DEAF, "cancels": CANCELS_ITSELF, "sound": "return 'fine'"}
-    written = [
-        f"@R.tool(parameters={{}})\nasync def {name}(db):\n{indented(body)}\n"
-        for name, body in bodies.items()
-    ]
+    written = [tool(name, body) for name, body in bodies.items()]
     tools(before=SHORT_GRACE, after="R.tool_timeout = 1.0\n" + "\n".join(written))
-    bundle.rows(
-        *(
-            {"id": name, "actions": [{"name": name, "arguments": {}}], "n_rollouts": 1, "outputs": []}
-            for name in bodies
-        )
-    )
+    bundle.rows(*map(row_calling, bodies))
     ran = agent_eval(*GOLD_RUN, timeout=100)
     ran.tidy()
-    stops = {}
-    for name in bodies:
-        (record,) = trajectories(bundle, name)
-        stops[name] = record["stop_reason"]
-        if name == "deaf":
-            told = "tool 'deaf' did not finish within 1 s, nor when it was cancelled"
-            assert record["stop_detail"] == told
-    assert (stops["deaf"], stops["cancels"]) == ("timeout", "agent_error")
-    assert stops["sound"] not in ("timeout", "agent_error", "infrastructure_error")
+    deaf, cancels, sound = (trajectories(bundle, name)[0] for name in bodies)
+    assert deaf["stop_detail"] == "tool 'deaf' did not finish within 1 s, nor when it was cancelled"
+    assert (deaf["stop_reason"], cancels["stop_reason"]) == ("timeout", "agent_error")
+    assert sound["stop_reason"] not in ("timeout", "agent_error", "infrastructure_error")

@@ -1,7 +1,5 @@
 """Mistakes of bundles and agents without ``--workers``: each costs its call or rollout, or ends the run."""
 
-from __future__ import annotations
-
 import pytest
 from flight_bundle import GOLD, Bundle
 from hostile import GOLD_RUN, Command, Writer, indented
@@ -102,27 +100,20 @@ def test_the_command_ends_though_an_agent_does_not(
     agent_eval: Command, bundle: Bundle, name: str, more: tuple[str, ...]
 ) -> None:
     short = "from reward_kit.agent.base import deadline\ndeadline.CANCELLATION_GRACE = 0.3\n"
-    bundle.write(
-        "own.py", f"import asyncio, time\n{short}async def agent(rollout):\n{indented(ENDLESS[name])}\n"
-    )
+    agent = f"async def agent(rollout):\n{indented(ENDLESS[name])}\n"
+    bundle.write("own.py", f"import asyncio, time\n{short}{agent}")
     bundle.rows({"n_rollouts": 1})
-    ran = agent_eval(
-        "-d", "task.jsonl", "--agent", "own:agent", "--no-sim-user", "--timeout", "0.5", *more, timeout=30
-    )
+    options = ("--agent", "own:agent", "--no-sim-user", "--timeout", "0.5", *more)
+    ran = agent_eval("-d", "task.jsonl", *options, timeout=30)
     ran.tidy()
     assert (ran.code, ran.result["finished"]) == (0, 1), ran.err
     assert "evals/" in ran.out
 
 
 def test_an_agent_whose_constructor_exits_is_one_error(agent_eval: Command, bundle: Bundle) -> None:
-    bundle.write(
-        "own.py",
-        "class Player:\n    def __init__(self):\n        raise SystemExit(0)\n"
-        "    async def respond(self, rollout): ...\n",
-    )
-    agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user").refused(
-        "own:Player() raised own.py:3: SystemExit"
-    )
+    bundle.write("own.py", "class Player:\n    def __init__(self):\n        raise SystemExit(0)\n")
+    ran = agent_eval("-d", "task.jsonl", "--agent", "own:Player", "--no-sim-user")
+    ran.refused("own:Player() raised own.py:3: SystemExit")
 
 
 def test_a_dataset_that_is_neither_file_nor_folder_is_refused(agent_eval: Command) -> None:

@@ -1,7 +1,5 @@
 """Braintrust scorers and reward functions, each as the other."""
 
-from __future__ import annotations
-
 import types
 
 import pytest
@@ -24,11 +22,8 @@ def test_the_scorer_sees_first_and_last_message_and_the_truth():
 
 def test_both_mappings_can_be_replaced():
     truth = [Message(role="assistant", content="four")]
-    assert seen_by_scorer(ground_truth=truth, messages_to_input=len, ground_truth_to_expected=len) == [
-        2,
-        "4",
-        1,
-    ]
+    mappings = {"messages_to_input": len, "ground_truth_to_expected": len}
+    assert seen_by_scorer(ground_truth=truth, **mappings) == [2, "4", 1]
 
 
 @pytest.mark.parametrize("score", [0.25, types.SimpleNamespace(score=0.25)])

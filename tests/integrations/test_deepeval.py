@@ -1,7 +1,5 @@
 """deepeval metrics as reward functions, against a stand-in for the library, which is not installed here."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """OpenEvals evaluators as reward functions."""
 
-from __future__ import annotations
-
 import pytest
 from reward_kit.integrations import adapt
 

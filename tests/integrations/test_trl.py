@@ -1,7 +1,5 @@
 """create_trl_adapter: dataset columns become arguments of the reward."""
 
-from __future__ import annotations
-
 from reward_kit.adapters.trl import create_trl_adapter
 
 from reward_kit import EvaluateResult, RewardOutput, reward_function
@@ -17,28 +15,20 @@ def judge(messages, tests=None, language=None, **kwargs):
 
 def test_columns_and_static_arguments():
     adapter = create_trl_adapter(judge, {"column": "tests"}, {"language": "python"})
-    assert adapter(["p", "p"], ["c", [{"role": "assistant", "content": "c"}]], column=["t", "t"]) == [
-        1.0,
-        1.0,
-    ]
+    completions = ["c", [{"role": "assistant", "content": "c"}]]
+    assert adapter(["p", "p"], completions, column=["t", "t"]) == [1.0, 1.0]
     assert adapter(["p", "p"], ["c", "other"], column=["t", "t"]) == [1.0, 0.0]
 
 
 def test_messages_of_ones_own():
-    adapter = create_trl_adapter(
-        judge,
-        {"column": "tests"},
-        {"language": "python"},
-        lambda prompt: prompt["text"],
-        lambda reply: reply["out"],
-    )
+    arguments = (judge, {"column": "tests"}, {"language": "python"})
+    adapter = create_trl_adapter(*arguments, lambda prompt: prompt["text"], lambda reply: reply["out"])
     assert adapter([{"text": "p"}], [{"out": "c"}], column=["t"]) == [1.0]
 
 
 def test_a_column_that_is_missing_or_short_is_none_and_logged(caplog):
-    adapter = create_trl_adapter(
-        lambda messages, tests: EvaluateResult(score=float(tests is None)), {"column": "tests"}
-    )
+    missing = lambda messages, tests: EvaluateResult(score=float(tests is None))  # noqa: E731
+    adapter = create_trl_adapter(missing, {"column": "tests"})
     assert adapter(["p", "p"], ["c", "c"]) == adapter(["p", "p"], ["c", "c"], column=["t"]) == [1.0, 1.0]
     assert "'column'" in caplog.text
 

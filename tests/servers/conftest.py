@@ -1,7 +1,5 @@
 """Apps behind real HTTP on 127.0.0.1."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -1,8 +1,5 @@
 """The server that is told what to load."""
 
-from __future__ import annotations
-
-import os
 import socket
 import subprocess
 import sys
@@ -72,9 +69,8 @@ def test_the_api_key(url, monkeypatch):
     generic_server.load_reward_function("users_rewards.judge")
 
     def status(**headers):
-        return requests.post(
-            f"{url}/evaluate", json={"messages": MESSAGES}, headers=headers, timeout=10
-        ).status_code
+        body = {"messages": MESSAGES}
+        return requests.post(f"{url}/evaluate", json=body, headers=headers, timeout=10).status_code
 
     assert status() == 401
     assert status(**{"X-Api-Key": "wrong"}) == status(Authorization="Bearer wrong") == 403
@@ -95,14 +91,9 @@ def test_a_failed_load_leaves_nothing_loaded(url, path, error):
 
 class TestCommandLine:
     def run(self, folder, *arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "reward_kit.generic_server", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        line = [sys.executable, "-u", "-m", "reward_kit.generic_server", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(line, cwd=folder, text=True, **pipes)
 
     def test_it_serves_what_it_is_told(self, tmp_path):
         (tmp_path / "mine.py").write_text("def judge(messages, **kwargs):\n    return None\n")

@@ -1,7 +1,5 @@
 """reward-kit preview against a running reward server."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
@@ -15,10 +13,8 @@ from reward_kit.cli import main
 @pytest.fixture
 def preview(serve_app, monkeypatch, tmp_path, capsys):
     """``preview(function)`` previews two samples against a server of the function: exit code and output."""
-    rows = [
-        {"messages": [{"role": "user", "content": text}], "ground_truth": "yes", "weight": 2}
-        for text in ("yes", "no")
-    ]
+    said = [[{"role": "user", "content": text}] for text in ("yes", "no")]
+    rows = [{"messages": messages, "ground_truth": "yes", "weight": 2} for messages in said]
     (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)

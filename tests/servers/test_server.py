@@ -1,7 +1,5 @@
 """A reward function behind POST /reward, and RewardFunction as its client."""
 
-from __future__ import annotations
-
 import sys
 import types
 
@@ -25,39 +23,38 @@ def echo(serve_app):
     return serve_app(create_app(judge))
 
 
+def post(url, **body):
+    return requests.post(f"{url}/reward", json=body, timeout=10)
+
+
 def test_health(echo):
     assert requests.get(f"{echo}/health", timeout=10).json() == {"status": "ok"}
 
 
 def test_messages_arrive_as_the_dicts_they_were(echo):
-    answer = requests.post(f"{echo}/reward", json={"messages": MESSAGES, "weight": 3}, timeout=10).json()
+    answer = post(echo, messages=MESSAGES, weight=3).json()
     assert answer["reason"] == f"{MESSAGES} {MESSAGES[:1]} {{'weight': 3}}"
     assert answer["metrics"]["m"] == {"score": 0.5, "reason": "r", "is_score_valid": True}
 
 
 def test_a_ground_truth_is_text_or_messages(echo):
     for truth in ("text", MESSAGES):
-        answer = requests.post(
-            f"{echo}/reward", json={"messages": MESSAGES, "ground_truth": truth}, timeout=10
-        )
+        answer = post(echo, messages=MESSAGES, ground_truth=truth)
         assert answer.json()["reason"] == f"{MESSAGES} {truth} {{}}"
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": "hi"}, {"messages": [{"content": "no role"}]}])
 def test_a_bad_body_is_422(echo, body):
-    assert requests.post(f"{echo}/reward", json=body, timeout=10).status_code == 422
+    assert post(echo, **body).status_code == 422
 
 
 async def awaited(messages: list[Message], **kwargs):
     return EvaluateResult(score=len(messages))
 
 
-@pytest.mark.parametrize(
-    "function", [reward_function(awaited), lambda messages: EvaluateResult(score=len(messages))]
-)
-def test_async_functions_and_functions_without_a_ground_truth(serve_app, function):
-    url = serve_app(create_app(function))
-    assert requests.post(f"{url}/reward", json={"messages": MESSAGES}, timeout=10).json()["score"] == 2.0
+def test_async_functions_and_functions_without_a_ground_truth(serve_app):
+    for function in (reward_function(awaited), lambda messages: EvaluateResult(score=len(messages))):
+        assert post(serve_app(create_app(function)), messages=MESSAGES).json()["score"] == 2.0
 
 
 def test_a_reward_that_fails_is_500_with_its_error(serve_app):
@@ -65,9 +62,7 @@ def test_a_reward_that_fails_is_500_with_its_error(serve_app):
         raise LookupError("mine")
 
     for function, detail in ((broken, "mine"), (lambda messages, **kwargs: 0.5, "Invalid return type")):
-        answer = requests.post(
-            f"{serve_app(create_app(function))}/reward", json={"messages": MESSAGES}, timeout=10
-        )
+        answer = post(serve_app(create_app(function)), messages=MESSAGES)
         assert answer.status_code == 500
         assert detail in answer.json()["detail"]
 

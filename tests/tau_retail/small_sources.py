@@ -165,9 +165,39 @@ class {class_name}(Tool):
 """
 
 
+_USER = """
+class {name}:
+    def build_system_prompt(self, instruction):
+        instruction_display = ("\\n\\nInstruction: " + instruction + "\\n") if instruction else ""
+        return f'''{form}{{instruction_display}}Do not {{{{tell}}}}.'''
+
+    def reset(self, instruction=None):
+        self.messages = [{{"role": "system", "content": "x"}}, {{"role": "user", "content": "Good day!"}}]
+"""
+_JUDGE = """
+def {name}(model, response, messages):
+    prompt = f'''{name}: {{transcript}} / {{response}}?'''
+"""
+_CHAT = """
+class ChatReActAgent:
+    def __init__(self, tools_info, wiki, instruction):
+        self.prompt = wiki + "\\n#Available tools\\n" + json.dumps(tools_info) + instruction
+
+REACT_INSTRUCTION = f'''\\nThink, then {{"name": {RESPOND_ACTION_NAME}}}.\\n'''
+ACT_INSTRUCTION = f'''\\nUse {RESPOND_ACTION_FIELD_NAME}.\\n'''
+"""
+
+
 def write_tau_bench(folder: Path) -> Path:
     """A checkout of tau-bench at ``folder``."""
     put(folder, "LICENSE", LICENCE)
+    users = {"LLMUserSimulationEnv": "Be a user.", "ReactUserSimulationEnv": "Think."}
+    classes = [_USER.format(name=name, form=form) for name, form in users.items()]
+    judges = [_JUDGE.format(name=name) for name in ("verify", "reflect")]
+    put(folder, "tau_bench/envs/user.py", "".join([*classes, *judges]))
+    put(folder, "tau_bench/agents/chat_react_agent.py", _CHAT)
+    names = 'RESPOND_ACTION_NAME = "respond"\nRESPOND_ACTION_FIELD_NAME = "content"\n'
+    put(folder, "tau_bench/types.py", names)
     put(folder, f"{RETAIL}/wiki.md", POLICY)
     put(folder, f"{RETAIL}/tasks_test.py", TASKS_TEST)
     put(folder, f"{RETAIL}/tasks_dev.py", TASKS_DEV)
@@ -278,6 +308,15 @@ def write_tau2_bench(folder: Path) -> Path:
         'AGENT_INSTRUCTION = """\nServe {the} customer.\n""".strip()\n'
         'SYSTEM_PROMPT = """\n<i>\n{agent_instruction}\n</i>\n<p>\n{domain_policy}\n</p>\n""".strip()\n',
     )
+    put(folder, "data/tau2/user_simulator/simulation_guidelines.md", "Be a {customer}.<PERSONA_GUIDELINES>")
+    frame = "{global_user_sim_guidelines_with_persona}\n<scenario>{instructions}</scenario>"
+    put(folder, "src/tau2/user/user_simulator.py", f'SYSTEM_PROMPT = """\n{frame}\n""".strip()\n')
+    stops = "".join(f'{name} = "###{name}###"\n' for name in ("STOP", "TRANSFER", "OUT_OF_SCOPE"))
+    put(folder, "src/tau2/user/user_simulator_base.py", stops)
+    greeting = (
+        'DEFAULT_FIRST_AGENT_MESSAGE = AssistantMessage(role="assistant", content="Good day!", cost=0.0)'
+    )
+    put(folder, "src/tau2/orchestrator/orchestrator.py", f"{greeting}\n")
     put(
         folder,
         "src/tau2/domains/retail/tools.py",
@@ -329,7 +368,13 @@ def agent(config):
     </instructions>
     {config.get_domain_policy()}
     '''
+
+def is_over(user_output):
+    return "###STOP###" in user_output.completion or "###TRANSFER###" in user_output.completion
 """
+    user = (
+        "def sample(task):\n    return f'''{USER_SIMULATOR_GUIDELINES}\n<scenario>{task.user_scenario}\n'''\n"
+    )
     files = {
         f"{data}/policy.txt": POLICY.encode(),
         f"{data}/tasks.json": json.dumps(tau2_tasks()).encode(),
@@ -338,6 +383,9 @@ def agent(config):
         f"{package}/retail/tools.py": f"{own}\nall_retail_tools = [cancel_pending_order, get_item_details]\n",
         f"{package}/common/tools.py": common,
         f"{package}/common/agents.py": agents,
+        f"{package}/common/dataset.py": 'USER_MESSAGE = ChatMessageUser(content="Begin.")\n',
+        f"{package}/retail/dataset.py": user,
+        f"{package}/data/user_simulator/simulation_guidelines.txt": "Be a customer.\n",
         f"{info}/licenses/LICENSE": LICENCE,
         f"{info}/licenses/NOTICE": "Parts come from a small shop.\n",
         f"{info}/METADATA": metadata,

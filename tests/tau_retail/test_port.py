@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import subprocess
@@ -28,7 +29,7 @@ from small_sources import (
     write_wheel,
 )
 
-from reward_kit.agent import TaskBundle, agent_eval
+from reward_kit.agent import TaskBundle, agent_eval, validate
 from tau_retail_task.build_seed import SourceError
 from tau_retail_task.port import port
 from tau_retail_task.port.command import main
@@ -103,6 +104,17 @@ def test_rows_have_the_instructions_gold_and_outputs_of_the_source(tau_bench: Pa
     assert (second["id"], second["actions"], second["outputs"]) == ("retail.test.001", [], [])
     assert [row["id"] for row in rows_of(out / "task_dev.jsonl")] == ["retail.dev.000"]
     assert not (out / "task_train.jsonl").exists()  # the small source has none
+
+
+def test_gold_calls_that_the_tools_refuse_are_marked(tau_bench: Path, out: Path) -> None:
+    tasks = tau_bench / "tau_bench" / "envs" / "retail" / "tasks_test.py"
+    edit(tasks, '{"email": "ada.quill@example.com"}', '{"email": "nobody@example.com"}')
+    port(tau_bench, out)
+    found, cancelled = rows_of(out / "task.jsonl")[0]["actions"]
+    assert (found["refused"], "refused" in cancelled) == (True, False)
+    with TaskBundle.load(out) as bundle:
+        report = asyncio.run(validate(bundle))
+    assert not [finding for finding in report.errors if finding.kind == "refused-gold"]
 
 
 def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, out: Path) -> None:
@@ -263,6 +275,55 @@ def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: 
     assert [row["id"] for row in rows_of(out / "task_test.jsonl")] == ["retail.tau2.001"]
 
 
+def prompts_of(bundle: Path) -> dict[str, str]:
+    """The prompts as they are used: without the final line break of the file."""
+    files = (bundle / "prompts").glob("*.txt")
+    return {path.stem: path.read_text(encoding="utf-8").removesuffix("\n") for path in files}
+
+
+def test_prompts_are_those_of_tau_bench(tau_bench: Path, out: Path) -> None:
+    port(tau_bench, out)
+    opening = "{policy}\n#Available tools\n{tools}"
+    assert prompts_of(out) == {
+        "user": "Be a user.\n\nInstruction: {instruction}\nDo not {tell}.",
+        "user_react": "Think.\n\nInstruction: {instruction}\nDo not {tell}.",
+        "user_verify": "verify: {messages} / {line}?",
+        "user_reflect": "reflect: {messages} / {line}?",
+        "greeting": "Good day!",
+        "act": f"{opening}\nUse content.\n",
+        "react": f'{opening}\nThink, then {{"name": respond}}.\n',
+    }
+
+
+def test_prompts_are_those_of_tau2_bench_and_its_agent_greets(tau2_bench: Path, out: Path) -> None:
+    port(tau2_bench, out)
+    assert prompts_of(out) == {
+        "user": "Be a {customer}.\n<scenario>{instruction}</scenario>",
+        "stop": "###STOP###\n###TRANSFER###\n###OUT_OF_SCOPE###",
+    }
+    greeting = [{"role": "assistant", "content": "Good day!"}]
+    assert all(row["initial_messages"] == greeting for row in rows_of(out / "task.jsonl"))
+    with TaskBundle.load(out) as bundle:
+        assert bundle.tasks[0].registry.parallel_tool_calls
+    assert "--user-model-arg temperature=0" in (out / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{instruction_display}", "{display}", "found `{display}`"),
+        ('"Good day!"', "greeting()", "found `greeting()`"),
+        ('"\\n\\nInstruction: "', '"Do: "', "a function with '\\n\\nInstruction: '"),
+        ("def reflect", "def think", "has no reflect()"),
+    ],
+)
+def test_prompt_that_is_written_in_another_way_is_refused(
+    tau_bench: Path, refused: Callable[..., str], old: str, new: str, said: str
+) -> None:
+    edit(tau_bench / "tau_bench/envs/user.py", old, new)
+    assert said in refused(tau_bench)
+
+
 def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: Path) -> None:
     written = port(tau2_bench, out)
     with TaskBundle.load(out) as bundle:
@@ -339,3 +400,5 @@ def test_inspect_evals_is_fetched_once_with_its_words_and_licences(
     }
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
     assert (len(result.rows), result.score) == (3, 1.0)
+    user = "Be a customer.\n\n<scenario>{instruction}\n"
+    assert prompts_of(out) == {"user": user, "greeting": "Begin.", "stop": "###STOP###\n###TRANSFER###"}

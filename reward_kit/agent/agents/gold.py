@@ -8,6 +8,8 @@ from reward_kit.agent.base.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reward_kit.agent.base.task_row import Action
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.task import Task
@@ -19,14 +21,16 @@ class GoldAgent:
     """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
 
     If the row has outputs, terminal tools are left out: they would end the rollout before these are said.
-    ``made`` are its calls by the number of their action; tools may make others.
+    ``made`` are its calls by the number of their action; tools may make others. ``plan`` are other calls to
+    make than the row's, by the number of the action that each stands for.
     """
 
     sees_answers = True
     episode: Episode
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Sequence[tuple[int, Action]] | None = None) -> None:
         self.made: dict[int, ToolCall] = {}
+        self._plan = plan
         self._said_all = False
 
     def check(self, task: Task) -> None:
@@ -45,15 +49,15 @@ class GoldAgent:
             return ""
         self._said_all = True
         task = self.episode.task
-        results: list[str] = []
-        for number, action in enumerate(task.row.actions or ()):
+        plan = list(enumerate(task.row.actions or ())) if self._plan is None else self._plan
+        results = [""] * (1 + max((number for number, _ in plan), default=0))
+        for number, action in plan:
             if leaves_out(task, action):
-                results.append("")
                 continue
             arguments = resolve_references(action.arguments, results)
             before = len(self.episode.tool_calls)
             try:
-                results.append(await rollout.call_tool(action.name, arguments))
+                results[number] = await rollout.call_tool(action.name, arguments)
             finally:
                 if len(self.episode.tool_calls) > before:
                     self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made

@@ -15,7 +15,7 @@ from reward_kit.agent.agents.text_protocol import (
     read_answer,
     step_of,
 )
-from reward_kit.agent.base.text import cut, encodable, text_of
+from reward_kit.agent.base.text import cut, encodable, filled, text_of
 from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError, BundleError
 
@@ -44,7 +44,7 @@ class TextAgent:
 
     needs_model = True
     protocol: ClassVar[str]
-    """The file in ``prompts/`` with the form of the answers."""
+    """The file in ``prompts/`` with the form of the answers; a bundle's own is the whole system prompt."""
 
     def __init__(self) -> None:
         self._transcript: list[Message] = []
@@ -86,7 +86,7 @@ class TextAgent:
         new = messages[self._heard :]
         self._heard = len(messages)
         if not self._transcript:
-            self._transcript = _opening(new, rollout.tools, _instruction(self.protocol))
+            self._transcript = _opening(new, rollout, self.protocol)
             return
         self._transcript += [
             {"role": "user", "content": message["content"]} for message in new if message["role"] == "user"
@@ -157,14 +157,18 @@ def _unusable(completion: Completion, error: UnusableAnswerError) -> AgentError:
     )
 
 
-def _opening(messages: Sequence[Message], tools: list[dict[str, Any]], instruction: str) -> list[Message]:
+def _opening(messages: Sequence[Message], rollout: Rollout, protocol: str) -> list[Message]:
     """Return the first transcript: policy, tools and the form of answers, then the conversation as text."""
+    tools, own = json.dumps(rollout.tools, ensure_ascii=False), rollout.prompt_text(protocol)
     roles = [message["role"] for message in messages] + [""]
     begin = next(index for index, role in enumerate(roles) if role != "system")
     policy = [text_of(message.get("content")) for message in messages[:begin]]
-    sections = [*policy, f"# Available tools\n\n{json.dumps(tools, ensure_ascii=False)}", instruction]
-    system = {"role": "system", "content": "\n\n".join(filter(None, map(str.strip, sections)))}
-    return [system, *_as_text(messages[begin:])]
+    if own is not None:
+        content = filled(own, policy="\n\n".join(policy), tools=tools)
+    else:
+        sections = [*policy, f"# Available tools\n\n{tools}", _instruction(protocol)]
+        content = "\n\n".join(filter(None, map(str.strip, sections)))
+    return [{"role": "system", "content": content}, *_as_text(messages[begin:])]
 
 
 def _as_text(messages: Sequence[Message]) -> Iterator[Message]:

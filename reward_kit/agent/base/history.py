@@ -175,6 +175,32 @@ def _shown_part(part: Any) -> str:
     return encodable(f"[{kind}: {url}]")
 
 
+def conversation_text(
+    messages: Iterable[Message], *, opening: int = 0, longest_result: int | None = None
+) -> str:
+    """A conversation for a model to read, a line for each reply, tool call and result.
+
+    The first ``opening`` messages were given; results are cut after ``longest_result`` characters.
+    """
+    lines = []
+    for number, message in enumerate(messages):
+        text = shown_text(message.get("content"))
+        role = message["role"]
+        if role == "tool":
+            if longest_result is not None and len(text) > longest_result:
+                text = f"{text[:longest_result]}… ({len(text) - longest_result} more characters)"
+            lines.append(f"result of {message.get('name', 'the tool')}: {text}")
+            continue
+        calls = message.get("tool_calls") or ()
+        if text:
+            aside = " (to itself)" if calls else " (given)" if number < opening else ""
+            lines.append(f"{'agent' if role == 'assistant' else role}{aside}: {text}")
+        lines += [
+            f"agent calls: {call['function']['name']}({call['function']['arguments']})" for call in calls
+        ]
+    return "\n".join(lines)
+
+
 def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | None:
     """The object in a model's arguments text; None if it is no JSON object.
 

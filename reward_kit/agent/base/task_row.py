@@ -80,18 +80,35 @@ def _references(actions: list[Action]) -> Iterator[Fault]:
             yield (position, "arguments", *way), fault
 
 
+def call_name(call: Any) -> Any:
+    """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
+    return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments"} else call
+
+
+def _call_faults(calls: list[Any]) -> Iterator[Fault]:
+    for position, call in enumerate(calls):
+        name, arguments = call_name(call), call.get("arguments", {}) if isinstance(call, dict) else {}
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            yield (position,), f"got {show(call)}, expected the name of a tool or {_EXPECTED['actions[]']}"
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``)."""
+    """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``).
+
+    ``refused``: the tool is meant to refuse it.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] = field(default_factory=dict)
+    refused: Annotated[bool, Strict()] = False
 
     def to_json(self) -> dict[str, Any]:
         """The action as the dataset has it."""
-        return {"name": self.name, "arguments": self.arguments}
+        plain: dict[str, Any] = {"name": self.name, "arguments": self.arguments}
+        return {**plain, "refused": True} if self.refused else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +133,10 @@ class TaskRow:
     n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
+    required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
+    forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
+    criteria: list[Annotated[str, _if(str.strip)]] | None = None
+    judge_model: Annotated[str, _if(str.strip)] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
     now: Annotated[str, _if(_is_time)] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -151,8 +172,16 @@ class TaskRow:
 
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
-        actions = self.actions and [Action(one.name, copied(one.arguments)) for one in self.actions]
-        changeable = ("initial_messages", "outputs", "metadata", "more")
+        actions = self.actions and [replace(one, arguments=copied(one.arguments)) for one in self.actions]
+        changeable = (
+            "initial_messages",
+            "outputs",
+            "required_calls",
+            "forbidden_calls",
+            "criteria",
+            "metadata",
+            "more",
+        )
         return replace(self, actions=actions, **{name: copied(getattr(self, name)) for name in changeable})
 
     def clock(self) -> datetime | None:
@@ -235,7 +264,10 @@ def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
         if isinstance(inner, _InnerFaultsError):
             yield from ((field_name((*way, *within)), fault) for within, fault in inner.faults)
         elif kind == "unexpected_keyword_argument":
-            yield field_name(way), 'an action has "name" and "arguments" only; drop it or write "arguments"'
+            yield (
+                field_name(way),
+                'an action has "name", "arguments" and "refused" only; drop it or write "arguments"',
+            )
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
             yield field_name(way), f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
@@ -263,8 +295,14 @@ _EXPECTED = {
     "actions[]": 'an object {"name": "…", "arguments": {…}}',
     "actions[].name": "the name of a tool",
     "actions[].arguments": "an object with the tool's arguments",
+    "actions[].refused": "true if the tool is meant to refuse the call",
     "outputs": "a list of strings",
     "outputs[]": "a string",
+    "required_calls": "a list of tool calls",
+    "forbidden_calls": "a list of tool calls",
+    "criteria": "a list of sentences",
+    "criteria[]": "a sentence",
+    "judge_model": "the name of a model, such as openai/gpt-4o",
     "max_steps": "a whole number >= 1",
     "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
     "metadata": "an object",

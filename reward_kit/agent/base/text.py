@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from difflib import get_close_matches
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Sequence
 
 FILE = "file:"
 """Begins a text that is the name of a file beside the dataset."""
@@ -32,6 +33,11 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
     close = get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def filled(text: str, **parts: str) -> str:
+    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
+    return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text)
 
 
 def excerpt(text: str, length: int) -> str:
@@ -122,3 +128,16 @@ def from_here(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except (ValueError, FileNotFoundError):
         return path
+
+
+def html_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table for notebooks; None is an empty cell, a float has three decimals."""
+
+    def cell(value: object) -> str:
+        return "" if value is None else f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+    def line(tag: str, values: Iterable[object]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{cell(value)}</{tag}>' for value in values)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<table><caption>{escape(caption)}</caption>{line('th', headings)}{body}</table>"

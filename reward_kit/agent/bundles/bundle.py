@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.task_row import RowFaults
+from reward_kit.agent.base.task_row import RowFaults, call_name
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
-from reward_kit.agent.bundles.files import BundleFiles, check_template, read_user_prompts
+from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
@@ -52,7 +52,7 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         )
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
-        self.user_prompts = read_user_prompts(source.folder)
+        self.prompts = read_prompts(source.folder)
         self.rules = read_rules(source.folder)
         self._source = source
 
@@ -205,23 +205,30 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     )
     faults = RowFaults()
     for row, reward in zip(rows, rewards, strict=True):
-        if reward.required:
+        if reward.required and not reward.instead & row.given_fields():
             for name in sorted(reward.required - row.given_fields()):
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, reward.function, seed, read.folder, read.user_prompts, read.rules)
+        Task(row, registry, reward.function, seed, read.folder, read.prompts, read.rules)
         for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
     ]
 
 
 def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
-    """Gold actions whose tool does not exist; they are skipped, as tau-bench does, and rarely meant so."""
+    """Calls in rows whose tool does not exist; gold actions are then skipped, as tau-bench does."""
     faults = RowFaults()
     for task in tasks:
         known = task.registry.tools
-        for name in dict.fromkeys(action.name for action in task.row.actions or ()):
-            if name not in known:
-                hint = did_you_mean(name, list(known))
-                faults.add(task.row, "actions", f"there is no tool {name!r}{hint}; the call is skipped")
+        calls = {
+            "actions": [action.name for action in task.row.actions or ()],
+            "required_calls": [call_name(call) for call in task.row.required_calls or ()],
+            "forbidden_calls": [call_name(call) for call in task.row.forbidden_calls or ()],
+        }
+        for field, names in calls.items():
+            for name in dict.fromkeys(names):
+                if name not in known:
+                    effect = "the call is skipped" if field == "actions" else "nothing can call it"
+                    hint = did_you_mean(name, list(known))
+                    faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
     return faults.lines()

@@ -1,10 +1,10 @@
-"""The text files of a bundle: ``file:NAME`` references, prompts of simulated users, checked reading."""
+"""The text files of a bundle: ``file:NAME`` references, its own prompts, checked reading."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import FILE, cut
+from reward_kit.agent.base.text import FILE, cut, did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -20,8 +20,15 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "user_verify": ("conversation", "line"),
     "user_reflect": ("conversation", "line"),
     "user_again": ("line", "advice"),
+    "greeting": (),
+    "stop": (),
+    "act": ("policy", "tools"),
+    "react": ("policy", "tools"),
 }
-"""The prompts of simulated users by name, each with the placeholders (``{instruction}``) that it needs."""
+"""The prompts that a bundle can bring, by name, each with the placeholders (``{instruction}``) it needs.
+
+``act`` and ``react`` are for the agent's model; all others are for the simulated user."""
+AGENT_PROMPTS = frozenset({"act", "react"})
 
 _ELSEWHERE = "If the bundle's files are in another folder than its rows, name that with --task-dir."
 
@@ -90,27 +97,29 @@ def own_file(folder: Path, name: str) -> Path | None:
     return None
 
 
-def read_user_prompts(folder: Path) -> dict[str, str]:
-    """The texts of ``prompts/user*.txt`` in a bundle's folder, by name without ``.txt``.
+def read_prompts(folder: Path) -> dict[str, str]:
+    """The texts of a bundle's ``prompts/*.txt``, by name without ``.txt``; one final line break is dropped.
 
-    Raises ``BundleError`` for a file that no user reads, cannot be read, or lacks a placeholder.
+    Raises ``BundleError`` for a file that nobody reads, cannot be read, or lacks a placeholder.
     """
     prompts = {}
-    for path in sorted((folder / PROMPTS).glob("user*.txt")):
+    for path in sorted((folder / PROMPTS).glob("*.txt")):
         place = f"{PROMPTS}/{path.name}"
-        if path.stem not in PLACEHOLDERS:
+        if path.stem in PLACEHOLDERS:
+            own_file(folder, place)
+            prompts[path.stem] = read_text(path).removesuffix("\n")
+            check_template(prompts[path.stem], path.stem, place)
+        elif path.stem.startswith("user") or did_you_mean(path.stem, PLACEHOLDERS):
             names = ", ".join(f"{name}.txt" for name in PLACEHOLDERS)
             raise BundleError(
-                "no simulated user reads this prompt", place=place, remedy=f"Names that are read: {names}."
+                "nobody reads this prompt", place=place, remedy=f"Names that are read: {names}."
             )
-        own_file(folder, place)
-        prompts[path.stem] = read_text(path)
-        check_template(prompts[path.stem], path.stem, place)
     return prompts
 
 
 def check_template(text: str | None, prompt: str = "user", place: str | None = None) -> None:
     """Raise ``BundleError`` if the template of a prompt lacks a placeholder."""
+    text = text and text.replace("{messages}", "{conversation}")  # two forms of the same
     missing = [
         f"{{{name}}}" for name in PLACEHOLDERS[prompt] if text is not None and f"{{{name}}}" not in text
     ]

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 Reward = Callable[..., Any]
 
+DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
+"""The reward of rows that have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
-    ``user_prompts`` are the bundle's own prompts of the simulated user, by name (``prompts/user*.txt``),
-    ``rules`` those of its ``rules.sql``.
+    ``prompts`` are the bundle's own prompts, by name (``prompts/*.txt``), ``rules`` those of ``rules.sql``.
     """
 
     row: TaskRow
@@ -34,12 +36,18 @@ class Task:
     reward: Reward
     seed: Seed
     folder: Path
-    user_prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""
         return replace(self, row=self.row.copied())
+
+    @property
+    def has_default_reward(self) -> bool:
+        """True if the fields of the row decide."""
+        reward = self.reward
+        return f"{getattr(reward, '__module__', '')}:{getattr(reward, '__name__', '')}" == DEFAULT_REWARD
 
     @property
     def system_prompt(self) -> str | None:
@@ -134,6 +142,6 @@ class PlannedTask:
     row: TaskRow
     seed: Seed
     folder: Path
-    user_prompts: Mapping[str, str]
+    prompts: Mapping[str, str]
     toolset: Toolset
     has_default_reward: bool

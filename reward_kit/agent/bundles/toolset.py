@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.task_row import INJECTED
 from reward_kit.agent.bundles.files import own_file
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
+from reward_kit.agent.bundles.task import DEFAULT_REWARD
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.imports import BundleImports
     from reward_kit.agent.bundles.task import Reward
     from reward_kit.agent.tools.registry import ToolRegistry
-    from reward_kit.models import EvaluateResult
 
 REGISTRY = "R"
 TOOLS = "tools"
@@ -62,18 +62,23 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
 
 
+JUDGED_BY = ("end_goal_sql", "actions", "required_calls", "forbidden_calls", "criteria")
+"""Row fields of which the default reward needs one."""
+
+
 class FoundReward(NamedTuple):
-    """A reward, the row fields that it needs, and ``why`` it needs them."""
+    """A reward, the row fields that it needs, and ``why`` it needs them; one of ``instead`` will do."""
 
     function: Reward
     required: frozenset[str]
     why: str = "but the reward needs it"
+    instead: frozenset[str] = frozenset()
 
 
 def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> FoundReward:
     """The reward ``module:function``; without one, ``evaluate`` in the tools' sibling ``reward``.
 
-    If there is no such module, it is ``end_goal_reward``. Raises ``BundleError`` if it is not a reward.
+    If there is no such module, it is ``DEFAULT_REWARD``. Raises ``BundleError`` if it is not a reward.
     """
     if reward is None:
         package = absolute(imports.folder, toolset.partition(":")[0]).rpartition(".")[0]
@@ -81,8 +86,9 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         if not imports.exists(module_name):
             own_file(imports.folder, f"{REWARD}.py")  # a broken link is not taken for a missing reward
             missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"
-            why = f"and there is no {missing}: no reward is defined"
-            return FoundReward(end_goal_reward, frozenset({"end_goal_sql"}), why)
+            why = f"and there is no {missing}: no reward is defined ({', '.join(JUDGED_BY[1:])} would do too)"
+            found = load_reward(imports, toolset, DEFAULT_REWARD)
+            return found._replace(required=frozenset(JUDGED_BY[:1]), why=why, instead=frozenset(JUDGED_BY))
     else:
         module_name, _, function_name = reward.partition(":")
     function = getattr(_import(imports, module_name, REWARD), function_name, None)
@@ -100,20 +106,6 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         raise BundleError(fault, remedy=remedy)
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     return FoundReward(function, frozenset(one.name for one in named if one.default is one.empty) - INJECTED)
-
-
-def end_goal_reward(messages: Any, *, db: Any, end_goal_sql: str, **kwargs: Any) -> EvaluateResult:  # noqa: ARG001 - the form of every reward
-    """The reward of a bundle without ``reward.py``: 1.0 if the first value of ``end_goal_sql`` is true.
-
-    True is a value that is not 0, not empty and not NULL; else the reward is 0.0.
-    """
-    from reward_kit.models import EvaluateResult, MetricResult
-
-    reached = bool(db.execute(end_goal_sql).scalar())
-    score, reason = (1.0, "The end goal is reached") if reached else (0.0, "The end goal is not reached")
-    return EvaluateResult(
-        score=score, reason=reason, metrics={"end_goal": MetricResult(score=score, reason=reason)}
-    )
 
 
 def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:

@@ -23,7 +23,7 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.records.evaluation_file import read_fields, reading
-from reward_kit.agent.records.outcome import BrokenOff, total_usage, usage_from_json
+from reward_kit.agent.records.outcome import BrokenOff, is_success, total_usage, usage_from_json
 from reward_kit.agent.scoring.rows import RowResult
 from reward_kit.agent.storage.resume import canonical, fingerprint
 from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
@@ -58,9 +58,8 @@ class CardRow(RowResult):
         return int(self.entry["finished"])
 
     @property
-    def reward(self) -> float | None:
-        reward: float | None = self.entry["reward"]
-        return reward
+    def rewards(self) -> list[float]:
+        return list(self.entry["rewards"])
 
     @property
     def failures(self) -> Counter[str]:
@@ -137,7 +136,7 @@ def _entry(row: RowResult, prints: Mapping[str, Any]) -> dict[str, Any]:
         "finished": row.finished,
         "n": row.judged,
         "c": row.passed,
-        "reward": row.reward,
+        "rewards": row.rewards,
         "rules_kept": row.rules_kept if broken else None,
         "broken_rules": broken,
         "failures": dict(row.failures),
@@ -325,6 +324,8 @@ def _is_possible(row: Mapping[str, Any], *, strict: bool) -> bool:
         all(isinstance(number, int) and number >= 0 for number in (*counts, *broken))
         and row["c"] + failures <= row["n"] == n
         and row["finished"] <= row["planned"]
+        and row["c"] == sum(map(is_success, row["rewards"]))
+        and len(row["rewards"]) == row["finished"] - unjudged
         and (row["rules_kept"] or 0) <= row["c"]
         and all(number <= row["finished"] for number in broken)
     )

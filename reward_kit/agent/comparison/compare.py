@@ -10,6 +10,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.text import html_table
 from reward_kit.agent.comparison.card import is_card, load_card
 from reward_kit.agent.comparison.measures import CONTENT, Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
@@ -63,7 +64,7 @@ class EvaluationComparison:
 
     @property
     def success(self) -> PairedDifference:
-        """Difference of Pass^1, which decides the verdict."""
+        """Difference of Pass^1, which decides the verdicts."""
         difference = self.measures[0].difference
         assert difference is not None, "every compared row has judged rollouts"
         return difference
@@ -88,12 +89,20 @@ class EvaluationComparison:
         )
         return a, b
 
+    def _repr_html_(self) -> str:
+        """The measures, for notebooks."""
+        rows = [(one.name, one.a, one.b, one.difference and one.difference.value) for one in self.measures]
+        these, like = self.success.verdicts
+        verdicts = f"{these} on these tasks, {like} on tasks like these"
+        caption = f"A {self.a.eval_id}, B {self.b.eval_id}: {verdicts}"
+        return html_table(caption, ("", "A", "B", "B - A"), rows)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "a": _named(self.a),
             "b": _named(self.b),
-            "verdict": self.success.verdict,
+            "verdicts": self.success.verdicts._asdict(),
             "settings": [setting._asdict() for setting in self.settings],
             "code": {name: {"a": a, "b": b} for name, (a, b) in self.code.items()},
             "measures": [measure.to_json() for measure in self.measures],

@@ -7,9 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reward_kit.agent.scoring.metrics import Interval, mean
+from reward_kit.agent.scoring.intervals import (
+    Interval,
+    Intervals,
+    difference_intervals,
+    mean_intervals,
+)
+from reward_kit.agent.scoring.metrics import average, mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +27,6 @@ Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]
 CONTENT = ("row", "seed")
 """Fingerprints of a row's content: its fields, and its seeded database."""
-MIN_ROWS = 6
-"""Rows that a two-sided sign test needs for p < 0.05: all of six agree by chance 2 times in 64 (p = 0.03),
-all of five 2 times in 32."""
-
-_NORMAL = 1.959963984540054
-_FEW = {1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 4: 2.776445105}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +71,48 @@ class RowPair:
         }
 
 
+class Verdicts(NamedTuple):
+    """Verdicts on B for both questions; more is better."""
+
+    these_tasks: Verdict
+    tasks_like_these: Verdict
+
+
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """The mean over ``rows`` of B minus A, with its 95 % interval (None with fewer than two rows).
+    """The mean over ``rows`` of B minus A, with its 95 % intervals.
 
     ``differing`` counts the rows in which the two are not equal.
     """
 
     value: float
-    interval: Interval | None
+    intervals: Intervals
     rows: int
     differing: int
 
     @property
-    def verdict(self) -> Verdict:
-        """Verdict on B by the interval; more is better."""
-        if self.interval is not None and self.interval.low > 0:
-            return "better"
-        if self.interval is not None and self.interval.high < 0:
-            return "worse"
-        return "no difference"
+    def verdicts(self) -> Verdicts:
+        """ "Better" or "worse" if an interval excludes zero."""
+        return Verdicts(*map(_verdict, self.intervals))
 
     @property
     def clearness(self) -> float:
-        """Distance from zero in half widths of the interval; above 1 if the interval excludes zero."""
-        if self.interval is None or self.value == 0:
-            return 0.0
-        half = (self.interval.high - self.interval.low) / 2
-        return abs(self.value) / half if half else math.inf
+        """Distance from zero in half widths of the wider interval; above 1 if the interval excludes zero."""
+        interval = self.intervals.tasks_like_these or self.intervals.these_tasks
+        if interval is None:  # no spread, or a single rollout
+            return math.inf if self.value and self.rows > 1 else 0.0
+        return 2 * abs(self.value) / (interval.high - interval.low)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``low`` and ``high`` are null without an interval."""
-        low, high = self.interval or (None, None)
+        """Plain JSON values; an interval is ``{"low", "high"}``, or null if there is none."""
         own = {"rows": self.rows, "differing": self.differing}
-        return {"value": self.value, "low": low, "high": high, **own}
+        return {"value": self.value, **self.intervals.to_json(), **own}
+
+
+def _verdict(interval: Interval | None) -> Verdict:
+    if interval is None or interval.low <= 0 <= interval.high:
+        return "no difference"
+    return "better" if interval.low > 0 else "worse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +138,8 @@ class Measure:
 def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield all measures of the rows, Pass^1 first."""
     for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
-        yield _measure(pairs, f"Pass^{k}", "share", methodcaller("pass_power", k), most=1.0)
-    yield _measure(pairs, "reward", "share", attrgetter("reward"))
+        yield _pass_power(pairs, k)
+    yield _measure(pairs, "reward", "share", attrgetter("rewards"))
     if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
         return  # a card has counts only
     used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
@@ -140,10 +148,10 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
         yield _cost(pairs)
     for role in ("agent", "user", "judge"):
         if role in roles:
-            yield _measure(pairs, f"{role} tokens", "tokens", _mean_of(partial(_tokens, role)))
-    yield _measure(pairs, "steps", "number", _mean_of(attrgetter("steps")))
-    yield _measure(pairs, "turns", "number", _mean_of(attrgetter("turns")))
-    yield _measure(pairs, "time", "seconds", _mean_of(attrgetter("seconds")))
+            yield _measure(pairs, f"{role} tokens", "tokens", _in_rollouts(partial(_tokens, role)))
+    yield _measure(pairs, "steps", "number", _in_rollouts(attrgetter("steps")))
+    yield _measure(pairs, "turns", "number", _in_rollouts(attrgetter("turns")))
+    yield _measure(pairs, "time", "seconds", _in_rollouts(attrgetter("seconds")))
 
 
 def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
@@ -155,36 +163,57 @@ def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
         return
     for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
-        yield _measure(pairs, name, "score", methodcaller("metric", name))
+        yield _measure(pairs, name, "score", methodcaller("scores", name))
+
+
+def _pass_power(pairs: Sequence[RowPair], k: int) -> Measure:
+    """Average Pass^k over the rows with k judged rollouts on both sides."""
+    values = [(pair.a.pass_power(k), pair.b.pass_power(k)) for pair in pairs]
+    both = [(a, b) for a, b in values if a is not None and b is not None]
+    counts = [((pair.a.n, pair.a.c), (pair.b.n, pair.b.c)) for pair in pairs]
+    return _compared(f"Pass^{k}", "share", both, difference_intervals(counts, k))
 
 
 def _measure(
-    pairs: Sequence[RowPair],
-    name: str,
-    unit: Unit,
-    of: Callable[[RowResult], float | None],
-    *,
-    most: float = math.inf,
+    pairs: Sequence[RowPair], name: str, unit: Unit, of: Callable[[RowResult], Sequence[float]]
 ) -> Measure:
-    """Average over the rows with a value on both sides; values differ by at most ``most``.
+    """Average the rows' means over the rows with values on both sides.
 
-    Numbers that overflow have no mean.
+    Shares and scores that are 0 or 1 have the intervals of Pass^1. Numbers that overflow have no mean.
     """
+    values = [(of(pair.a), of(pair.b)) for pair in pairs]
+    both = [(a, b) for a, b in values if a and b]
     try:
-        values = [(of(pair.a), of(pair.b)) for pair in pairs]
-        both = [(a, b) for a, b in values if a is not None and b is not None]
-        a, b = (
-            mean([one for one in side if one is not None]) for side in zip(*(both or values), strict=True)
-        )
-        difference = mean_difference([b - a for a, b in both], most=most) if both else None
+        if not both:
+            a, b = (mean([average(row) for row in side if row]) for side in zip(*values, strict=True))
+            return Measure(name, unit, a, b, None)
+        means = [(average(a), average(b)) for a, b in both]
+        return _compared(name, unit, means, _intervals(unit, both))
     except OverflowError:
         return Measure(name, unit, None, None, None)
-    return Measure(name, unit, a, b, difference)
+
+
+def _intervals(unit: Unit, both: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Intervals:
+    before, now = zip(*both, strict=True)
+    if unit in ("share", "score") and set().union(*before, *now) <= {0, 1}:
+        return difference_intervals(((len(a), round(sum(a))), (len(b), round(sum(b)))) for a, b in both)
+    return mean_intervals(now, before)
+
+
+def _compared(name: str, unit: Unit, both: Sequence[tuple[float, float]], intervals: Intervals) -> Measure:
+    """Average both sides and their differences; raises ``OverflowError`` if those are too large."""
+    differences = [b - a for a, b in both]
+    if not all(map(math.isfinite, differences)):
+        raise OverflowError("the numbers are too large")
+    a, b = (average(side) for side in zip(*both, strict=True))
+    differing = sum(difference != 0 for difference in differences)
+    found = PairedDifference(math.fsum(differences) / len(both), intervals, len(both), differing)
+    return Measure(name, unit, a, b, found)
 
 
 def _cost(pairs: Sequence[RowPair]) -> Measure:
     """Measure the cost of all roles together; one call without a price makes the sum unknown."""
-    cost = _measure(pairs, "cost", "dollars", _mean_of(attrgetter("cost")))
+    cost = _measure(pairs, "cost", "dollars", _in_rollouts(attrgetter("cost")))
     a, b = (
         sum(usage.unpriced_calls for row in rows for one in row.outcomes for usage in one.usage.values())
         for rows in ([pair.a for pair in pairs], [pair.b for pair in pairs])
@@ -199,55 +228,10 @@ def _outcomes(pairs: Sequence[RowPair]) -> Iterator[RolloutOutcome]:
     return chain.from_iterable(chain(pair.a.outcomes, pair.b.outcomes) for pair in pairs)
 
 
-def _mean_of(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], float | None]:
-    return lambda row: mean([value(outcome) for outcome in row.outcomes])
+def _in_rollouts(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], Sequence[float]]:
+    return lambda row: [value(outcome) for outcome in row.outcomes]
 
 
 def _tokens(role: str, outcome: RolloutOutcome) -> float:
     usage = outcome.usage.get(role)
     return usage.input_tokens + usage.output_tokens if usage is not None else 0
-
-
-def mean_difference(differences: Sequence[float], *, most: float = math.inf) -> PairedDifference:
-    """Average the rows' differences (B minus A), with a 95 % interval.
-
-    The standard error is sqrt(sum((d - mean)^2) / (n - 1) / n) over the n rows: the paired one, clustered by
-    row, of Miller 2024, "Adding Error Bars to Evals" (arXiv 2411.00640). The rollouts of a row, which are not
-    independent, enter through their mean alone. The interval uses Student's t with n - 1 degrees of freedom,
-    since the normal distribution is too narrow for few rows (Bowyer, Aitchison and Ivanova 2025,
-    arXiv 2503.01747), and is clipped to ``most``, the largest possible difference, on both sides. Raises
-    ``ValueError`` without rows, ``OverflowError`` if a difference or its square overflows.
-    """
-    rows = len(differences)
-    if not rows:
-        raise ValueError("no rows")
-    if not all(map(math.isfinite, differences)):
-        raise OverflowError("the numbers are too large")
-    mean = math.fsum(differences) / rows
-    differing = sum(difference != 0 for difference in differences)
-    if rows == 1:
-        return PairedDifference(mean, None, rows, differing)
-    if all(difference == differences[0] for difference in differences):
-        same = differences[0]  # exact, unlike the rounded sum
-        return PairedDifference(same, Interval(same, same), rows, differing)
-    variance = math.fsum((difference - mean) ** 2 for difference in differences) / (rows - 1)
-    half = student_t(rows - 1) * math.sqrt(variance / rows)
-    interval = Interval(max(-most, mean - half), min(most, mean + half))
-    return PairedDifference(mean, interval, rows, differing)
-
-
-def student_t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t with ``freedom`` >= 1 degrees of freedom, to three decimals.
-
-    From five on by the expansion of Fisher and Cornish (Abramowitz and Stegun 1964, 26.7.5).
-    """
-    if freedom in _FEW:
-        return _FEW[freedom]
-    z = _NORMAL
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum([z, *(term / float(freedom) ** power for power, term in enumerate(terms, start=1))])

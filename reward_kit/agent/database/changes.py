@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
@@ -21,6 +22,8 @@ Values = Mapping[str, SQLiteValue]
 SCHEMA_TABLE = "sqlite_schema"
 """Created, altered and dropped tables, indexes, views and triggers appear as rows of this table."""
 _REVERSED: dict[Op, Op] = {"insert": "delete", "delete": "insert", "update": "update"}
+IGNORED: ContextVar[set[str] | None] = ContextVar("ignored", default=None)
+"""Collects the names that are passed as ``ignore``, where a check of the bundle sets it."""
 _VALUE_WIDTH, _ROW_WIDTH = 80, 400
 """Longest value and longest row (characters) that a line quotes."""
 
@@ -296,7 +299,10 @@ def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]
     """Whole tables, and table -> columns, all casefolded as SQLite folds names."""
     tables: set[str] = set()
     columns: dict[str, set[str]] = {}
+    seen = IGNORED.get()
     for name in [ignore] if isinstance(ignore, str) else ignore:
+        if seen is not None:
+            seen.add(name)
         table, dot, column = name.casefold().rpartition(".")
         if dot:
             columns.setdefault(table, set()).add(column)

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.history import shown_text
-from reward_kit.agent.base.text import call_line, excerpt, json_text
+from reward_kit.agent.base.history import conversation_text
+from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.explain.explanation import Explanation, Explanations, Verdict, read_verdict
-from reward_kit.agent.models.answer_parts import text_in
+from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.rollout.budgets import Budget
@@ -31,14 +31,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.storage.store import Store
 
-ASKED = 2
-"""Times that a model is asked for an answer that can be used."""
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
 LONGEST_PATIENCE = 120.0
 """Seconds to wait for a model that does not answer: ``--resume`` makes up for what is missing."""
-LONGEST_SAID = 120
-"""Characters of an unusable answer that its problem quotes."""
 SHORT_RESULT = 1000
 """Characters of a tool's result if the whole conversation does not fit into the model."""
 NOTE = "explanation"
@@ -179,25 +175,18 @@ class Explainer:
 
     async def _verdict(self, context: str, usage: Usage) -> Verdict:
         """Ask, and once more if the answer cannot be used; then raises ``ValueError`` with the reason."""
+
+        def count(used: Usage) -> None:
+            usage.add(used)
+            self.budget.count(used)
+
         messages: list[Message] = [
             {"role": "system", "content": prompt("judge")},
             {"role": "user", "content": context},
         ]
-        for _ in range(ASKED):
-            answer = await self.model.complete(messages, seed=self.seed)
-            usage.add(answer.usage)
-            self.budget.count(answer.usage)
-            text = text_in(answer.message)
-            try:
-                return read_verdict(text)
-            except ValueError as error:
-                problem = str(error)
-            messages += [
-                {"role": "assistant", "content": text or "(nothing)"},
-                {"role": "user", "content": prompt("again").format(problem=problem)},
-            ]
-        said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
-        raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")
+        return await usable_answer(
+            self.model, messages, read_verdict, again=prompt("again"), count=count, seed=self.seed
+        )
 
 
 def _stored(store: Store) -> list[Explanation]:
@@ -211,6 +200,7 @@ def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> s
     """Everything there is on a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
+    given = 1 if fields.get("system_prompt") is not None else 0
     differences = [json_text(row) for row in failure.get("rows") or ()]
     if failure.get("more_rows"):
         differences.append(f"and {failure['more_rows']} more")
@@ -222,30 +212,14 @@ def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> s
         ),
         "what_the_agent_had_to_say": "\n".join(record.outputs),
         "when_the_task_is_solved": None if actions else fields.get("end_goal_sql"),
-        "conversation": "\n".join(_conversation(record, longest_result)),
+        "conversation": conversation_text(
+            record.messages[given:], opening=record.opening - given, longest_result=longest_result
+        ),
         "how_it_ended": _ending(record),
         "differences_of_the_final_data": "\n".join(differences),
         "finding_of_the_program": "\n".join(_finding(record)),
     }
     return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in parts.items() if text)
-
-
-def _conversation(record: RolloutRecord, longest_result: int | None) -> Iterator[str]:
-    begin = 1 if record.fields.get("system_prompt") is not None else 0
-    for number, message in enumerate(record.messages[begin:], start=begin):
-        text = shown_text(message.get("content"))
-        role = message["role"]
-        if role == "tool":
-            if longest_result is not None and len(text) > longest_result:
-                text = f"{text[:longest_result]}… ({len(text) - longest_result} more characters)"
-            yield f"result of {message.get('name', 'the tool')}: {text}"
-            continue
-        calls = message.get("tool_calls") or ()
-        if text:
-            aside = " (to itself)" if calls else " (given)" if number < record.opening else ""
-            yield f"{'agent' if role == 'assistant' else role}{aside}: {text}"
-        for call in calls:
-            yield f"agent calls: {call['function']['name']}({call['function']['arguments']})"
 
 
 def _ending(record: RolloutRecord) -> str:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.agent.base.text import encodable, excerpt, text_of
 
 if TYPE_CHECKING:
-    from reward_kit.agent.base.types import Message
+    from collections.abc import Callable
+
+    from reward_kit.agent.base.types import Message, Model, Usage
+
+T = TypeVar("T")
+
+ASKED = 2
+"""Times that a model is asked for an answer that can be used."""
+LONGEST_SAID = 120
+"""Characters of an unusable answer that its problem quotes."""
 
 _TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
@@ -56,3 +65,34 @@ def text_in(message: Message) -> str:
     if text.strip() or not isinstance(fields, dict):
         return text
     return text_of(fields.get("refusal"))
+
+
+async def usable_answer(
+    model: Model,
+    messages: list[Message],
+    read: Callable[[str], T],
+    *,
+    again: str,
+    count: Callable[[Usage], object],
+    seed: int | None = None,
+) -> T:
+    """The answer to ``messages`` as ``read`` makes it of its text; asked for once more if that fails.
+
+    ``again`` asks again, with ``{problem}`` in it, the text of the ``ValueError`` of ``read``; ``count`` gets
+    the usage of each call. Raises ``ValueError`` after ``ASKED`` answers that cannot be used.
+    """
+    for _ in range(ASKED):
+        answer = await model.complete(messages, seed=seed)
+        count(answer.usage)
+        text = text_in(answer.message)
+        try:
+            return read(text)
+        except ValueError as error:
+            problem = str(error)
+        messages = [
+            *messages,
+            {"role": "assistant", "content": text or "(nothing)"},
+            {"role": "user", "content": again.format(problem=problem)},
+        ]
+    said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
+    raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.models.litellm import remote_model
+from reward_kit.agent.models.local.backends import check_tools
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.models.local.server import ModelServers
@@ -37,16 +38,20 @@ def find_models(
     common = {"client": config.client, "retries": config.retries, "timeout": config.call_timeout}
     agents = {"temperature": config.temperature, "model_args": dict(config.model_args)}
     users = {"model_args": dict(config.user_model_args)}
+    agent_options = common | agents
     servers = ModelServers()
 
     def model(name: str, provider: str | None, options: dict[str, Any]) -> Model:
         if names_local_model(name, provider=provider, model_args=options["model_args"]):
-            return LocalModel(servers.of(name), **options)
+            server = servers.of(name)
+            if options is agent_options and config.agent == "tool-calling":
+                check_tools(server.file, server.backend)
+            return LocalModel(server, **options)
         return remote_model(name, provider, limiters=limiters, **options)
 
     models: dict[Role, Model] = {}
     if agent and config.model:
-        models["agent"] = model(config.model, config.provider, common | agents)
+        models["agent"] = model(config.model, config.provider, agent_options)
     if user and config.sim_model:
         models["user"] = model(config.sim_model, config.user_provider, common | users)
     return models

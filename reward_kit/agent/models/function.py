@@ -63,8 +63,8 @@ class FunctionModel:
 
     A function that is not ``async`` runs in a thread, so that others are answered meanwhile. It returns the
     assistant message (a dict, or an object with ``model_dump()``, such as OpenAI's client gives), its text
-    alone, or a ``Completion``, which can say what the answer used. ``TypeError`` for anything else, and for
-    tool calls that are not of OpenAI's form.
+    alone, or a ``Completion``, which can say what the answer used; without that it is unpriced. ``TypeError``
+    for anything else, and for tool calls that are not of OpenAI's form.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -178,7 +178,7 @@ def _completion(answer: Any) -> Completion:
     calls = message.get("tool_calls") or ()
     for place, call in enumerate(calls):
         _check_call(call, place)
-    return Completion(message, Usage(calls=1), "tool_calls" if calls else "stop")
+    return Completion(message, finish_reason="tool_calls" if calls else "stop")
 
 
 def _check_call(call: Any, place: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.reports.facts import (
     facts_of,
+    interval_lines,
     left_out_lines,
     means_line,
     row_cells,
@@ -96,8 +97,7 @@ def evaluation_values(result: StoredEvaluation) -> dict[str, Any]:
 
 
 def _notes(result: EvaluationResult) -> Iterator[str]:
-    if 1 in result.pass_power and result.pass_power[1].interval:
-        yield "in brackets: 95 % interval by bootstrap over rows"
+    yield from interval_lines(result)
     yield from left_out_lines(result)
 
 
@@ -106,7 +106,7 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
     if result.status == "running":  # the page reloads often
         return []
     try:
-        found = metadata_groups(result.row_fields(), seed=result.configuration.get("seed", 0))
+        found = metadata_groups(result.row_fields())
     except StorageError:  # only the results were shared
         return []
     return [

@@ -11,11 +11,12 @@ from reward_kit.agent.models.choice import find_models
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.models.limiter import Limiters
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
-from reward_kit.agent.players.names import NO_USER, agent_spec, is_own, user_of, uses_model
+from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, agent_spec, is_own, user_of, uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
+from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
-from reward_kit.errors import BundleError, UsageError
+from reward_kit.errors import BundleError, RewardError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,7 @@ def find_participants(
     an agent and a user given as objects, which the configuration has the names of already.
     Raises ``UsageError`` for a model that is not named or is none, ``ModelSetupError`` for one that cannot be
     called (no key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a
-    task.
+    task, and for criteria without a judge.
     """
     models = checked_models(models or {})
     for role, option in (("agent", "model"), ("user", "sim_model")):
@@ -113,6 +114,10 @@ def find_participants(
     config.agent = spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
+    if config.guard_user and not FROM_PROMPT.intersection(user_specs.values()) and "user" not in players:
+        raise UsageError(
+            "--guard-user has no effect: no model plays a simulated user", remedy="Leave --guard-user out."
+        )
     user_asks = any(map(uses_model, user_specs.values()))
     config.from_environment(model=uses_model(spec), sim_model=user_asks)
     participants = Participants(
@@ -137,6 +142,13 @@ def find_participants(
         user=user_asks and "user" not in models,
     )
     participants.models.update(models)
+    for row in (task.row for task in tasks if task.has_default_reward and task.row.criteria):
+        try:
+            check_judge(row.judge_model)
+        except RewardError as error:
+            raise BundleError(
+                f"row {row.id!r}: {error.fault}", place=row.place, remedy=error.remedy
+            ) from error
     return participants
 
 

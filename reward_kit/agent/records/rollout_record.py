@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
-from reward_kit.agent.base.strict_json import as_json, json_bytes
+from reward_kit.agent.base.strict_json import as_json, json_bytes, json_text
+from reward_kit.agent.base.text import html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, check_number
 from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
@@ -38,7 +39,8 @@ class RolloutRecord(Attempt):
     ``database`` says how the final state is kept: the name of a complete file, ``delta`` in the evaluation's
     file, or None; ``gold_database`` the same of the state after the gold actions. ``base`` is the key of the
     seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
-    one. ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
+    one. ``sent_back`` are lines of its model that ``--guard-user`` did not let it say, by turn.
+    ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
     of the bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
     ``source`` is the file or the place in an evaluation that it was read from; only the latter has its
     databases.
@@ -59,6 +61,7 @@ class RolloutRecord(Attempt):
     tool_calls: list[ToolCall]
     model_calls: list[ModelCall]
     user_faults: list[dict[str, Any]] | None = None
+    sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None
     violations: Violations | None = None
     format: Literal["reward-kit.rollout/1"] = FORMAT
@@ -66,6 +69,14 @@ class RolloutRecord(Attempt):
     def __post_init__(self) -> None:
         self.source: Path | StoredRollout | None = None
         self._opened = ExitStack()
+
+    def _repr_html_(self) -> str:
+        """The conversation, for notebooks."""
+        rows = [
+            (line["role"], text_of(line.get("content")) or json_text(line.get("tool_calls", "")))
+            for line in self.messages
+        ]
+        return html_table(f"{self.row_id} #{self.index + 1}: reward {self.reward}", ("", "message"), rows)
 
     @property
     def stored(self) -> StoredRollout | None:

@@ -1,4 +1,4 @@
-"""Comparisons of evaluations, for a terminal or a pipe of 80 columns, and as Markdown."""
+"""Comparisons of evaluations, for a terminal or a pipe, and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.comparison.compare import CHANGED
-from reward_kit.agent.comparison.measures import MIN_ROWS
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.numbers import (
@@ -38,8 +37,8 @@ SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
 LONGEST_NAME, LONGEST_LABEL, LONGEST_VALUE = 40, 20, 300
 LEFT = ("", "evaluation", "Pass^1", "verdict", "agent (model)")
 """Columns that are aligned left."""
-INTERVAL = "95 % interval"
-_PER_ROLLOUT = "Cost, tokens, steps, turns and time are means per rollout."
+QUESTIONS = ("these tasks", "tasks like these")
+_PER_ROLLOUT = "95 % intervals; cost, tokens, steps, turns and time are means per rollout."
 _Table = dict[str, "list[Measure | None]"]
 
 
@@ -51,7 +50,7 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     yield from _settings(comparison)
     yield ""
     yield from _left_out(comparison)
-    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", INTERVAL)]
+    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", *QUESTIONS)]
     for name, (measure,) in _table([comparison]).items():
         if measure is not None:
             rows.append((name, *_cells(measure, len(comparison.rows))))
@@ -74,7 +73,7 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     labels = [f"{side}  {one_line(each.b.eval_id, LONGEST_LABEL)}" for side, each in others]
     rows: list[tuple[str, ...]] = []
     for name, measures in _table(found.comparisons).items():
-        rows += [("",) * 5, (name, "A", "this", "this - A", INTERVAL)]
+        rows += [("",) * 6, (name, "A", "this", "this - A", *QUESTIONS)]
         for label, measure in zip(labels, measures, strict=True):
             if measure is not None:
                 rows.append((label, *_cells(measure, len(found.baseline.rows))))
@@ -82,7 +81,7 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
         row for label, (_, each) in zip(labels, others, strict=True) for row in _unjudged(label, each)
     ]
     if unjudged:
-        rows += [("",) * 5, ("not judged", *("",) * 4), *unjudged]
+        rows += [("",) * 6, ("not judged", *("",) * 5), *unjudged]
     yield from table_lines(rows, right=(1, 2, 3))
     yield from _metric_notes(found.comparisons)
     yield ""
@@ -99,35 +98,28 @@ def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]
     yield from markdown_table_lines([headings, *code], right=_right(headings))
     yield ""
     for side, each in zip(SIDES[1:], comparisons, strict=False):
-        yield f"- {' '.join(verdict_lines(each.success, side))}"
+        yield from (f"- {line}" for line in verdict_lines(each.success, side))
 
 
 def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[str]:
-    """The verdict in words; ``side`` is the letter of the evaluation if there are several."""
+    """The verdicts in words; ``side`` is the letter of the evaluation if there are several."""
     none, side = ("no difference", "B") if side is None else (f"{side}: no difference", side)
-    rows, points = count(found.rows, "row"), f"{100 * found.value:+.1f} points"
-    if found.interval is None:
-        yield f"{none} that {rows} can show: {points}, and no interval of a single row"
-        return
-    interval = f"95 % interval {100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
-    if found.differing == 0:
-        yield f"{none}: each of {rows} succeeds as often in {side} as in A"
-    elif found.verdict == "no difference":
-        yield f"{none} that {rows} can show: {points}, {interval}"
-        if found.rows < MIN_ROWS:
-            yield f"({rows} are too few for an interval to mean much: compare at least {MIN_ROWS})"
-    else:
-        yield f"{side} is {found.verdict}: {points}, {interval}, {rows}"
-        if found.differing < MIN_ROWS:
-            differ = "1 row differs" if found.differing == 1 else f"{found.differing} rows differ"
-            yield f"(only {differ}: with fewer than {MIN_ROWS}, take it for a hint)"
+    rows = f", {count(found.rows, 'row')}"
+    for question, verdict, interval in zip(QUESTIONS, found.verdicts, found.intervals, strict=True):
+        if interval is None:
+            yield f"{question}: a single row says nothing about others"
+            continue
+        points = f"{100 * found.value:+.1f} points"
+        limits = f"95 %: {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+        said = f"{none} shown" if verdict == "no difference" else f"{side} is {verdict}"
+        yield f"{said} on {question}: {points} ({limits}){rows if question is QUESTIONS[0] else ''}"
 
 
 def _standing_lines(comparisons: Sequence[EvaluationComparison], width: int | None) -> Iterator[str]:
     """A line for the baseline and each of the others."""
     rows = _standing_rows(comparisons)
     yield from table_lines(rows, right=_right(rows[0]), width=width)
-    if any(one.pass_power[1].interval for each in comparisons for one in (each.a, each.b)):
+    if any(one.pass_power[1].intervals.tasks_like_these for each in comparisons for one in (each.a, each.b)):
         yield INTERVALS
     if any(len(each.rows) < len(one.rows) for each in comparisons for one in (each.a, each.b)):
         yield "Numbers are over all rows of an evaluation, verdicts over those shared with A."
@@ -146,8 +138,8 @@ def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> list[tuple[st
 
 
 def _short_verdict(found: PairedDifference) -> str:
-    hint = found.verdict != "no difference" and found.differing < MIN_ROWS
-    return f"{found.verdict} (a hint)" if hint else found.verdict
+    these, like = found.verdicts
+    return these if these == like else f"{these} on these"
 
 
 def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[int]) -> tuple[str, ...]:
@@ -277,21 +269,21 @@ def _metric_notes(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
 
 def _unjudged(label: str, comparison: EvaluationComparison) -> list[tuple[str, ...]]:
     a, b = comparison.unjudged
-    return [(label, str(a), str(b), f"{b - a:+}", "")] if a or b else []
+    return [(label, str(a), str(b), f"{b - a:+}", "", "")] if a or b else []
 
 
-def _cells(measure: Measure, rows: int) -> tuple[str, str, str, str]:
-    """The two means, their difference and its interval, with the compared rows if they are not ``rows``."""
+def _cells(measure: Measure, rows: int) -> tuple[str, str, str, str, str]:
+    """The two means, their difference and its intervals, with the compared rows if they are not ``rows``."""
     unit, found = measure.unit, measure.difference
     a, b = (
         "unpriced" if unpriced else _value(value, unit)
         for value, unpriced in zip((measure.a, measure.b), measure.unpriced, strict=True)
     )
     if found is None:
-        return a, b, "", ""
-    low_to_high = " to ".join(_signed(one, unit) for one in found.interval or ())
+        return a, b, "", "", ""
+    these, like = (" to ".join(_signed(limit, unit) for limit in one or ()) for one in found.intervals)
     fewer = f"  ({count(found.rows, 'row')})" if found.rows < rows else ""
-    return a, b, _signed(found.value, unit), low_to_high + fewer
+    return a, b, _signed(found.value, unit), these, like + fewer
 
 
 def _value(value: float | None, unit: Unit) -> str:

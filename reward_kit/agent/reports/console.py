@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.facts import (
-    INTERVALS,
     LEADERBOARD,
     MEANS,
     Fact,
     facts_of,
+    interval_lines,
     leaderboard_row,
     left_out_lines,
     means_line,
@@ -51,7 +51,7 @@ def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     yield from _row_lines(result.rows, width)
     yield from _folded(result.rows) if long else ()
     yield ""
-    yield from _score_lines(result)
+    yield from _score_lines(result, width)
     yield ""
     yield from fact_lines(facts_of(result), width)
     for line, first in tool_faults(result):
@@ -97,13 +97,13 @@ def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
         yield f"  {count(len(rows) - troubled, 'row')} passed every rollout"
 
 
-def _score_lines(result: EvaluationResult) -> Iterator[str]:
+def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     powers = result.pass_power
     ks = shown_ks(max(powers, default=0))
     lines = [(str(k), estimate(powers[k]), estimate(result.pass_at[k])) for k in ks]
     yield from table_lines([("k", "Pass^k", "Pass@k"), *lines, ("score", score(result.score), "")])
-    if any(one.interval for one in powers.values()):
-        yield INTERVALS
+    for line in interval_lines(result):
+        yield from wrap(line, width)
     last = max((k for k in powers if k in LEADERBOARD_KS), default=1)
     if last > 1:
         yield f"score: the mean of Pass^1 to Pass^{last}"

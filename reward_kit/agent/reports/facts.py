@@ -12,6 +12,7 @@ from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.reports.numbers import (
     NOTABLE_WAITING,
     NOTHING,
+    bracketed,
     dollars,
     duration,
     estimate,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Fact = tuple[str, str]
 """Name and text; a fact without a name belongs to the one before."""
-INTERVALS = "[95 % interval by bootstrap over rows]"
+INTERVALS = "[95 % interval for tasks like these]"
 MEANS = ("reward", "steps", "time", "cost")
 """Columns of rows that are means over their rollouts."""
 LEADERBOARD = ("Strategy", *(f"Pass^{k}" for k in LEADERBOARD_KS))
@@ -118,6 +119,16 @@ def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome 
         yield f"tools with faults: {one_line(name)} ({where}), first {one_line(fault['first'])}", first
     if len(calls) > MOST_TOOLS:
         yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
+
+
+def interval_lines(result: EvaluationResult) -> Iterator[str]:
+    """A caption for the intervals in brackets, and those for these tasks alone."""
+    powers = [(k, one.intervals) for k, one in result.pass_power.items() if k in LEADERBOARD_KS]
+    if any(found.tasks_like_these for _, found in powers):
+        yield INTERVALS
+    these = [f"Pass^{k} {bracketed(found.these_tasks)}" for k, found in powers if found.these_tasks]
+    if these:
+        yield f"on these tasks alone: {', '.join(these)}"
 
 
 def left_out_lines(result: EvaluationResult) -> Iterator[str]:

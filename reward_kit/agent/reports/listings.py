@@ -106,7 +106,7 @@ def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
     yield ""
     right = [at for at in range(1, len(heading)) if heading[at] != "Pass^1"]
     yield from table_lines([heading, *lines], right=right)
-    if any(one.interval for one in result.pass_power.values()):
+    if any(one.intervals.tasks_like_these for one in result.pass_power.values()):
         yield INTERVALS
     yield from group_notes(result, groups)
 

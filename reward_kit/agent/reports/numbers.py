@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.scoring.intervals import Interval
     from reward_kit.agent.scoring.metrics import Estimate
 
 NOTHING = "-"
@@ -23,13 +24,16 @@ def score(value: float | None) -> str:
 
 
 def estimate(value: Estimate | None) -> str:
-    """``0.500 [0.412, 0.588]``; without the interval if there is none."""
+    """``0.500 [0.412, 0.588]``, with the interval for tasks like these if there is one."""
     if value is None:
         return NOTHING
-    if value.interval is None:
-        return score(value.value)
-    low, high = value.interval
-    return f"{value.value:.3f} [{low:.3f}, {high:.3f}]"
+    interval = value.intervals.tasks_like_these
+    return score(value.value) if interval is None else f"{score(value.value)} {bracketed(interval)}"
+
+
+def bracketed(interval: Interval) -> str:
+    """``[0.412, 0.588]``."""
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def money(usage: Usage) -> str:

@@ -78,11 +78,11 @@ class RolloutLimits:
     ``max_steps`` overrides the row's; ``own_budget`` is that of each rollout, ``budget`` is shared by all.
     ``timeout`` is in seconds for agent and user, ``reward_timeout`` for one call of the reward;
     ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
-    ``parallel_tool_calls=False`` asks models for one tool call at a time (a registry may do so as well).
-    ``first_answers`` is shared by the rollouts of an evaluation. ``call_timeouts`` (seconds) are for models
-    that have none of their own. ``on_usage`` is called with role, usage and model of each model call,
-    ``on_tool`` with the name of each tool as its call begins. The time limit of the rollout becomes the clock
-    of ``caller``.
+    ``parallel_tool_calls=False`` asks models for one tool call per answer and runs the first only.
+    ``guard_user`` sends back lines that end too early. ``first_answers`` is shared by the rollouts of an
+    evaluation. ``call_timeouts`` (seconds) are for models that have none of their own. ``on_usage`` is called
+    with role, usage and model of each model call, ``on_tool`` with the name of each tool as its call begins.
+    The time limit of the rollout becomes the clock of ``caller``.
     """
 
     max_steps: int | None = None
@@ -92,6 +92,7 @@ class RolloutLimits:
     reward_retries: int = 0
     budget: Budget | None = None
     parallel_tool_calls: bool = True
+    guard_user: bool = False
     first_answers: FirstAnswers = field(default_factory=FirstAnswers)
     call_timeouts: Mapping[Role, float] = field(default_factory=dict)
     on_usage: Callable[[Role, Usage, str], None] | None = None

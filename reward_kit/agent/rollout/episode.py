@@ -240,7 +240,7 @@ class Episode(EpisodeState):
             if tools is None:
                 tools = self.task.registry.openai_tools if self._tools is None else self._tools
         options: dict[str, Any] = {"tools": tools or None, "seed": self.seed}
-        if tools and not self.parallel_tool_calls:
+        if tools and not self.limits.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
         clock = perf_counter()
@@ -280,7 +280,7 @@ class Episode(EpisodeState):
             raise SimulatedUserError(f"the user said {line!r}, not a line of text")
         self.history.say("user", {"role": "user", "content": encodable(line)})
         self.speaker = "agent"
-        if STOP_TOKEN in line:
+        if any(token in line for token in (STOP_TOKEN, *self.task.prompts.get("stop", "").split())):
             self.stop("user_stop")
         return line
 

@@ -28,7 +28,7 @@ class GoldCall:
 
     ``status`` is that of a ``ToolResult``, ``skipped`` for a terminal tool, ``no_result`` if it refers to a
     result that is not there. ``changes`` are the changed rows as JSON values. ``raised`` is what the tool
-    itself raised, with its line.
+    itself raised, with its line, or that it blocked the event loop.
     """
 
     content: str
@@ -102,5 +102,4 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
         return GoldCall("Error: the tool cancelled itself", "failed", [])
     result = call.result()
     changes = result.changes.to_json() if result.changes else []
-    raised = result.raised if result.status == "failed" else None
-    return GoldCall(result.content, result.status, changes, raised)
+    return GoldCall(result.content, result.status, changes, result.raised)

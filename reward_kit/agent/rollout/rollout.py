@@ -19,6 +19,7 @@ from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.base.types import Role, RolloutStopped, StopReason, Usage, check_number
+from reward_kit.agent.bundles.files import AGENT_PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ class Rollout:
     stop_reason: StopReason | None = _of_episode("stop_reason")
     """None until the rollout is over."""
     parallel_tool_calls: bool = _of_episode("parallel_tool_calls")
-    """False if a model should make one tool call at a time."""
+    """False if only the first tool call of an answer is to be run."""
     stop_detail: str | None = _of_episode("stop_detail")
     """A sentence on ``stop_reason``, if there is more to say."""
 
@@ -120,6 +121,10 @@ class Rollout:
     def lines(self) -> list[Line]:
         """The lines that agent and user have said aloud, without the system prompt and tool calls."""
         return list(episode_of(self).history.lines)
+
+    def prompt_text(self, name: str) -> str | None:
+        """The bundle's own prompt ``name`` of the agent's model (``act``, ``react``); None without one."""
+        return episode_of(self).task.prompts.get(name) if name in AGENT_PROMPTS else None
 
     @pending("rollout", log=_log_of)
     async def call_tool(
@@ -220,7 +225,18 @@ class UserRollout(Rollout):
         """
         task = episode_of(self).task
         own = task.sim_user_template if name == "user" else None
-        return own or task.user_prompts.get(name)
+        return own.removesuffix("\n") if own else task.prompts.get(name)
+
+    def send_back(self, line: str) -> bool:
+        """Note that ``line`` ends too early and is not said; False if ``--guard-user`` does not allow that.
+
+        It allows one line for each turn.
+        """
+        episode = episode_of(self)
+        if not episode.limits.guard_user or episode.turns in episode.sent_back:
+            return False
+        episode.sent_back[episode.turns] = encodable(line)
+        return True
 
 
 class TaskView:

@@ -95,6 +95,8 @@ class EpisodeState:
         self.stop_detail: str | None = None
         self.violations: Violations | None = None
         """Set when it is judged; None for a bundle without rules."""
+        self.sent_back: dict[int, str] = {}
+        """Lines of the user's model that were not said, by the turn that they answered."""
         self.refused: ModelSetupError | None = None
         """Set if a model refused this configuration (key, name): every other rollout would meet the same."""
         self.pending_log = PendingLog()
@@ -211,6 +213,8 @@ class EpisodeState:
     def _count(self, call: ModelCall) -> None:
         """Count a model call whose numbers have been checked."""
         role, usage, model = call.role, call.usage, call.model
+        if usage == Usage():  # nothing is known of the call, which need not be free
+            usage.unpriced_calls = 1
         usage.calls = usage.calls or 1
         call.cached = usage.reused_calls > 0
         self.model_calls.append(call)

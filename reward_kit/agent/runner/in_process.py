@@ -130,6 +130,7 @@ class InProcess:
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
+            guard_user=config.guard_user,
             call_timeouts=call_timeouts(self._given_models, config.call_timeout),
         )
         rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)

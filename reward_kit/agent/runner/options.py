@@ -39,6 +39,7 @@ class EvaluationOptions(TypedDict, total=False):
     sim_model: str | None
     user_provider: str | None
     user_model_args: Mapping[str, Any]
+    guard_user: bool
     retry_user_errors: int
     max_concurrency: int
     workers: int | Literal["auto"] | None
@@ -71,6 +72,7 @@ class EvaluationOptions(TypedDict, total=False):
     from_tau_bench: str | None
     fail_under: float | None
     validate_only: bool
+    strict: bool
     quiet: bool
     debug: bool
 
@@ -122,6 +124,7 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
 
 _FOR_THE_COMMAND = {
     "validate_only": "call reward_kit.agent.validate(bundle)",
+    "strict": "call reward_kit.agent.validate(bundle, strict=True)",
     "json": "use to_json() of the result",
     "fail_under": "use pass_power of the result",
     "format": "use to_json() of the result, or agent-eval --resume ID --format tau-bench",

@@ -35,7 +35,7 @@ class Description:
     ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
     that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
     ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
-    ``default_reward`` holds the ids of rows judged by ``end_goal_sql``, ``code`` the fingerprints of the
+    ``default_reward`` holds the ids of rows judged by the default reward, ``code`` the fingerprints of the
     modules that results depend on, ``reward_files`` the rewards among these.
     """
 
@@ -67,7 +67,7 @@ def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTas
             row=row if row.n_rollouts == rollouts else replace(row, n_rollouts=rollouts),
             seed=seed,
             folder=rows.folder,
-            user_prompts=rows.user_prompts,
+            prompts=rows.prompts,
             toolset=description.toolsets[row.toolset],
             has_default_reward=row_id in default_reward,
         )

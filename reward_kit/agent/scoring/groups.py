@@ -44,9 +44,7 @@ class Group:
         return self.passes.pass_power
 
 
-def groups_of(
-    rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str, *, seed: int = 0
-) -> list[Group]:
+def groups_of(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str) -> list[Group]:
     """Group ``rows``, given with their fields, by ``field``: numbers first, then texts, then rows without it.
 
     ``field`` is a field, or the path of a value within one: ``metadata.domain``. A row whose value is a list
@@ -59,7 +57,7 @@ def groups_of(
     if set(found) <= {_key(None)}:
         raise _no_such_field(field, [fields for _, fields in rows])
     groups = [
-        Group(value, tuple(members), passes_of(members, seed=seed), reward_of(members, seed=seed))
+        Group(value, tuple(members), passes_of(members), reward_of(members))
         for value, members in found.values()
     ]
     return sorted(groups, key=lambda group: _order(group.value))
@@ -74,9 +72,7 @@ def _no_such_field(field: str, rows: Sequence[Mapping[str, Any]]) -> UsageError:
     )
 
 
-def metadata_groups(
-    rows: Sequence[tuple[RowResult, Mapping[str, Any]]], *, seed: int = 0
-) -> dict[str, list[Group]]:
+def metadata_groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]]) -> dict[str, list[Group]]:
     """The groups by each metadata field whose values are worth a table.
 
     The values are texts, numbers, booleans, or lists of these: two to ``MOST_GROUPS`` different ones, each in
@@ -85,7 +81,7 @@ def metadata_groups(
     metadata = [fields.get("metadata") or {} for _, fields in rows]
     paths = dict.fromkeys(path for fields in metadata for path in _paths(fields))
     return {
-        f"metadata.{path}": groups_of(rows, f"metadata.{path}", seed=seed)
+        f"metadata.{path}": groups_of(rows, f"metadata.{path}")
         for path in paths
         if _are_groups([value for fields in metadata for value in _values(fields, path)])
     }

@@ -1,4 +1,4 @@
-"""Pass^k, means and bootstrap intervals: pure functions over counts and lists.
+"""Pass^k and means: pure functions over counts and lists.
 
 A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successful.
 """
@@ -6,30 +6,18 @@ A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successfu
 from __future__ import annotations
 
 import math
-import random
-from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache, partial
-from itertools import chain
-from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.scoring.intervals import NO_INTERVALS, Interval, Intervals, RowCounts, mean_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.scoring.rows import RowResult
 
-BOOTSTRAP_DRAWS = 1000
 LEADERBOARD_KS = (1, 2, 3, 4)
-FEW_DISTINCT = 16
-"""Vectors are few distinct ones if each stands for this many tasks on average."""
-
-
-class Interval(NamedTuple):
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -39,17 +27,17 @@ class Estimate:
     value: float
     tasks: int
     left_out: int
-    resampled: Callable[[], Interval | None] = field(repr=False, compare=False)
+    estimated: Callable[[], Intervals] = field(repr=False, compare=False)
 
     @cached_property
-    def interval(self) -> Interval | None:
-        """The interval, resampled when it is first asked for; None for fewer than two tasks."""
-        return self.resampled()
+    def intervals(self) -> Intervals:
+        """The intervals for these tasks and for tasks like these, computed when first asked for."""
+        return self.estimated()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``low`` and ``high`` are null if there is no interval."""
-        low, high = self.interval or (None, None)
-        return {"value": self.value, "low": low, "high": high, "tasks": self.tasks, "left_out": self.left_out}
+        """Plain JSON values; an interval is ``{"low", "high"}``, or null if there is none."""
+        counts = {"tasks": self.tasks, "left_out": self.left_out}
+        return {"value": self.value, **self.intervals.to_json(), **counts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +78,52 @@ def pass_curves(n: int, c: int) -> list[tuple[float, float]]:
     return curves
 
 
-def pass_table(counts: Sequence[tuple[int, int]], *, seed: int = 0) -> PassTable:
+def pass_table(counts: Sequence[tuple[int, int]]) -> PassTable:
     """Pass^k and Pass@k over tasks, given each task's ``(n, c)``.
 
     For each k the mean is over the tasks with at least k judged rollouts; the others are counted in
     ``left_out``.
     """
+    of_rows = RowCounts(counts)
     pass_power: dict[int, Estimate] = {}
     pass_at: dict[int, Estimate] = {}
-    curves = {count: pass_curves(*count) for count in set(counts)}
-    first = 1
-    for last in sorted({n for n, _ in counts if n}):
-        # Tasks with at least k rollouts are the same for these ks, and so are the draws.
-        ks = range(first, last + 1)
-        known = [count for count in counts if count[0] >= first]
-        vectors = {count: tuple(chain.from_iterable(curves[count][first - 1 : last])) for count in set(known)}
-        left_out = len(counts) - len(known)
-        estimates = mean_estimates([vectors[count] for count in known], seed=seed, left_out=left_out)
-        pass_power.update(zip(ks, estimates[::2], strict=True))
-        pass_at.update(zip(ks, estimates[1::2], strict=True))
-        first = last + 1
+    for k in range(1, max((n for n, _ in counts), default=0) + 1):
+        curves = [pass_curves(n, c)[k - 1] for n, c in counts if n >= k]
+        tasks = (len(curves), len(counts) - len(curves))
+        powers, ats = zip(*curves, strict=True)
+        pass_power[k] = Estimate(average(powers), *tasks, partial(of_rows.intervals, k))
+        pass_at[k] = Estimate(average(ats), *tasks, partial(of_rows.intervals, k, at=True))
     return PassTable(pass_power, pass_at)
 
 
-def passes_of(rows: Sequence[RowResult], *, seed: int) -> PassTable:
+def passes_of(rows: Sequence[RowResult]) -> PassTable:
     """Pass^k and Pass@k over rows."""
-    return pass_table([(row.judged, row.passed) for row in rows], seed=seed)
+    return pass_table([(row.judged, row.passed) for row in rows])
 
 
-def reward_of(rows: Sequence[RowResult], *, seed: int) -> Estimate | None:
+def reward_of(rows: Sequence[RowResult]) -> Estimate | None:
     """The mean over rows of their mean reward; None if nothing is judged."""
-    rewards = [(row.reward,) for row in rows if row.reward is not None]
-    return next(iter(mean_estimates(rewards, seed=seed, left_out=len(rows) - len(rewards))), None)
+    rewards = [row.rewards for row in rows if row.rewards]
+    if not rewards:
+        return None
+    value = average([average(each) for each in rewards])
+    return Estimate(value, len(rewards), len(rows) - len(rewards), partial(intervals_of_means, rewards))
+
+
+def intervals_of_means(rows: Sequence[Sequence[float]]) -> Intervals:
+    """The intervals of the mean over rows of the rows' means: those of Pass^1 if all values are 0 or 1.
+
+    None for numbers that overflow.
+    """
+    if set().union(*rows) <= {0, 1}:
+        return RowCounts((len(row), round(sum(row))) for row in rows).intervals()
+    try:
+        found = mean_intervals(rows)
+    except OverflowError:
+        return NO_INTERVALS
+    if any(not 0 <= value <= 1 for row in rows for value in row):
+        return found
+    return Intervals(*(one and Interval(max(one.low, 0.0), min(one.high, 1.0)) for one in found))
 
 
 def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int, float]:
@@ -137,81 +139,6 @@ def success_within_turns(tasks: Sequence[tuple[int, Sequence[int]]]) -> dict[int
         k: math.fsum(sum(turn <= k for turn in turns) / n for n, turns in judged) / len(judged)
         for k in range(1, latest + 1)
     }
-
-
-def mean_estimates(
-    vectors: Sequence[tuple[float, ...]], *, seed: int = 0, left_out: int = 0
-) -> list[Estimate]:
-    """The mean of each column over tasks (one vector each), with its interval by bootstrap over tasks.
-
-    The percentile bootstrap: tasks are drawn with replacement ``BOOTSTRAP_DRAWS`` times, and the interval
-    spans the middle 95 % of the means (Efron and Tibshirani 1993, chapter 13). The same ``seed`` gives the
-    same interval.
-    """
-    tasks, distinct = len(vectors), Counter(vectors)
-    columns = list(zip(*distinct, strict=True))
-    kept = cache(lambda: list(_draws(vectors, distinct, seed)))
-
-    def interval(column: tuple[float, ...]) -> Interval | None:
-        if tasks < 2:
-            return None
-        if len(column) == 1 or set(column) in ({0.0}, {1.0}):
-            return Interval(column[0], column[0])
-        # Many columns share the draws; a single one may have too many distinct values to keep them.
-        drawn = kept() if len(columns) > 1 else _draws(vectors, distinct, seed)
-        means = sorted(sum(map(mul, column, counts)) / tasks for counts in drawn)
-        return Interval(percentile(means, 2.5), percentile(means, 97.5))
-
-    return [
-        Estimate(
-            average([vector[place] for vector in vectors]) if len(column) > 1 else column[0],
-            tasks,
-            left_out,
-            partial(interval, column),
-        )
-        for place, column in enumerate(columns)
-    ]
-
-
-def _draws(
-    vectors: Sequence[tuple[float, ...]], distinct: Counter[tuple[float, ...]], seed: int
-) -> Iterator[list[int]]:
-    """Yield samples of ``vectors`` with replacement, as counts of the ``distinct`` ones.
-
-    The counts of few distinct vectors are drawn as a multinomial, which is far faster.
-    """
-    rng = random.Random(seed)  # noqa: S311 - statistics
-    many = len(distinct) * FEW_DISTINCT > len(vectors)
-    places = {vector: place for place, vector in enumerate(distinct)}
-    drawable = [places[vector] for vector in vectors] if many else []
-    for _ in range(BOOTSTRAP_DRAWS):
-        if many:
-            drawn = Counter(rng.choices(drawable, k=len(vectors)))
-            yield [drawn[place] for place in range(len(distinct))]
-            continue
-        tasks = weight = len(vectors)
-        counts = []
-        for number in distinct.values():
-            counts.append(_binomial(tasks, number / weight, rng) if number < weight else tasks)
-            tasks, weight = tasks - counts[-1], weight - number
-        yield counts
-
-
-def _binomial(trials: int, chance: float, rng: random.Random) -> int:
-    """The number of ``trials`` whose uniform number in [0, 1) is below ``chance``.
-
-    All numbers are compared with ``chance`` bit by bit: one ``getrandbits`` decides about half of the rest.
-    """
-    successes = 0
-    while trials and chance:
-        chance *= 2
-        ones = rng.getrandbits(trials).bit_count()
-        if chance >= 1:
-            chance -= 1
-            successes, trials = successes + trials - ones, ones
-        else:
-            trials -= ones
-    return successes
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.records.outcome import Attempt, RolloutOutcome
 from reward_kit.agent.records.rollout_record import RolloutRecord
-from reward_kit.agent.scoring.outputs import turn_of_success
+from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from reward_kit.agent.base.types import Message
     from reward_kit.agent.records.outcome import ToolFault
     from reward_kit.agent.rollout.orchestrator import FinishedRollout
 
@@ -63,6 +64,7 @@ def record_of(
         base=rollout.task.seed.key,
         database=database,
         gold_database=gold_database,
+        sent_back=rollout.sent_back,
         offered_tools=rollout.offered_tools,
         violations=rollout.violations,
     )
@@ -110,6 +112,25 @@ def outcome_of(
         file=f"evals/{record.eval_id}.db/{record.id}",
         database=database,
     )
+
+
+def turn_of_success(
+    messages: Sequence[Message], opening: int, changed_in_turns: Iterable[int], outputs: Sequence[str]
+) -> int:
+    """The turn (from 1) in which a successful rollout had done everything that counts.
+
+    The last turn in which a tool call changed rows, or the first by which all ``outputs`` had been said,
+    whichever is later; 1 if nothing had to be done or said. ``opening`` is the number of messages that the
+    rollout began with.
+    """
+    turn = max(changed_in_turns, default=1)
+    if not outputs:
+        return turn
+    said = said_to_user(messages[opening:])
+    needed = next(
+        (count for count in range(1, len(said)) if not missing_outputs(outputs, said[:count])), len(said)
+    )
+    return max(turn, needed)
 
 
 def plain_result(result: Any) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.text import html_table
 from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
@@ -34,6 +35,8 @@ Status = Literal["complete", "budget", "interrupted", "stopped"]
 """``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
 StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
+SHOWN_ROWS = 50
+"""Rows of the table in a notebook."""
 _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
 
@@ -72,21 +75,31 @@ class EvaluationResult(Counted):
         passed = "" if first is None else f", Pass^1 {first.value:.3f}"
         return f"<EvaluationResult {self.eval_id} {self.status}: {finished}{passed}>"
 
+    def _repr_html_(self) -> str:
+        """Pass^k and the rows, for notebooks."""
+        powers = [
+            (k, one.value, *(found and f"{found.low:.3f} to {found.high:.3f}" for found in one.intervals))
+            for k, one in self.pass_power.items()
+        ]
+        rows = [(row.row_id, row.passed, row.judged, row.reward) for row in self.rows[:SHOWN_ROWS]]
+        more = f" ({len(rows)} of {len(self.rows)} rows)" if len(rows) < len(self.rows) else ""
+        shares = html_table(repr(self), ("k", "Pass^k", "these tasks", "tasks like these"), powers)
+        return shares + html_table(f"Rows{more}", ("row", "passed", "judged", "reward"), rows)
+
     @cached_property
     def passes(self) -> PassTable:
         """Pass^k and Pass@k with intervals."""
-        return passes_of(self.rows, seed=self.configuration.get("seed", 0))
+        return passes_of(self.rows)
 
     @cached_property
     def passes_by_rules(self) -> PassTable:
         """Pass^k and Pass@k of rollouts that passed and broke no rule of the bundle."""
-        counts = [(row.judged, row.rules_kept) for row in self.rows]
-        return pass_table(counts, seed=self.configuration.get("seed", 0))
+        return pass_table([(row.judged, row.rules_kept) for row in self.rows])
 
     @cached_property
     def averages(self) -> Averages:
         """Means over rollouts."""
-        return averages_of(self.rows, seed=self.configuration.get("seed", 0))
+        return averages_of(self.rows)
 
     @property
     def score(self) -> float | None:
@@ -186,7 +199,7 @@ class EvaluationResult(Counted):
 
     def by(self, field: str) -> list[Group]:
         """The rows grouped by a field (``metadata.domain``); see ``groups_of`` for rules and errors."""
-        return groups_of(self.row_fields(), field, seed=self.configuration.get("seed", 0))
+        return groups_of(self.row_fields(), field)
 
     def to_table(self) -> list[dict[str, Any]]:
         """A flat dict for each finished rollout, all with the same keys: for pandas or CSV files.

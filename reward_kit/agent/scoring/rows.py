@@ -102,9 +102,18 @@ class RowResult(Counted):
         return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
 
     @property
+    def rewards(self) -> list[float]:
+        """The rewards of the judged rollouts."""
+        return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
+
+    @property
     def reward(self) -> float | None:
         """The mean reward of the judged rollouts."""
-        return mean([outcome.reward for outcome in self.outcomes if outcome.reward is not None])
+        return mean(self.rewards)
+
+    def scores(self, name: str) -> list[float]:
+        """A metric in the rollouts whose reward has it."""
+        return [scores[name] for one in self.outcomes if name in (scores := one.metrics or {})]
 
     @property
     def finished(self) -> int:
@@ -117,7 +126,7 @@ class RowResult(Counted):
 
     def metric(self, name: str) -> float | None:
         """The mean of a metric over the rollouts whose reward has it."""
-        return mean([scores[name] for one in self.outcomes if name in (scores := one.metrics or {})])
+        return mean(self.scores(name))
 
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
@@ -201,7 +210,7 @@ class Averages:
         return {**as_json(self), "reward": reward, "seconds": seconds}
 
 
-def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
+def averages_of(rows: Sequence[RowResult]) -> Averages:
     """The means over all rollouts of ``rows``."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     durations = [outcome.seconds for outcome in outcomes]
@@ -214,7 +223,7 @@ def averages_of(rows: Sequence[RowResult], *, seed: int) -> Averages:
     turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
     metrics = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ())
     return Averages(
-        reward=reward_of(rows, seed=seed),
+        reward=reward_of(rows),
         steps=mean([outcome.steps for outcome in outcomes]),
         turns=mean([outcome.turns for outcome in outcomes]),
         turn_of_success=mean(turns),

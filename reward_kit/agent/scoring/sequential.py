@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.text import count
-from reward_kit.agent.scoring.metrics import Interval
+from reward_kit.agent.scoring.intervals import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.base.types import STOP_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import ToolCall
@@ -28,6 +28,7 @@ UserFaultKind = Literal[
     "repeats_itself",
     "stop_token_in_text",
     "thought_aloud",
+    "sent_back",
 ]
 USER_FAULT_KINDS: tuple[UserFaultKind, ...] = get_args(UserFaultKind)
 REPEATED = 3
@@ -97,10 +98,13 @@ _REFUSAL = _any_of(
     r"\btransfer(?:red|ring)?\b[^\n]{0,60}\b(?:human|agent|representative|colleague)\b",
 )
 _CONDITION = _any_of(r"\b(?:without|unless|until|before|otherwise)\b")
+_CONFIRMED = (
+    r"yes|yeah|sure|ok|okay|correct|right|exactly|confirmed|I (?:confirm|do|am)"
+    r"|please (?:do|proceed|go|continue)|go ahead|that(?:'s| is) (?:right|correct|fine)"
+)
+_YES = _any_of(rf"\A\W*(?:{_CONFIRMED})\b")
 _ANSWER = _any_of(
-    r"\A\W*(?:yes|yeah|sure|ok|okay|no|correct|right|exactly|confirmed|I (?:confirm|do|am)"
-    r"|please (?:do|proceed|go|continue)|go ahead|that(?:'s| is) (?:right|correct|fine|all|it)"
-    r"|thanks|thank you|great|perfect|sounds good|fine)\b",
+    rf"\A\W*(?:{_CONFIRMED}|no|that(?:'s| is) (?:all|it)|thanks|thank you|great|perfect|sounds good|fine)\b",
     r"\b(?:don't|do not|can't|cannot|didn't) (?:\w+ )?(?:know|remember|recall|have|think of)\b",
     r"\ball (?:that )?I (?:know|have|remember|can say)\b",
     r"\b(?:not sure|no idea|forgot)",
@@ -142,25 +146,46 @@ def find_user_faults(
     tool_calls: Sequence[ToolCall],
     stop_reason: str | None,
     missing: bool = False,
+    sent_back: Mapping[int, str] | None = None,
     given: int = 0,
 ) -> list[UserFault]:
     """The faults of a simulated user, in the order of the conversation.
 
     ``lines`` are pairs (``"user"`` or ``"agent"``, text); the first ``given`` of them come from the row and
     are not checked. ``instruction`` is the row's ``sim_user_prompt`` (None: ids are not checked).
-    ``missing`` says if a change or an output is missing at the end.
+    ``missing`` says if a change or an output is missing at the end, ``sent_back`` are lines, by turn, that it
+    was not allowed to say.
     """
-    # Models write either apostrophe.
-    straight = [(speaker, text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")) for speaker, text in lines]
-    spoken = list(_spoken(straight, given))
+    spoken = list(_spoken([(speaker, _straight(text)) for speaker, text in lines], given))
     faults = [
         *_wrong_details(spoken, instruction or "", tool_calls),
         *_repeated(spoken),
         *(fault for each in spoken for fault in _faults_of_line(each)),
+        *(
+            UserFault("sent_back", turn, excerpt(line, LONGEST_QUOTE), decisive=False)
+            for turn, line in (sent_back or {}).items()
+        ),
     ]
     if missing and stop_reason == "user_stop" and spoken:
         faults += _stopped_early(spoken, tool_calls)
     return sorted(faults, key=lambda fault: (fault.turn, USER_FAULT_KINDS.index(fault.kind)))
+
+
+def confirms_and_leaves(heard: str, line: str) -> bool:
+    """True if ``line`` says yes to what the agent asked in ``heard``, and ends the conversation."""
+    if STOP_TOKEN not in line:
+        return False
+    said = _straight(line).replace(STOP_TOKEN, "")
+    return _asks(_straight(heard)) and any(map(_YES.search, _sentences(said)))
+
+
+def _straight(text: str) -> str:
+    return text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")  # models write either apostrophe
+
+
+def _asks(heard: str) -> bool:
+    """True if the agent asks for an answer; an offer of more help needs none."""
+    return any(_is_request(sentence) and not _OFFER.search(sentence) for sentence in _sentences(heard))
 
 
 def _spoken(lines: Sequence[tuple[str, str]], given: int) -> Iterator[_Spoken]:
@@ -182,8 +207,7 @@ def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) ->
     turn, text, heard, _ = spoken[-1]
     if any(_REFUSAL.search(sentence) and not _CONDITION.search(sentence) for sentence in _sentences(heard)):
         return
-    # An offer of more help needs no answer.
-    asked = any(_is_request(sentence) and not _OFFER.search(sentence) for sentence in _sentences(heard))
+    asked = _asks(heard)
     hardly_begun = not tool_calls and len(spoken) <= FEW_LINES
     if len(spoken) == 1 and not turn:
         why = "left before the agent had said a word"

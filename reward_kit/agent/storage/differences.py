@@ -112,9 +112,9 @@ def _row_differences(
         yield _tool_difference(toolsets.get(before["tools"], []), run.toolsets[now["tools"]])
     if before["default_reward"] != now["default_reward"]:
         yield (
-            "there was no reward.py, so that its end_goal_sql decided, and is one now"
+            "there was no reward.py, so that its fields decided, and is one now"
             if before["default_reward"]
-            else "its reward.py is gone, so that its end_goal_sql would decide now"
+            else "its reward.py is gone, so that its fields would decide now"
         )
 
 

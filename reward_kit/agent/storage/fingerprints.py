@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.bundles.rules import RULES
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
-from reward_kit.agent.bundles.toolset import end_goal_reward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,12 +30,14 @@ MOST_FOLLOWED = 200
 def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     """A fingerprint for each module of the bundle in ``folder``, by its path: ``my_task/reward.py``.
 
-    Its rules, those that were imported from there, that of an agent or user of one's own and the file of
-    few-shot displays (by their names alone), and what all these import, at their beginning or when a
-    function is called (``../shared.py`` if it lies elsewhere), but no installed packages.
+    Its rules, those that were imported from there, that of an agent or user of one's own, the file of
+    few-shot displays and the results file of tau-bench (by their names alone), and what all these import, at
+    their beginning or when a function is called (``../shared.py`` if it lies elsewhere), but no installed
+    packages.
     """
-    displays = Path(config.few_shot_displays) if config.few_shot_displays is not None else None
-    found = {} if displays is None or not displays.is_file() else {displays.name: _fingerprint(displays)}
+    _, is_replay, results = (config.agent or "").partition("tau-bench:")
+    given = map(Path, filter(None, [config.few_shot_displays, results if is_replay else None]))
+    found = {path.name: _fingerprint(path) for path in given if path.is_file()}
     rules = folder / RULES
     if rules.is_file():
         found[f"{folder.name}/{RULES}"] = _fingerprint(rules)
@@ -76,9 +77,9 @@ def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
             row=task.row,
             seed=task.seed,
             folder=task.folder,
-            user_prompts=task.user_prompts,
+            prompts=task.prompts,
             toolset=toolsets[task.row.toolset],
-            has_default_reward=task.reward is end_goal_reward,
+            has_default_reward=task.has_default_reward,
         )
         for task in tasks
     ]

@@ -73,7 +73,7 @@ def make_run(
             toolsets[tools[id(toolset)]] = toolset.schemas
         fields = task.row.reward_fields()
         deciding = result_fields(fields, task.folder.name)
-        prompts = dict(task.user_prompts)
+        prompts = dict(task.prompts)
         fingerprints = {
             "row": fingerprint([deciding, prompts] if prompts else deciding),
             "seed": task.seed.key[:16],
@@ -139,6 +139,7 @@ _OF_ONE_RUN = frozenset(
         "from_tau_bench",
         "fail_under",
         "validate_only",
+        "strict",
         "quiet",
         "debug",
     }

@@ -23,7 +23,7 @@ from pydantic import (
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.records.loading import load_rollout
-from reward_kit.agent.scoring.outputs import missing_outputs, replies
+from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
     """
     info: dict[str, Any]
     if record.outputs:
-        missing = missing_outputs(record.outputs, replies(record.messages, 0))
+        missing = missing_outputs(record.outputs, said_to_user(record.messages))
         said = {output: output not in missing for output in record.outputs}
         info = {"r_outputs": float(all(said.values())), "outputs": said}
     else:

@@ -54,7 +54,7 @@ class Tool:
     injected: frozenset[str]
     needed: frozenset[str]
     check: Callable[[str], dict[str, Any]]
-    terminal: bool = False
+    terminal: bool | Literal["always"] = False
     place: str = ""
     undescribed: tuple[str, ...] = ()
 
@@ -66,9 +66,9 @@ class ToolResult:
     ``content`` is what the model sees, ``value`` what the function returned. ``status`` is ``ok``;
     ``refused`` for a ``ToolError``; ``failed`` for any other exception or the time limit;
     ``invalid_arguments``; or ``unknown_tool``. Every status but ``ok`` has left the database unchanged.
-    ``arguments`` is None if they were not a JSON object. ``terminal`` is true if the call ran and ends the
-    rollout. ``error`` is a traceback for logs, never for the model; ``raised`` is one line for the tool's
-    author: the exception with its place, or that the tool blocked the event loop.
+    ``arguments`` is None if they were not a JSON object. ``terminal`` is true if the call ends the rollout.
+    ``error`` is a traceback for logs, never for the model; ``raised`` is one line for the tool's author: the
+    exception with its place, or that the tool blocked the event loop.
     """
 
     content: str
@@ -128,7 +128,7 @@ async def run_tool(
             db.note_fault(error)
         raised = redact(fault_line(error))
         return ToolResult(_error_text(error), "failed", given, error=_traceback(tool, error), raised=raised)
-    return ToolResult(content, "ok", given, value, tool.terminal, changes, raised=_blocked(tool, limit))
+    return ToolResult(content, "ok", given, value, bool(tool.terminal), changes, raised=_blocked(tool, limit))
 
 
 async def _returned(

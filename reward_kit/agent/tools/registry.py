@@ -41,9 +41,9 @@ class ToolRegistry:
     """The tools of a bundle, by convention named ``R`` in its ``tools`` module.
 
     ``database="file"`` gives each rollout a complete file with ``db.path`` and ``db.engine``. With
-    ``parallel_tool_calls=False`` models are asked for one call at a time. ``tool_timeout`` is in seconds per
-    call; ``None`` sets no limit. ``folder`` is the folder of the module that made the registry, None at a
-    prompt.
+    ``parallel_tool_calls=False`` only the first call of an answer is run; models are not asked to make only
+    one. ``tool_timeout`` is in seconds per call; ``None`` sets no limit. ``folder`` is the folder of the
+    module that made the registry, None at a prompt.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ToolRegistry:
         parameters: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        terminal: bool = False,
+        terminal: bool | Literal["always"] = False,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -91,18 +91,20 @@ class ToolRegistry:
         parameters: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        terminal: bool = False,
+        terminal: bool | Literal["always"] = False,
     ) -> F | Callable[[F], F]:
         """Register a function, ``def`` or ``async def``, and return it unchanged; usable bare, ``@R.tool``.
 
         ``description`` is by default the docstring's first paragraph, ``name`` the function's. ``parameters``
         maps names to Python types, annotations or JSON schemas, or is the JSON schema of an object; by
         default annotations and docstring are read. ``db`` and ``rollout`` are injected. ``terminal=True``
-        ends the rollout after the call. Raises ``BundleError`` with file and line if the tool cannot be
-        offered to a model.
+        ends the rollout after a call that succeeds, ``terminal="always"`` also after one that fails. Raises
+        ``BundleError`` with file and line if the tool cannot be offered to a model.
         """
         caller = _caller()
         place, namespace = _place(caller), caller.f_locals
+        if terminal not in (True, False, "always"):
+            raise BundleError(f"terminal is {terminal!r}", place=place, remedy='Use True, False or "always".')
         words = description if isinstance(description, str) else None
 
         def register(function: F) -> F:
@@ -179,7 +181,7 @@ class ToolRegistry:
             available = ", ".join(known) or "none"
             content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
             return ToolResult(content_of(content), "unknown_tool")
-        return await run_tool(
+        result = await run_tool(
             tool,
             arguments,
             db=db,
@@ -188,6 +190,8 @@ class ToolRegistry:
             pending=pending,
             on_overrun=on_overrun,
         )
+        result.terminal = result.terminal or tool.terminal == "always"
+        return result
 
     async def execute_tool(
         self,

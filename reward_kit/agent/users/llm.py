@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from reward_kit.agent.base.text import excerpt, text_of
+from reward_kit.agent.base.text import excerpt, filled, text_of
 from reward_kit.agent.models.answer_parts import split_thoughts, text_in
+from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.rollout import UserRollout
 
 GREETING = "Hello! What can I do for you today?"
-"""The line that the model answers if the user speaks first; it is not in the rollout's messages."""
+"""The line that the model answers if the user speaks first; it is not in the rollout's messages.
 
+A bundle's ``prompts/greeting.txt`` replaces it."""
+
+TOO_EARLY = """\
+The agent has asked you to confirm this and acts only after your answer. If you end the conversation with it,
+nothing is done. Answer without ###STOP###; end the conversation once the agent says that it is done.
+"""
 EMPTY_ANSWERS = 3
 LONGEST_REFUSAL = 200
 
@@ -48,14 +54,23 @@ class LLMUser:
 
     def conversation(self, rollout: UserRollout) -> list[Message]:
         """The messages for the user's model: its instructions, and the conversation."""
-        return [{"role": "system", "content": prompt(rollout, "user")}, *swap_roles(rollout.lines)]
+        greeting = prompt(rollout, "greeting")
+        return [{"role": "system", "content": prompt(rollout, "user")}, *swap_roles(rollout.lines, greeting)]
 
 
 async def draft_line(rollout: UserRollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
-    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there."""
+    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there.
+
+    With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
+    """
     for _ in range(EMPTY_ANSWERS):
         completion = await rollout.complete(messages, role="user")
         draft = read(text_of(completion.message.get("content")))
+        heard = rollout.lines[-1].text if rollout.lines else ""
+        if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
+            noted = [*messages]
+            add_note(noted, prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY))
+            return await draft_line(rollout, noted, read)
         if draft.line:
             return draft
     refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
@@ -72,14 +87,17 @@ def spoken(answer: str) -> Draft:
     return Draft(line.strip(), thought)
 
 
-def swap_roles(lines: Sequence[Line], instead: Mapping[int, str] | None = None) -> list[Message]:
+def swap_roles(
+    lines: Sequence[Line], greeting: str, instead: Mapping[int, str] | None = None
+) -> list[Message]:
     """The conversation as the user's model sees it: it begins with the other side and the roles alternate.
 
-    ``instead`` holds, by position in ``lines``, texts to show in place of a line.
+    ``greeting`` comes first if the user speaks first. ``instead`` holds, by position in ``lines``, texts to
+    show in place of a line.
     """
     messages: list[Message] = []
     if not lines or lines[0].speaker == "user":
-        messages.append({"role": "user", "content": GREETING})
+        messages.append({"role": "user", "content": greeting})
     for position, line in enumerate(lines):
         role = "assistant" if line.speaker == "user" else "user"
         text = instead.get(position, line.text) if instead else line.text
@@ -90,23 +108,26 @@ def swap_roles(lines: Sequence[Line], instead: Mapping[int, str] | None = None) 
     return messages
 
 
+def add_note(messages: list[Message], note: str) -> None:
+    """Add a note to the last message; a message of its own would break the alternation of roles."""
+    messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}
+
+
 def prompt(rollout: UserRollout, name: str, **parts: str) -> str:
     """The prompt ``name`` for this rollout, with ``{part}`` replaced by each of ``parts``.
 
-    For ``user`` the row's ``sim_user_template`` comes first; then ``prompts/NAME.txt`` of the bundle, then
-    the file of that name in this package. ``{instruction}`` is the row's ``sim_user_prompt``.
+    For ``user`` the row's ``sim_user_template`` comes first; then ``prompts/NAME.txt`` of the bundle, as it
+    stands, then the file of that name in this package. ``{instruction}`` is the row's ``sim_user_prompt``.
     """
-    text = rollout.prompt_text(name)
-    if text is None:  # an empty file is a prompt as well: react without its form
-        text = _built_in(name)
-    return filled(text, instruction=(rollout.sim_user_prompt or "").strip(), **parts)
-
-
-def filled(text: str, **parts: str) -> str:
-    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
-    return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text).strip()
+    instruction = rollout.sim_user_prompt or ""
+    own = rollout.prompt_text(name)
+    if own is not None:  # an empty file is a prompt as well: react without its form
+        return filled(own, instruction=instruction, **parts)
+    return filled(_built_in(name), instruction=instruction.strip(), **parts).strip()
 
 
 @functools.cache
 def _built_in(name: str) -> str:
+    if name == "greeting":
+        return GREETING
     return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8")

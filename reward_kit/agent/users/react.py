@@ -41,17 +41,22 @@ class ReactUser(LLMUser):
         return draft.line
 
     def conversation(self, rollout: UserRollout) -> list[Message]:
-        """The instructions with the form of the answer, and the conversation with the thoughts so far."""
-        form = prompt(rollout, "user_react")
+        """The instructions with the form of the answer, and the conversation with the thoughts so far.
+
+        A bundle's own form with ``{instruction}`` in it is the whole system prompt.
+        """
         lines = rollout.lines
         instead = {
             position: as_written(self._thoughts.get(position, ""), line.text)
             for position, line in enumerate(lines)
             if line.speaker == "user"
         }
+        system = prompt(rollout, "user_react")
+        if "{instruction}" not in (rollout.prompt_text("user_react") or ""):
+            system = f"{prompt(rollout, 'user')}\n\n{system}".rstrip()
         return [
-            {"role": "system", "content": f"{prompt(rollout, 'user')}\n\n{form}".rstrip()},
-            *swap_roles(lines, instead),
+            {"role": "system", "content": system},
+            *swap_roles(lines, prompt(rollout, "greeting"), instead),
         ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.models.answer_parts import split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, draft_line, prompt, spoken
+from reward_kit.agent.users.llm import Draft, LLMUser, add_note, draft_line, prompt, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ class VerifyUser(LLMUser):
             if number:
                 add_note(messages, prompt(rollout, "user_again", line=draft.line, advice=advice))
             draft = await draft_line(rollout, messages, spoken)
-            if verdict(await review(rollout, "user_verify", draft.line)):
+            if verdict(await self.review(rollout, "user_verify", draft.line)):
                 break
             if number + 1 < self.drafts:
                 advice = await self.advice(rollout, draft.line)
@@ -48,6 +48,13 @@ class VerifyUser(LLMUser):
     async def advice(self, _rollout: UserRollout, _refused: str) -> str:
         """Advice for the next draft: none."""
         return ""
+
+    async def review(self, rollout: UserRollout, name: str, line: str) -> str:
+        """The model's answer to the prompt ``name`` about a line that may be said next."""
+        conversation, messages = transcript(rollout.lines), labelled(self.conversation(rollout))
+        text = prompt(rollout, name, conversation=conversation, messages=messages, line=line)
+        completion = await rollout.complete([{"role": "user", "content": text}], role="user")
+        return split_thoughts(text_of(completion.message.get("content")))[0]
 
 
 class ReflectionUser(VerifyUser):
@@ -61,15 +68,8 @@ class ReflectionUser(VerifyUser):
 
     async def advice(self, rollout: UserRollout, refused: str) -> str:
         """The model's own words on what is wrong with the refused line."""
-        reflection = await review(rollout, "user_reflect", refused)
+        reflection = await self.review(rollout, "user_reflect", refused)
         return f"{reflection.strip()}\n" if reflection.strip() else ""
-
-
-async def review(rollout: UserRollout, name: str, line: str) -> str:
-    """The model's answer to the prompt ``name`` about a line that may be said next."""
-    text = prompt(rollout, name, conversation=transcript(rollout.lines), line=line)
-    completion = await rollout.complete([{"role": "user", "content": text}], role="user")
-    return split_thoughts(text_of(completion.message.get("content")))[0]
 
 
 def verdict(answer: str) -> bool:
@@ -91,6 +91,7 @@ def transcript(lines: Sequence[Line]) -> str:
     return "\n\n".join(f"{'Customer' if line.speaker == 'user' else 'Agent'}: {line.text}" for line in lines)
 
 
-def add_note(messages: list[Message], note: str) -> None:
-    """Add a note to the last message; a message of its own would break the alternation of roles."""
-    messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}
+def labelled(messages: Sequence[Message]) -> str:
+    """The messages of the user's model with tau-bench's labels: what it hears is the customer's."""
+    labels = {"system": "System", "user": "Customer", "assistant": "Agent"}
+    return "\n".join(f"{labels[message['role']]}: {message['content']}" for message in messages)

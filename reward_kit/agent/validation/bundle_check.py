@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count
 from reward_kit.agent.database import Database
-from reward_kit.agent.validation.row_check import Level, Verdict, row_verdicts
+from reward_kit.agent.validation.row_check import Level, Verdict, row_verdicts, table_names
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
@@ -25,20 +25,30 @@ AT_ONCE = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: the result of checking ``place``."""
+    """One line of the report: the result of checking ``place``.
+
+    ``rows`` are the ids of all rows that have it, ``kind`` is its name in an audit.
+    """
 
     level: Level
     place: str
     text: str
+    rows: tuple[str, ...] = ()
+    kind: str = "invalid"
 
     def __str__(self) -> str:
-        return f"{self.level}: {self.place}: {self.text}"
+        more = f" (also in {', '.join(self.rows[1:])})" if len(self.rows) > 1 else ""
+        return f"{self.level}: {self.place}: {self.text}{more}"
 
 
 @dataclass(slots=True)
 class ValidationReport:
-    """The findings, in the order of checking. ``tell`` is called with each as it is made."""
+    """The findings, in the order of checking. ``tell`` is called with each as it is made.
 
+    If ``strict``, warnings become errors.
+    """
+
+    strict: bool = False
     findings: list[Finding] = field(default_factory=list)
     tell: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
 
@@ -62,12 +72,15 @@ class ValidationReport:
         return [str(finding) for finding in self.findings]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"ok", "findings": [{"level", "place", "text"}]}``."""
+        """``{"ok", "findings": [{"level", "place", "text", "rows", "kind"}]}``."""
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
 
-    def add(self, level: Level, place: str, text: str) -> None:
+    def add(
+        self, level: Level, place: str, text: str, rows: tuple[str, ...] = (), kind: str = "invalid"
+    ) -> None:
         """Note the result of one check."""
-        finding = Finding(level, place, text)
+        level = "error" if self.strict and level == "warning" else level
+        finding = Finding(level, place, text, rows, kind)
         self.findings.append(finding)
         if self.tell is not None:
             self.tell(finding)
@@ -77,18 +90,20 @@ async def validate(
     bundle: TaskBundle,
     *,
     tasks: Sequence[Task] | None = None,
+    strict: bool = False,
     output_dir: str | Path | None = None,
     tell: Callable[[Finding], None] | None = None,
 ) -> ValidationReport:
     """Check an open bundle, whose rows and imports are in order already; of its ``tasks`` these, or all.
 
     Per toolset: its schemas. Per seed: that it loads. Per row: that ``end_goal_sql`` runs on the seeded
-    state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. Bases
-    are built in a temporary folder inside ``output_dir`` (default: the system's), which is removed again.
-    ``tell`` is called with each finding as it is made.
+    state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. A fault
+    that rows share is one finding, after the rows that are in order. Bases are built in a temporary folder
+    inside ``output_dir`` (default: the system's), which is removed again. If ``strict``, warnings become
+    errors. ``tell`` is called with each finding as it is made.
     """
     tasks = bundle.tasks if tasks is None else tasks
-    report = ValidationReport(tell=tell)
+    report = ValidationReport(strict, tell=tell)
     for warning in bundle.warnings:
         place, _, text = warning.partition(": ")
         report.add("warning", place, text)
@@ -96,17 +111,22 @@ async def validate(
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
-        seeded = list(_seeded(tasks, Path(folder), report, opened))
+        seeded = list(seeded_tasks(tasks, Path(folder), report, opened))
+        names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
         forks: dict[int, tuple[object, Database]] = {}
         opened.callback(_close, forks)
+        shared: dict[Verdict, list[Task]] = {}
         for start in range(0, len(seeded), AT_ONCE):
             batch = seeded[start : start + AT_ONCE]
             checks = [
-                row_verdicts(task, base, _untouched(forks, place, task, base))
+                row_verdicts(task, base, _untouched(forks, place, task, base), names)
                 for place, (task, base) in enumerate(batch)
             ]
             for (task, _), verdicts in zip(batch, await asyncio.gather(*checks), strict=True):
-                _add_row(task, verdicts, report)
+                _add_row(task, verdicts, report, shared)
+        for verdict, having in shared.items():
+            first, rows = having[0].row, tuple(task.row.id for task in having)
+            report.add(verdict.level, f"{first.place} {first.id}", verdict.text, rows, verdict.kind)
     return report
 
 
@@ -123,7 +143,7 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
                 report.add("warning", place, f"tool {tool.name}: no model is told {unknown}")
 
 
-def _seeded(
+def seeded_tasks(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
 ) -> Iterator[tuple[Task, Database]]:
     """Each task with the base of its seed, unless that does not load; a base is built once."""
@@ -167,11 +187,13 @@ def _close(forks: dict[int, tuple[object, Database]]) -> None:
         fork.close()
 
 
-def _add_row(task: Task, verdicts: list[Verdict], report: ValidationReport) -> None:
-    """A row that is in order has one line, any other a line for each finding."""
-    levels = [level for level, _ in verdicts]
-    if "error" not in levels:
-        worst: Level = "warning" if "warning" in levels else "ok"
-        verdicts = [(worst, "; ".join(text for _, text in verdicts))]
-    for level, text in verdicts:
-        report.add(level, f"{task.row.place} {task.row.id}", text)
+def _add_row(
+    task: Task, verdicts: list[Verdict], report: ValidationReport, shared: dict[Verdict, list[Task]]
+) -> None:
+    """A row that is in order has one line; the faults of others are kept in ``shared``, by their rows."""
+    faults = [verdict for verdict in verdicts if verdict.level != "ok"]
+    for verdict in faults:
+        shared.setdefault(verdict, []).append(task)
+    if not faults:
+        text = "; ".join(verdict.text for verdict in verdicts)
+        report.add("ok", f"{task.row.place} {task.row.id}", text, (task.row.id,))

@@ -15,14 +15,14 @@ _offer = json.loads((Path(__file__).parent / "descriptions.json").read_text(enco
 
 IMPLEMENTED.tool(get_item_details)
 
-R = ToolRegistry("retail", IMPLEMENTED.description, parallel_tool_calls=IMPLEMENTED.parallel_tool_calls)
+R = ToolRegistry("retail", IMPLEMENTED.description, parallel_tool_calls=_offer["parallel_tool_calls"])
 for _tool in _offer["tools"]:
     _told = _tool["function"]
     R.tools[_told["name"]] = replace(
         IMPLEMENTED.tools[_told["name"]],
         description=_told["description"],
         schema=_told["parameters"],
-        terminal=_told["name"] in _offer["terminal"],
+        terminal="always" if _told["name"] in _offer["terminal"] else False,
     )
 
 app = R.create_fastapi_app()

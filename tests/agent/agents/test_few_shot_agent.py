@@ -1,18 +1,16 @@
 """Tool calling with example conversations."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import flight_bundle
+from flight_bundle import Bundle
 from small_task import InProcessModel, play, small_task, wants
 from stub_server import StubServer
 
-from reward_kit.agent import EvaluationConfig, run_evaluation
+from reward_kit.agent import agent_eval
 from reward_kit.agent.agents.few_shot import FewShotAgent, read_displays
 from reward_kit.errors import BundleError, UsageError
 
@@ -62,11 +60,9 @@ def test_both_forms_of_a_display_are_read(tmp_path: Path) -> None:
         {"role": "tool", "tool_call_id": "c0", "content": "ok"},
         {"role": "assistant", "content": "It is cancelled."},
     ]
-    path = written(
-        tmp_path, {"messages_display": " as it is\ud83d\n", "other": 1}, "", {"messages": messages}
-    )
+    path = written(tmp_path, {"messages_display": " as is\ud83d\n", "other": 1}, "", {"messages": messages})
     assert read_displays(path) == [
-        "as it is?",
+        "as is?",
         'User: Cancel it\nAgent calls cancel with {"id": 1}\nTool result: ok\nAgent: It is cancelled.',
     ]
 
@@ -92,22 +88,10 @@ def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: Any, fault
     assert len(str(raised.value)) < 600
 
 
-def evaluation(folder: Path, **options: Any) -> EvaluationConfig:
-    bundle = flight_bundle(folder)
-    return EvaluationConfig(
-        dataset=str(bundle.dataset),
-        agent="few-shot",
-        model="openai/gpt-4o-mini",
-        no_sim_user=True,
-        output_dir=str(folder / "runs"),
-        **options,
-    )
-
-
-async def test_without_the_option_the_run_does_not_begin(tmp_path: Path, stub_llm: StubServer) -> None:
+def test_without_the_option_the_run_does_not_begin(bundle: Bundle, stub_llm: StubServer) -> None:
+    options: Any = {"agent": "few-shot", "model": "openai/gpt-4o-mini", "no_sim_user": True}
     with pytest.raises(UsageError, match="--few-shot-displays"):
-        await run_evaluation(evaluation(tmp_path))
-    (other := tmp_path / "other").mkdir()
+        agent_eval(bundle.dataset, **options)
     with pytest.raises(BundleError, match=r"displays\.jsonl:1: "):
-        await run_evaluation(evaluation(other, few_shot_displays=written(tmp_path, "{")))
+        agent_eval(bundle.dataset, few_shot_displays=written(bundle.folder, "{"), **options)
     assert stub_llm.requests == []

@@ -1,9 +1,6 @@
 """The agent that knows the ground truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_task import BOOKED, play, small_task
@@ -28,22 +25,16 @@ async def test_it_says_the_outputs_rather_than_hand_over(tmp_path: Path) -> None
 
 
 async def test_a_refused_call_does_not_stop_it(tmp_path: Path) -> None:
-    actions = [{"name": "pay_booking", "arguments": {"booking_id": "none"}}, *_shifted(BOOKED)]
+    create, pay = BOOKED
+    refused = {"name": "pay_booking", "arguments": {"booking_id": "none"}}
+    actions = [refused, create, {**pay, "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
     finished = await play(small_task(tmp_path, actions=actions), GoldAgent())
     assert [call.status for call in finished.rollout.tool_calls] == ["refused", "ok", "ok"]
     assert finished.reward == 1.0
 
 
-def _shifted(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    create, pay = actions
-    return [create, {**pay, "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
-
-
 async def test_a_reference_to_nothing_is_told(tmp_path: Path) -> None:
-    actions = [
-        {"name": "ping", "arguments": {}},
-        {"name": "pay_booking", "arguments": {"booking_id": {"$result": [0, "booking_id"]}}},
-    ]
+    actions = [{"name": "ping", "arguments": {}}, BOOKED[1]]
     rollout = (await play(small_task(tmp_path, actions=actions), GoldAgent())).rollout
     assert rollout.stop_reason == "agent_error"
     assert "booking_id" in (rollout.stop_detail or "")

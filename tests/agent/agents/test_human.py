@@ -1,7 +1,5 @@
 """A person at the terminal, as agent and as user."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -27,32 +25,22 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return give
 
 
-async def test_a_person_calls_tools_and_replies(
-    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed(
-        '/call create_booking {"flight_id": 1, "passenger": "Alice"}',
-        "/call ping",
-        "",
-        "It is reserved",
-        "Bye",
-    )
+async def test_a_person_calls_and_replies(tmp_path: Path, typed: Any, capsys: Any) -> None:
+    typed('/call create_booking {"flight_id": 1, "passenger": "Alice"}', "/call ping", "", "Booked", "Bye")
     user = ScriptedUser(["And now?"])
     task = small_task(tmp_path, system_prompt="Sell seats.")
     rollout = (await play(task, load_agent("human")(), user=user)).rollout
     assert [call.status for call in rollout.tool_calls] == ["ok", "ok"]
-    assert user.heard == ["It is reserved", "Bye"]
+    assert user.heard == ["Booked", "Bye"]
     assert rollout.stop_reason == "user_stop"
     shown = capsys.readouterr().out
     assert "user: Book me a flight" in shown
     assert "booking_id" in shown
     assert "user: And now?" in shown
-    assert "agent: It is reserved" not in shown
+    assert "agent: Booked" not in shown
 
 
-async def test_a_person_can_look_at_tools_and_policy(
-    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_person_can_look_at_tools_and_policy(tmp_path: Path, typed: Any, capsys: Any) -> None:
     typed("/tools", "/policy", "/what", "/call", "Done")
     task = small_task(tmp_path, system_prompt="Sell seats.")
     rollout = (await play(task, load_agent("human")())).rollout
@@ -63,9 +51,7 @@ async def test_a_person_can_look_at_tools_and_policy(
     assert rollout.lines[-1].text == "Done"
 
 
-async def test_a_person_plays_the_user(
-    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_person_is_the_user(tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     typed("A seat, please", "  ", "Thanks ###STOP###")
     task = small_task(tmp_path, initial_messages=[], sim_user_prompt="You are Alice.")
     rollout = (await play(task, Speaker(), user=load_user("human")())).rollout
@@ -76,9 +62,7 @@ async def test_a_person_plays_the_user(
 
 
 @pytest.mark.parametrize("who", ["agent", "user"])
-async def test_where_the_input_has_ended_no_more_rollouts_are_played(
-    tmp_path: Path, typed: Any, who: str
-) -> None:
+async def test_where_the_input_has_ended_no_more_is_played(tmp_path: Path, typed: Any, who: str) -> None:
     typed()
     agent = load_agent("human")() if who == "agent" else Speaker()
     user = load_user("human")() if who == "user" else ScriptedUser(["Well?"])

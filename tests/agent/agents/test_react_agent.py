@@ -1,6 +1,4 @@
-"""The agent whose model writes a thought and an action as text."""
-
-from __future__ import annotations
+"""The agents whose models write an action as text, with a thought before it or without."""
 
 import json
 from pathlib import Path
@@ -13,9 +11,13 @@ from reward_kit.agent import TaskView, load_agent
 from reward_kit.errors import BundleError
 
 
+def act(name: str, /, **arguments: Any) -> str:
+    return f"Action:\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}"
+
+
 def action(name: str, thought: str = "I go on.", /, **arguments: Any) -> str:
     """An answer in the form that is asked for."""
-    return f"Thought:\n{thought}\nAction:\n{json.dumps({'name': name, 'arguments': arguments})}"
+    return f"Thought:\n{thought}\n{act(name, **arguments)}"
 
 
 def reply(content: str, thought: str = "I say it.") -> str:
@@ -27,7 +29,7 @@ async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = No
     task = options.pop("task", None) or small_task(folder, system_prompt="Sell flights.")
     user = ScriptedUser(lines) if lines is not None else None
     model = InProcessModel(answers)
-    agent = load_agent("react")()
+    agent = load_agent(options.pop("agent", "react"))()
     return (await play(task, agent, user=user, models={"agent": model}, **options)).rollout
 
 
@@ -49,11 +51,8 @@ async def test_an_action_is_a_tool_call_and_its_result_comes_as_text(tmp_path: P
     called, observed, said = rollout.messages[2:5]
     assert called["content"] == "Is it there?"
     assert called["tool_calls"][0]["function"] == {"name": "ping", "arguments": "{}"}
-    assert (observed["role"], observed["tool_call_id"], observed["content"]) == (
-        "tool",
-        called["tool_calls"][0]["id"],
-        "pong",
-    )
+    assert (observed["role"], observed["content"]) == ("tool", "pong")
+    assert observed["tool_call_id"] == called["tool_calls"][0]["id"]
     assert said == {"role": "assistant", "content": "It is.", "reasoning_content": "It answers."}
     assert rollout.models["agent"].seen[1][2:] == [
         {"role": "assistant", "content": action("ping", "Is it there?")},
@@ -62,12 +61,21 @@ async def test_an_action_is_a_tool_call_and_its_result_comes_as_text(tmp_path: P
     assert (rollout.steps, rollout.turns, rollout.stop_reason) == (2, 1, "user_stop")
 
 
+async def test_an_agent_without_thoughts_writes_actions_alone(tmp_path: Path) -> None:
+    answers = [act("respond", content="Shall I?"), act("ping"), act("respond", content="It answers.")]
+    rollout = await talk(tmp_path, answers, agent="act", lines=["Yes"])
+    assert "Thought" not in rollout.models["agent"].seen[0][0]["content"]
+    assert [line.text for line in rollout.lines if line.speaker == "agent"] == ["Shall I?", "It answers."]
+    assert [call.name for call in rollout.tool_calls] == ["ping"]
+    assert rollout.messages[-2] == {"role": "assistant", "content": "It answers."}
+
+
 async def test_a_thought_never_reaches_the_user(tmp_path: Path) -> None:
     answers = [
         {"role": "assistant", "content": reply("One", "secret"), "reasoning_content": "secret too"},
         f"<think>secret</think>{reply('Two')}",
         "Three\nThought: secret",
-        "Action: " + json.dumps({"name": "respond", "arguments": {"content": "<think>secret</think>Four"}}),
+        act("respond", content="<think>secret</think>Four"),
     ]
     rollout = await talk(tmp_path, answers, lines=["a", "b", "c"])
     assert [line.text for line in rollout.lines if line.speaker == "agent"] == ["One", "Two", "Three", "Four"]
@@ -90,10 +98,7 @@ async def test_a_conversation_that_has_begun_is_told_as_text(tmp_path: Path) -> 
         {"role": "user", "content": "Book"},
         {"role": "assistant", "content": action("ping", "Two things.")},
         {"role": "user", "content": "API output: pong"},
-        {
-            "role": "assistant",
-            "content": 'Action:\n{"name": "search_flights", "arguments": {"origin": "é", "dest": "JFK"}}',
-        },
+        {"role": "assistant", "content": act("search_flights", origin="é", dest="JFK")},
         {"role": "user", "content": "API output: []"},
     ]
 

@@ -1,7 +1,5 @@
 """Recorded rollouts, played again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

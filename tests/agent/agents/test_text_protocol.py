@@ -1,7 +1,5 @@
 """Reading actions and replies from answers in plain text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -141,16 +139,7 @@ def test_what_cannot_be_used_is_told_to_the_model(text: str, fault: str) -> None
 
 PIECES = [
     *"{}[]\"':,\\\n \ud800\x00",
-    *(
-        "Thought:",
-        "Action:",
-        "Action Input:",
-        "API output:",
-        "\nUser:",
-        "\nResponse:",
-        "respond",
-        "get_order",
-    ),
+    *("Thought:", "Action:", "Action Input:", "API output:", "\nUser:", "\nResponse:", "respond", TOOLS[0]),
     *("```json\n", "```", "<think>", "</think>", "()", '"name":', '"arguments":', '"content":', "name"),
     *("respond", "get_order", "None", "true", "NaN", "1e999", "\\u12"),
     *(GET, '{"name": "respond", "arguments": {"content": "Hi"}}', "9" * 5000, "**", "#", "-"),

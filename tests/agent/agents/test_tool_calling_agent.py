@@ -1,7 +1,5 @@
 """The agent that is a plain model with tool calling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,8 @@ async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = No
 async def test_tools_run_in_the_order_they_were_asked_for(tmp_path: Path) -> None:
     first = wants(("create_booking", {"flight_id": 1, "passenger": "A"}), ("ping", {}), ids=["a", "b"])
     rollout = await talk(tmp_path, [first, "Done"])
-    assert [(call.id, call.name, call.step) for call in rollout.tool_calls] == [
-        ("a", "create_booking", 1),
-        ("b", "ping", 1),
-    ]
+    made = [(call.id, call.name, call.step) for call in rollout.tool_calls]
+    assert made == [("a", "create_booking", 1), ("b", "ping", 1)]
     assert rollout.lines[-1].text == "Done"
     assert rollout.stop_reason == "agent_done"
 
@@ -78,11 +74,9 @@ async def test_a_malformed_call_is_told_to_the_model(tmp_path: Path, call: Any, 
     assert rollout.stop_reason == "agent_done"
 
 
-@pytest.mark.parametrize(
-    "content", ["<think>secret</think>\nDone", "secret</think>Done", "Done<think>secret"]
-)
-async def test_thoughts_in_the_text_are_kept_from_the_user(tmp_path: Path, content: str) -> None:
-    answer = {"role": "assistant", "content": content, "reasoning_content": "well"}
+@pytest.mark.parametrize("said", ["<think>secret</think>\nDone", "secret</think>Done", "Done<think>secret"])
+async def test_thoughts_in_the_text_are_kept_from_the_user(tmp_path: Path, said: str) -> None:
+    answer = {"role": "assistant", "content": said, "reasoning_content": "well"}
     rollout = await talk(tmp_path, [answer], lines=[])
     assert rollout.lines[1].text == "Done"
     assert rollout.messages[1]["reasoning_content"] == "well\nsecret"

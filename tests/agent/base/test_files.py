@@ -1,7 +1,5 @@
 """Files: whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

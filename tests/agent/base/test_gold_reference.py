@@ -1,7 +1,5 @@
 """Gold actions whose arguments come from the result of an earlier action."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -27,21 +25,15 @@ def test_a_reference_becomes_the_value_it_points_to(reference: list[Any], value:
 
 
 def test_references_are_found_anywhere_inside_the_arguments() -> None:
-    arguments = {
-        "ids": [{"$result": [0, "booking_id"]}, "other"],
-        "where": {"row": {"$result": [0, "seats", 0, "row"]}},
-    }
+    row = {"$result": [0, "seats", 0, "row"]}
+    arguments: Any = {"ids": [{"$result": [0, "booking_id"]}, "other"], "where": {"row": row}}
     assert resolve_references(arguments, [BOOKED]) == {"ids": ["7F3A91C2", "other"], "where": {"row": 4}}
     assert arguments["ids"][0] == {"$result": [0, "booking_id"]}
 
 
 @pytest.mark.parametrize(
     ("reference", "result"),
-    [
-        ([0, "booking_id"], "Error: this flight is full"),
-        ([0, "seats", 7], BOOKED),
-        ([0, "x"], "3"),
-    ],
+    [([0, "booking_id"], "Error: this flight is full"), ([0, "seats", 7], BOOKED), ([0, "x"], "3")],
 )
 def test_a_reference_to_nothing_says_what_the_action_answered(reference: list[Any], result: str) -> None:
     with pytest.raises(BundleError) as caught:
@@ -75,7 +67,5 @@ def test_faulty_references_are_found_before_anything_runs(value: Any, expected: 
         ({"flag": True}, {"flag": 1}, False),
     ],
 )
-def test_gold_arguments_match_what_an_agent_gave(
-    gold: dict[str, Any], actual: dict[str, Any], same: bool
-) -> None:
+def test_gold_arguments_match_an_agents(gold: dict[str, Any], actual: dict[str, Any], same: bool) -> None:
     assert arguments_match(gold, actual) is same

@@ -1,7 +1,5 @@
 """Secrets: recognised alike for the log, the cache and every text that is shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from reward_kit.agent.base.places import fault_line
@@ -43,9 +41,7 @@ def test_a_name_that_a_server_gives_is_short_and_holds_no_key() -> None:
     assert len(label("x" * 10**6)) == LONGEST_LABEL
 
 
-def test_an_exception_that_repeats_a_secret_of_the_environment_is_redacted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_secret_of_the_environment_in_an_exception_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "canary-4711")
     monkeypatch.setenv("SHOP_TOKEN_2", "canary-4711-and-more")
     monkeypatch.setenv("SHOP_URL", "https://me:p4ssw0rd-x@shop.example/")

@@ -1,7 +1,5 @@
 """Loading a bundle: what it holds, and what a person reads where it does not hold together."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.bundles.toolset import end_goal_reward
+from reward_kit.agent.rewards import evaluate
 from reward_kit.errors import BundleError
 
 TOOLS = """\
@@ -77,17 +75,12 @@ def test_a_bundle_holds_its_tasks_with_tools_reward_and_seed(folder: Path) -> No
 def test_without_reward_py_the_end_goal_decides(folder: Path) -> None:
     write(folder, row(end_goal_sql=GOAL), reward="")
     with TaskBundle.load(folder) as bundle:
-        assert bundle.tasks[0].reward is end_goal_reward
+        assert bundle.tasks[0].reward is evaluate
 
 
 def test_seed_sql_of_a_row_goes_before_the_seed_of_the_folder(folder: Path) -> None:
-    write(
-        folder,
-        row("a"),
-        row("b", seed_sql="CREATE TABLE u (y);"),
-        row("c", seed_sql="file:other.sql"),
-        row("d", seed_sql=""),
-    )
+    given = {"b": "CREATE TABLE u (y);", "c": "file:other.sql", "d": ""}
+    write(folder, row("a"), *(row(name, seed_sql=sql) for name, sql in given.items()))
     (folder / "seed.sql").write_text("CREATE TABLE t (x);")
     (folder / "other.sql").write_text("CREATE TABLE v (z);")
     with TaskBundle.load(folder) as bundle:
@@ -108,9 +101,7 @@ def test_nothing_is_imported_while_a_row_is_faulty(folder: Path) -> None:
 
 def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
     known, unknown = {"name": "add", "arguments": {"x": 1}}, {"name": "ad", "arguments": {"x": 1}}
-    write(
-        folder, row("a", actions=[known]), row("b", actions=[unknown, unknown]), row("c", actions=[unknown])
-    )
+    write(folder, row("a", actions=[known]), row("b", actions=[unknown] * 2), row("c", actions=[unknown]))
     with TaskBundle.load(folder) as bundle:
         (warning,) = bundle.warnings
     assert warning == (
@@ -144,9 +135,7 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
         ),
     ],
 )
-def test_a_tools_module_that_does_not_work_is_told_without_a_traceback(
-    folder: Path, tools: str, expected: str
-) -> None:
+def test_tools_that_do_not_work_are_told_without_a_traceback(folder: Path, tools: str, expected: str) -> None:
     write(folder, tools=tools)
     (fault,) = faults(folder)
     assert fault.startswith("task.jsonl:1: row 'a', field 'toolset': ")
@@ -169,16 +158,9 @@ def test_a_reward_that_cannot_be_called_is_told(folder: Path, reward: str, expec
 
 
 def test_a_row_must_have_the_fields_that_its_reward_needs(folder: Path) -> None:
-    reward = (
-        "def evaluate(messages, *, db, gold_db, rollout, end_goal_sql, level, outputs, **kwargs):\n    1\n"
-    )
-    write(
-        folder,
-        row("a", level=1, end_goal_sql=GOAL),
-        row("b", level=2),
-        row("c", end_goal_sql=GOAL),
-        reward=reward,
-    )
+    needs = "messages, *, db, gold_db, rollout, end_goal_sql, level, outputs, **kwargs"
+    rows = [row("a", level=1, end_goal_sql=GOAL), row("b", level=2), row("c", end_goal_sql=GOAL)]
+    write(folder, *rows, reward=f"def evaluate({needs}):\n    1\n")
     assert faults(folder) == [
         "task.jsonl:2: row 'b', field 'end_goal_sql': is missing, but the reward needs it",
         "task.jsonl:3: row 'c', field 'level': is missing, but the reward needs it",
@@ -187,9 +169,8 @@ def test_a_row_must_have_the_fields_that_its_reward_needs(folder: Path) -> None:
 
 def test_a_relative_toolset_is_the_folders_own_whatever_its_name(tmp_path: Path) -> None:
     for name in ("my_task", "weird name-2", "json", "7th"):
-        with TaskBundle.load(
-            write(tmp_path / name, row(toolset=".tools", reward=".reward:evaluate"))
-        ) as bundle:
+        folder = write(tmp_path / name, row(toolset=".tools", reward=".reward:evaluate"))
+        with TaskBundle.load(folder) as bundle:
             assert bundle.tasks[0].reward([], db=None) == {"score": 1.0}
             assert list(bundle.tasks[0].registry.tools) == ["add"]
     assert sys.modules["json"] is json

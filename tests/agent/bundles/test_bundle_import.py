@@ -1,7 +1,5 @@
 """Importing bundles: the path, the pins, and two bundles with one name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +16,7 @@ def nothing_stays_behind() -> Iterator[None]:
     yield
     assert sys.path == path
     assert sys.meta_path == finders
-    left = {
-        name for name in set(sys.modules) - modules if name.startswith(("my_task", "examples", "neighbour"))
-    }
+    left = {name for name in set(sys.modules) - modules if name.startswith(("my_task", "neighbour"))}
     for name in left:
         del sys.modules[name]
     assert left == set()
@@ -58,9 +54,7 @@ def test_two_open_bundles_of_one_folder_name_are_refused(tmp_path: Path) -> None
     first = BundleImports(package(tmp_path / "1"))
     first.module("my_task.tools")
     second = BundleImports(package(tmp_path / "2"))
-    with pytest.raises(
-        BundleError, match=r"belongs to the bundle .*1/my_task, which is open. Close that bundle first"
-    ):
+    with pytest.raises(BundleError, match=r"belongs to the bundle .*1/my_task, which is open. Close"):
         second.module("my_task.tools")
     first.close()
     assert second.module("my_task.tools").number == 1
@@ -78,17 +72,13 @@ def test_one_folder_can_be_open_twice(tmp_path: Path) -> None:
     assert "my_task.data" not in sys.modules
 
 
-def test_a_foreign_module_of_the_same_name_is_told_and_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_module_of_its_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path / "foreign", init=True)
     monkeypatch.syspath_prepend(str(tmp_path / "foreign"))
     import my_task
 
     imports = BundleImports(package(tmp_path / "own"))
-    with pytest.raises(
-        BundleError, match=r"a module 'my_task' from .*foreign/my_task/__init__.py is imported already"
-    ):
+    with pytest.raises(BundleError, match=r"a module 'my_task' from .*foreign/my_task/__init__.py is imp"):
         imports.module("my_task.tools")
     imports.close()
     assert sys.modules["my_task"] is my_task

@@ -1,7 +1,5 @@
 """What can be named as a dataset, and packed bundles that mean harm."""
 
-from __future__ import annotations
-
 import io
 import stat
 import sys
@@ -25,12 +23,14 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def pack(folder: Path, target: Path, prefix: str) -> Path:
-    files = {prefix + path.name: path.read_bytes() for path in folder.iterdir()}
+def put(target: Path, files: dict[str, bytes]) -> Path:
+    """An archive of these files."""
     if target.suffix == ".zip":
         with zipfile.ZipFile(target, "w") as archive:
             for name, data in files.items():
-                archive.writestr(name, data)
+                member = zipfile.ZipInfo("x")
+                member.filename = name  # as it is, also where ZipInfo would have mended it
+                archive.writestr(member, data)
     else:
         with tarfile.open(target, "w:gz" if target.name.endswith("gz") else "w") as archive:
             for name, data in files.items():
@@ -50,9 +50,7 @@ def test_a_folder_without_task_jsonl_names_its_other_datasets(folder: Path) -> N
         find_bundle(folder)
 
 
-def test_an_installed_bundle_is_found_by_its_import_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_bundle_is_found_by_import_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "dev.jsonl").write_text("{}\n")
     (folder / "__init__.py").write_text("raise RuntimeError('finding a bundle must not run it')\n")
     monkeypatch.syspath_prepend(str(folder.parent))
@@ -86,7 +84,7 @@ def test_rows_from_elsewhere_use_the_task_dir_as_their_bundle(folder: Path, tmp_
 def test_a_packed_bundle_is_unpacked_under_its_name_and_removed_again(
     folder: Path, tmp_path: Path, name: str, prefix: str
 ) -> None:
-    found = find_bundle(pack(folder, tmp_path / name, prefix))
+    found = find_bundle(put(tmp_path / name, {prefix + p.name: p.read_bytes() for p in folder.iterdir()}))
     assert found.folder.name == "my_task"
     assert found.dataset.read_text() == "{}\n"
     assert (found.folder / "tools.py").is_file()
@@ -99,16 +97,7 @@ def test_a_packed_bundle_is_unpacked_under_its_name_and_removed_again(
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str, kind: str) -> None:
     target = tmp_path / f"x.{kind}"
-    if kind == "zip":
-        with zipfile.ZipFile(target, "w") as archive:
-            info = zipfile.ZipInfo("x")
-            info.filename = name
-            archive.writestr(info, "evil")
-    else:
-        with tarfile.open(target, "w") as tar:
-            member = tarfile.TarInfo(name)
-            member.size = 4
-            tar.addfile(member, io.BytesIO(b"evil"))
+    put(target, {name: b"evil"})
     with pytest.raises(BundleError, match="outside of its folder"):
         unpack(target)
 

@@ -1,35 +1,21 @@
 """An evaluation whose bundle lies elsewhere by now: how to go on is said, and goes on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, rescore
 from reward_kit.agent.rescoring.rescore import Rescoring
 from reward_kit.agent.runner.signals import run_from_code
 from reward_kit.errors import UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    rows(made)
-    monkeypatch.chdir(tmp_path)
-    return made
+ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in ("a", "b")]
 
 
 @pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
     return agent_eval(bundle.folder, agent="gold", eval_id="mine")
-
-
-def rows(bundle: Bundle, **more: Any) -> None:
-    bundle.rows(*({"id": row_id, "actions": GOLD, "n_rollouts": 2, **more} for row_id in ("a", "b")))
 
 
 def moved(bundle: Bundle, name: str) -> Bundle:
@@ -41,7 +27,7 @@ def moved(bundle: Bundle, name: str) -> Bundle:
 def renamed(bundle: Bundle) -> Bundle:
     """The bundle under another name, its rows as that name wants them."""
     after = moved(bundle, "plane_task")
-    rows(after, toolset="plane_task.tools")
+    after.rows(*({**row, "toolset": "plane_task.tools"} for row in ROWS))
     return after
 
 
@@ -54,9 +40,8 @@ def rescored(**options: Any) -> Rescoring:
 
 
 @pytest.mark.parametrize("again", [resumed, rescored])
-def test_a_moved_bundle_is_said_to_be_gone_and_which_option_names_its_place(
-    bundle: Bundle, finished: EvaluationResult, again: Callable[..., Any]
-) -> None:
+@pytest.mark.usefixtures("finished")
+def test_a_moved_bundle_is_said_to_be_gone_and_how_to_name_its_place(bundle: Bundle, again: Any) -> None:
     moved(bundle, "elsewhere/flight_task")
     with pytest.raises(UsageError) as raised:
         again()
@@ -66,21 +51,10 @@ def test_a_moved_bundle_is_said_to_be_gone_and_which_option_names_its_place(
     )
 
 
-def test_the_named_place_goes_on_with_the_rollouts_there_are(
-    bundle: Bundle, finished: EvaluationResult
-) -> None:
-    after = moved(bundle, "elsewhere/flight_task")
+@pytest.mark.parametrize("new_place", [lambda bundle: moved(bundle, "elsewhere/flight_task"), renamed])
+def test_the_named_place_goes_on_with_the_rest(bundle: Bundle, finished: Any, new_place: Any) -> None:
+    after = new_place(bundle)
     again = resumed(dataset=after.folder)
     assert (again.score, len(again.outcomes)) == (1.0, 6)
     assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
     assert len(resumed().outcomes) == 6  # the new place is remembered
-
-
-def test_a_renamed_folder_goes_on_if_its_rows_are_else_the_same(
-    bundle: Bundle, finished: EvaluationResult
-) -> None:
-    after = renamed(bundle)
-    again = resumed(dataset=after.folder)
-    assert (again.score, len(again.outcomes)) == (1.0, 6)
-    assert {one.id for one in finished.outcomes} < {one.id for one in again.outcomes}
-    assert len(resumed().outcomes) == 6

@@ -27,8 +27,10 @@ SELECT position FROM calls WHERE name = 'search_flights'
 """
 SEARCH = {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}}
 KEEPING = """
+from reward_kit.agent.rewards import all_of, rules_kept
+
 def evaluate(messages, *, rollout, **kwargs):
-    return {"score": float(not any(rollout.violations.values())), "reason": "judged by the rules"}
+    return all_of({"rules": rules_kept(rollout)})
 """
 
 
@@ -140,6 +142,9 @@ def test_a_reward_reads_the_violations_also_when_it_judges_again(bundle: Bundle)
     bundle.write("reward.py", KEEPING)
     result = agent_eval(bundle.dataset, agent="gold", user="none", eval_id="e")
     assert [row.passed for row in result.rows] == [2, 0]
+    judged = load_rollout("e b#1").result
+    assert judged is not None
+    assert judged["reason"] == "broke the rule paid_last"
     bundle.write(
         "rules.sql", "-- rule: unpaid\nSELECT 1 WHERE NOT EXISTS (SELECT 1 FROM calls WHERE name = 'x')"
     )

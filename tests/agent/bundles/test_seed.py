@@ -1,7 +1,5 @@
 """Seeds: where they come from, and when two of them are the same."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from datetime import UTC, datetime
@@ -51,15 +49,15 @@ def test_equal_contents_have_equal_keys_wherever_they_are(tmp_path: Path) -> Non
 
 def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_path: Path) -> None:
     keys = [folder_seed(tmp_path).key]
-    (tmp_path / "seed.sql").write_text("SELECT 1;")
-    keys.append(folder_seed(tmp_path).key)
-    (tmp_path / "seed.py").write_text("SEED_FILES = ['data/*.json']\ndef seed(db): pass\n")
-    keys.append(folder_seed(tmp_path).key)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "users.json").write_text("[]")
-    keys.append(folder_seed(tmp_path).key)
-    (tmp_path / "data" / "users.json").write_text("[1]")
-    keys.append(folder_seed(tmp_path).key)
+    for name, text in (
+        ("seed.sql", "SELECT 1;"),
+        ("seed.py", "SEED_FILES = ['data/*.json']\ndef seed(db): pass\n"),
+        ("data/users.json", "[]"),
+        ("data/users.json", "[1]"),
+    ):
+        (tmp_path / name).write_text(text)
+        keys.append(folder_seed(tmp_path).key)
     assert len(set(keys)) == len(keys)
     (tmp_path / "other.json").write_text("{}")
     assert folder_seed(tmp_path).key == keys[-1]
@@ -67,10 +65,7 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
 
 @pytest.mark.parametrize(
     "sql",
-    [
-        "INSERT INTO t VALUES (date('now', '+1 day'));",
-        "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);",
-    ],
+    ["INSERT INTO t VALUES (date('now', '+1 day'));", "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);"],
 )
 def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     source = SeedSource.of(sql)
@@ -118,9 +113,7 @@ def test_a_faulty_script_is_refused_before_it_runs(tmp_path: Path, source: str, 
         ("def seed(db):\n    raise SystemExit(3)\n", 2, "SystemExit"),
     ],
 )
-def test_what_a_script_raises_is_told_with_its_line(
-    tmp_path: Path, source: str, line: int, fault: str
-) -> None:
+def test_what_a_script_raises_is_told_with_line(tmp_path: Path, source: str, line: int, fault: str) -> None:
     with pytest.raises(BundleError) as caught:
         run(script(tmp_path, source))
     assert f"seed.py:{line}:" in str(caught.value)
@@ -129,11 +122,7 @@ def test_what_a_script_raises_is_told_with_its_line(
 
 @pytest.mark.parametrize(
     ("pattern", "fault"),
-    [
-        ("/etc/*", "SEED_FILES"),
-        ("../outside.txt", "outside of the bundle"),
-        ("link.txt", "outside of the bundle"),
-    ],
+    [("/etc/*", "SEED_FILES"), ("../outside.txt", "outside of the bundle"), ("link.txt", "outside of the")],
 )
 def test_input_files_outside_of_the_folder_are_not_read(tmp_path: Path, pattern: str, fault: str) -> None:
     folder = tmp_path / "my_task"

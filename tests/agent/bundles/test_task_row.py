@@ -1,7 +1,5 @@
 """What a row may say, and what a person reads where it says something else."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,12 +29,8 @@ def read(**fields: Any) -> TaskRow:
 
 def test_a_row_needs_only_id_and_toolset_and_has_the_documented_defaults() -> None:
     row = read()
-    assert row.initial_messages == []
-    assert row.n_rollouts == 1
-    assert row.max_steps == 30
-    assert row.actions is None
-    assert row.outputs == []
-    assert row.metadata == {}
+    assert (row.initial_messages, row.outputs, row.metadata, row.actions) == ([], [], {}, None)
+    assert (row.n_rollouts, row.max_steps) == (1, 30)
     assert (row.seed_sql, row.end_goal_sql, row.system_prompt, row.sim_user_prompt, row.now) == (None,) * 5
 
 
@@ -85,10 +79,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
         ({"reward": "evaluate"}, 'expected a string "module:function"'),
         ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),
         ({"n_rollouts": 2.0}, "n_rollouts: got 2.0 (a number), expected a whole number >= 1"),
-        (
-            {"end_goal_sql": "file:goal.sql"},
-            'end_goal_sql: got "file:goal.sql" (a string), expected the SQL itself of a query',
-        ),
+        ({"end_goal_sql": "file:goal.sql"}, '"file:goal.sql" (a string), expected the SQL itself of a query'),
         ({"end_goal_sql": "  "}, 'end_goal_sql: got "  " (a string)'),
         ({"outputs": "x"}, 'outputs: got "x" (a string), expected a list of strings'),
         ({"outputs": ["x", 1]}, "outputs[1]: got 1 (a whole number), expected a string"),
@@ -99,7 +90,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
         ({"actions": [{"name": ""}]}, 'actions[0].name: got "" (a string), expected the name of a tool'),
         (
             {"actions": [{"name": "f", "kwargs": {}}]},
-            'actions[0].kwargs: an action has "name" and "arguments" only; drop it or write "arguments"',
+            'actions[0].kwargs: an action has "name", "arguments" and "refused" only; drop it',
         ),
         (
             {"actions": [{"name": "f", "arguments": "{}"}]},
@@ -143,26 +134,18 @@ def test_the_frozen_clock_is_read_as_utc(text: str, moment: datetime) -> None:
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLING = {"role": "assistant", "tool_calls": [CALL]}
+OBJECT: Any = {"name": "f", "arguments": {}}
+PARTS = [{"type": "text", "text": "Hello"}, {"type": "image_url", "image_url": {"url": "…"}}]
 
 
 @pytest.mark.parametrize(
     "messages",
     [
         [{"role": "user", "content": "Hello"}],
-        [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "Hello"},
-                    {"type": "image_url", "image_url": {"url": "…"}},
-                ],
-            }
-        ],
+        [{"role": "user", "content": PARTS}],
         [{"role": "system", "content": ""}, {"role": "assistant", "content": "Hi", "name": "bot"}],
-        [
-            {"role": "assistant", "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "c1", "content": "[]"},
-        ],
+        [CALLING, {"role": "tool", "tool_call_id": "c1", "content": "[]"}],
     ],
 )
 def test_conversations_that_providers_accept_are_accepted(messages: list[dict[str, Any]]) -> None:
@@ -172,37 +155,16 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        (
-            [{"content": "x"}],
-            'initial_messages[0]: expected a message such as {"role": "user", "content": "…"} with a role of',
-        ),
+        ([{"content": "x"}], 'initial_messages[0]: expected a message such as {"role": "user", "content"'),
         ([{"role": "user"}], "initial_messages[0].content: there is none"),
         ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
-        (
-            [{"role": "tool", "content": "x"}],
-            "initial_messages[0].tool_call_id: a tool message names the call",
-        ),
-        (
-            [{"role": "tool", "content": "x", "tool_call_id": "c1"}],
-            "no tool call 'c1' is waiting for an answer",
-        ),
-        (
-            [{"role": "user", "content": "x", "tool_calls": [CALL]}],
-            "only an assistant message can have tool calls",
-        ),
-        (
-            [{"role": "assistant", "tool_calls": [CALL]}],
-            "initial_messages[0]: the tool call 'c1' has no answer",
-        ),
-        (
-            [{"role": "assistant", "tool_calls": [CALL]}, {"role": "user", "content": "x"}],
-            "initial_messages[1]: the tool call 'c1' before it has no answer",
-        ),
+        ([{"role": "tool", "content": "x"}], "initial_messages[0].tool_call_id: a tool message names the"),
+        ([{"role": "tool", "content": "x", "tool_call_id": "c1"}], "no tool call 'c1' is waiting for an"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "only an assistant message can have tool"),
+        ([{"role": "assistant", "tool_calls": [CALL]}], "initial_messages[0]: the tool call 'c1' has no"),
+        ([CALLING, {"role": "user", "content": "x"}], "initial_messages[1]: the tool call 'c1' before it"),
         ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a list of tool calls of the form"),
-        (
-            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
-            '"arguments": "text of a JSON object"',
-        ),
+        ([{**CALLING, "tool_calls": [{**CALL, "function": OBJECT}]}], '"arguments": "text of a JSON object"'),
     ],
 )
 def test_conversations_that_providers_refuse_are_refused(messages: list[Any], expected: str) -> None:

@@ -1,7 +1,5 @@
 """What holds for every row, whatever a dataset says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,16 @@ from reward_kit.agent.bundles.files import BundleFiles
 
 KNOWN = list(KNOWN_FIELDS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT
-)
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=8,
-)
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | NUMBERS | TEXT
+JSON = st.recursive(SCALARS, lambda it: st.lists(it, max_size=3) | st.dictionaries(TEXT, it, max_size=3))
 IDS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True).filter(
     lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases", ".cache"}
 )
 OWN_FIELDS = st.dictionaries(TEXT.filter(lambda name: name not in {*KNOWN, *INJECTED}), JSON, max_size=3)
+MESSAGES = st.builds(lambda text: {"role": "user", "content": text}, TEXT)
+ARGUMENTS = st.dictionaries(st.just("x"), SCALARS)
+ACTIONS = st.fixed_dictionaries({"name": TEXT.filter(bool), "arguments": ARGUMENTS})
 VALID = st.fixed_dictionaries(
     {"id": IDS, "toolset": st.just("my_task.tools")},
     optional={
@@ -38,15 +30,8 @@ VALID = st.fixed_dictionaries(
         "max_steps": st.integers(1, 10**6),
         "outputs": st.lists(TEXT, max_size=3),
         "metadata": st.dictionaries(TEXT, JSON, max_size=3),
-        "initial_messages": st.lists(
-            st.builds(lambda text: {"role": "user", "content": text}, TEXT), max_size=3
-        ),
-        "actions": st.lists(
-            st.fixed_dictionaries(
-                {"name": TEXT.filter(bool), "arguments": st.dictionaries(st.just("x"), SCALARS)}
-            ),
-            max_size=3,
-        ),
+        "initial_messages": st.lists(MESSAGES, max_size=3),
+        "actions": st.lists(ACTIONS, max_size=3),
         "system_prompt": TEXT.filter(lambda text: not text.startswith("file:")),
     },
 )
@@ -64,13 +49,8 @@ def test_a_valid_row_reaches_the_reward_as_it_was_written(
     (read,) = read_dataset(tmp_path / "task.jsonl", BundleFiles(tmp_path)).rows
     fields = read.reward_fields()
     assert written.items() <= fields.items()
-    assert set(fields) - set(written) <= {
-        "initial_messages",
-        "n_rollouts",
-        "outputs",
-        "max_steps",
-        "metadata",
-    }
+    defaults = {"initial_messages", "n_rollouts", "outputs", "max_steps", "metadata"}
+    assert set(fields) - set(written) <= defaults
 
 
 @given(data=st.dictionaries(st.sampled_from([*KNOWN, "messages", "own"]), JSON) | JSON)

@@ -10,7 +10,7 @@ from flight_bundle import Bundle, flight_bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import compare
-from reward_kit.agent.comparison.measures import Measure, mean_difference
+from reward_kit.agent.comparison.measures import Measure
 from reward_kit.agent.reports.comparison import comparison_lines
 
 Scores = Mapping[str, Sequence[Mapping[str, float]]]
@@ -53,10 +53,11 @@ def test_the_mean_of_each_row_is_compared_with_that_of_the_same_row(bundle: Bund
     scored(bundle, "two", {"a": [{"words": 50}], "b": [{"words": 5}, {"words": 7}]})
     words = metrics_between("one", "two")["words"]
     assert (words.a, words.b, words.unit) == ((30 - 4) / 2, (50 + 6) / 2, "score")
-    assert words.difference == mean_difference([50 - 30, 6 + 4])
-    assert words.difference.interval is not None
-    assert words.difference.interval.low < -1
-    assert words.difference.interval.high > 1
+    assert words.difference is not None
+    assert (words.difference.value, words.difference.rows, words.difference.differing) == (15, 2, 2)
+    assert words.difference.intervals.tasks_like_these == pytest.approx(
+        (15 - 12.706 * 5, 15 + 12.706 * 5), abs=0.01
+    )
 
 
 def test_only_rows_and_rollouts_that_have_a_metric_count_for_it(bundle: Bundle) -> None:
@@ -65,7 +66,8 @@ def test_only_rows_and_rollouts_that_have_a_metric_count_for_it(bundle: Bundle) 
     polite = metrics_between("one", "two")["polite"]
     assert (polite.a, polite.b) == (0.5, 1.0)
     assert polite.difference is not None
-    assert (polite.difference.value, polite.difference.rows, polite.difference.interval) == (0.5, 1, None)
+    assert (polite.difference.value, polite.difference.rows) == (0.5, 1)
+    assert polite.difference.intervals == (None, None)
     (line,) = [line for line in lines_between("one", "two") if line.startswith("  polite ")]
     assert line.split()[1:] == ["0.500", "1.000", "+0.500", "(1", "row)"]
 
@@ -80,7 +82,7 @@ def test_metrics_that_no_row_has_in_both_are_named(bundle: Bundle) -> None:
         "apart": (2.0, 4.0),
     }
     lines = lines_between("one", "two")
-    after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
+    after = lines.index("95 % intervals; cost, tokens, steps, turns and time are means per rollout.")
     assert lines[after + 1] == "Metrics without a row in both: old, apart, new"
     assert not any(line.startswith(("  old", "  new", "  apart")) for line in lines)
 
@@ -103,6 +105,6 @@ def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle
     assert len(shown) == 10
     assert {"metric.07", "metric.33"} < set(shown)
     assert shown == sorted(shown)
-    after = lines.index("Cost, tokens, steps, turns and time are means per rollout.")
+    after = lines.index("95 % intervals; cost, tokens, steps, turns and time are means per rollout.")
     assert lines[after + 1] == "Not shown, as less clear or the same: 30 metrics (--json has all)."
     assert len(compare("one", "two").to_json()["metrics"]) == 40

@@ -1,7 +1,5 @@
 """A small shop, as a base and as a fork, in both modes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,9 +1,8 @@
 """``await db.…``: what ``async def`` tools hold."""
 
-from __future__ import annotations
-
 import datetime as dt
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -49,11 +48,9 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         ("SELECT :x", {"x": "\ud800"}, "surrogates not allowed"),
     ],
 )
-async def test_unfitting_parameters_are_a_clear_error(
-    db: Database, sql: str, params: object, message: str
-) -> None:
+async def test_unfitting_parameters_are_an_error(db: Database, sql: str, params: Any, message: str) -> None:
     with pytest.raises(DatabaseError, match=message):
-        await db.fetch_val(sql, params)  # type: ignore[arg-type]  # wrong on purpose
+        await db.fetch_val(sql, params)
 
 
 async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Database) -> None:
@@ -80,8 +77,7 @@ async def test_execute_tells_what_a_write_did(db: Database) -> None:
     created = await db.execute("CREATE TABLE t(a)")
     read = await db.execute("SELECT id FROM customers ORDER BY id")
 
-    assert updated.rowcount == 2
-    assert updated.rows == []
+    assert (updated.rowcount, updated.rows) == (2, [])
     assert (inserted.rowcount, inserted.lastrowid) == (1, 4)
     assert sorted(returned.rows) == [("W1", 21.0), ("W2", 6.25)]
     assert created.rowcount == -1
@@ -114,40 +110,35 @@ async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
         ("SELECT * FROM nowhere", "no such table: nowhere"),
         ("INSERT INTO customers(name) VALUES ('Alice')", "UNIQUE constraint failed: customers.name"),
         ("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)", "FOREIGN KEY constraint failed"),
-        (
-            "UPDATE orders SET status = 'lost'",
-            "CHECK constraint failed: status IN ('pending', 'paid', 'cancelled')",
-        ),
+        ("UPDATE orders SET status = 'lost'", "CHECK constraint failed: status IN ('pending', 'paid', 'c"),
     ],
 )
 async def test_errors_say_what_sqlite_says(db: Database, sql: str, message: str) -> None:
     with pytest.raises(DatabaseError) as caught:
         await db.execute(sql)
 
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(message)
+    assert str(caught.value) == str(caught.value.__cause__)
     assert "Error" in type(caught.value.__cause__).__name__
 
 
-@pytest.mark.parametrize("sql", ["SELECT 1; SELECT 2", "DELETE FROM orders; -- all\nDELETE FROM customers"])
-async def test_several_statements_at_once_are_refused_before_any_of_them_runs(db: Database, sql: str) -> None:
-    with pytest.raises(DatabaseError, match="only one statement can be run at a time"):
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT 1; SELECT 2", "only one statement can be run at a time"),
+        ("DELETE FROM orders; -- all\nDELETE FROM customers", "only one statement can be run at a time"),
+        *((empty, "holds no statement") for empty in ("", "  ", "-- nothing", ";")),
+    ],
+)
+async def test_sql_has_to_be_one_statement(db: Database, sql: str, message: str) -> None:
+    with pytest.raises(DatabaseError, match=message):
         await db.execute(sql)
-
     assert await db.fetch_val("SELECT count(*) FROM orders") == 3
-
-
-@pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
-async def test_sql_without_a_statement_is_an_error(db: Database, sql: str) -> None:
-    with pytest.raises(DatabaseError, match="holds no statement"):
-        await db.fetch_val(sql)
 
 
 async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:
     values = [b"\x00\xff", "a\x00b", "🛫 ok", "", b"", -(1 << 63), (1 << 63) - 1, 1e308]
-
-    row = await db.fetch_one("SELECT ?, ?, ?, ?, ?, ?, ?, ?", values)
-
-    assert row == tuple(values)
+    assert await db.fetch_one("SELECT ?, ?, ?, ?, ?, ?, ?, ?", values) == tuple(values)
 
 
 async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:

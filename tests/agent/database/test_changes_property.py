@@ -1,7 +1,5 @@
 """Recorded changes against the comparison of whole databases, for random statements."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,9 +104,7 @@ def test_equal_changes_are_equal_databases(base: Database, kind: st.SearchStrate
 
 
 @kinds
-def test_recorded_changes_are_those_that_comparing_finds(
-    base: Database, kind: st.SearchStrategy[Any]
-) -> None:
+def test_recorded_changes_are_those_that_comparing_finds(base: Database, kind: Any) -> None:
     @relaxed
     @given(kind)
     def check(workload: Workload) -> None:
@@ -155,9 +151,7 @@ async def test_changes_of_calls_add_up(base: Database, kind: st.SearchStrategy[A
 
 @pytest.mark.parametrize("stored", [False, True])
 @kinds
-def test_a_fork_of_a_written_fork_knows_its_changes_from_the_base(
-    base: Database, kind: st.SearchStrategy[Any], stored: bool
-) -> None:
+def test_a_fork_of_a_written_fork_knows_its_changes(base: Database, kind: Any, stored: bool) -> None:
     @settings(relaxed, max_examples=30)
     @given(kind, kind)
     def check(first: Workload, second: Workload) -> None:
@@ -176,11 +170,8 @@ def test_any_number_of_rows_is_recorded(tmp_path: Path, count: int) -> None:
     seed = "CREATE TABLE t (id INTEGER PRIMARY KEY, v); CREATE TABLE other (v); INSERT INTO other VALUES (1);"
     with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as fork:
         fork.sync.execute("DELETE FROM other")
-        fork.sync.execute(
-            "INSERT INTO t WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?) "
-            "SELECT i, 0 FROM n",
-            [count],
-        )
+        numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?)"
+        fork.sync.execute(f"INSERT INTO t {numbers} SELECT i, 0 FROM n", [count])
         fork.sync.execute("UPDATE t SET v = 1 WHERE id = 1")
         changes = fork.changes()
         assert len(changes) == count + 1

@@ -1,17 +1,13 @@
 """``reward-kit db``: the databases of an evaluation at the command line."""
 
-from __future__ import annotations
-
 import json
-import sqlite3
-import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from flight_bundle import GOLD, ROW, flight_bundle
+from command import Finished, new_python
+from flight_bundle import GOLD, ROW, Bundle
+from stored_rollouts import edit, query
 
 from reward_kit.agent import evaluate
 from reward_kit.agent.database import Database
@@ -42,17 +38,9 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(db, [str(argument) for argument in arguments])
 
 
-def shell(path: Path, typed: str, *options: str) -> subprocess.CompletedProcess[str]:
+def shell(path: Path, typed: str, *options: str) -> Finished:
     """The shell in a process of its own, which is where it reads and writes."""
-    program = "from reward_kit.cli_commands.db import db; db()"
-    return subprocess.run(
-        [sys.executable, "-c", program, "open", str(path), *options],
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return new_python("-m", "reward_kit", "db", "open", path, *options, input=typed)
 
 
 def test_changes_of_a_rollout_are_lines(folder: Path) -> None:
@@ -66,10 +54,8 @@ def test_changes_of_a_rollout_are_lines(folder: Path) -> None:
 
 def test_changes_as_json(folder: Path) -> None:
     records = json.loads(run("changes", folder / "roll_1.db", "--json").stdout)
-    assert [(record["op"], record["key"]) for record in records] == [
-        ("update", {"id": "A1"}),
-        ("insert", {"id": "C3"}),
-    ]
+    made = [(record["op"], record["key"]) for record in records]
+    assert made == [("update", {"id": "A1"}), ("insert", {"id": "C3"})]
     assert json.loads(run("changes", folder / "base.db", "--json").stdout) == []
 
 
@@ -87,36 +73,30 @@ def test_changes_from_another_database(folder: Path) -> None:
 def test_an_export_is_a_complete_database(folder: Path) -> None:
     out = folder / "out.db"
     assert run("export", folder / "roll_1.db", out).exit_code == 0
-    connection = sqlite3.connect(out)
-    assert connection.execute("SELECT count(*) FROM bookings WHERE status = 'paid'").fetchall() == [(2,)]
-    connection.execute("DELETE FROM bookings")
-    connection.commit()
-    connection.close()
+    assert query(out, "SELECT count(*) AS n FROM bookings WHERE status = 'paid'") == [{"n": 2}]
+    edit(out, "DELETE FROM bookings")
     refused = run("export", folder / "roll_1.db", out)
     assert refused.exit_code == 2
     assert "--force replaces it" in refused.output
     assert run("export", folder / "roll_1.db", out, "--force").exit_code == 0
-    connection = sqlite3.connect(out)
-    assert connection.execute("SELECT count(*) FROM bookings").fetchall() == [(3,)]
-    connection.close()
+    assert query(out, "SELECT count(*) AS n FROM bookings") == [{"n": 3}]
 
 
 def test_the_shell_runs_sql_from_the_command_line(folder: Path) -> None:
     answer = shell(folder / "roll_1.db", "", "SELECT count(*) FROM bookings", ".tables")
-    assert answer.stdout.split() == ["3", "bookings"]
+    assert answer.out.split() == ["3", "bookings"]
     wrong = shell(folder / "roll_1.db", "", "SELECT nope")
-    assert wrong.returncode == 1
-    assert "no such column: nope" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
+    assert wrong.code == 1
+    assert "no such column: nope" in wrong.error
 
 
 def test_the_shell_reads_only_unless_told_otherwise_and_never_writes_the_file(folder: Path) -> None:
     contents = {path: path.read_bytes() for path in folder.iterdir()}
     typed = "DELETE FROM bookings;\nSELECT count(*) FROM bookings;\n"
     refused = shell(folder / "roll_1.db", typed)
-    assert refused.stdout.split() == ["3"]
-    assert "readonly" in refused.stderr
-    assert shell(folder / "roll_1.db", typed, "--writable").stdout.split() == ["0"]
+    assert refused.out.split() == ["3"]
+    assert "readonly" in refused.err
+    assert shell(folder / "roll_1.db", typed, "--writable").out.split() == ["0"]
     assert {path: path.read_bytes() for path in folder.iterdir()} == contents
 
 
@@ -129,15 +109,12 @@ def test_faults_are_one_line_and_exit_code_2(folder: Path) -> None:
     assert run("changes", folder / "none.db").exit_code == 2
 
 
-def test_a_rollout_is_named_by_its_row_or_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
+def test_a_rollout_is_named_by_its_row_or_its_id(bundle: Bundle, tmp_path: Path) -> None:
     bundle.rows({"actions": GOLD, "outputs": []})
     for keep in ("full", "delta"):
         evaluate(dataset=str(bundle.dataset), agent="gold", eval_id=keep, keep_db=keep)
-        with closing(sqlite3.connect(f"runs/evals/{keep}.db")) as store:
-            (rollout,) = store.execute("SELECT id FROM rollouts").fetchone()
-        for name in (f"{keep} {ROW['id']}#1", rollout):
+        rollout, *_ = query(Path(f"runs/evals/{keep}.db"), "SELECT id FROM rollouts")
+        for name in (f"{keep} {ROW['id']}#1", rollout["id"]):
             changed = run("changes", name)
             assert changed.exit_code == 0, changed.output
             assert "bookings #" in changed.output

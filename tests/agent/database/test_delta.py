@@ -1,11 +1,10 @@
 """Deltas and exports: small, complete, and never half there."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,12 +56,7 @@ def fork_of(path: Path, *statements: str, mode: str = "overlay") -> Database:
     ids=["untouched", "booked", "shrunk", "grown"],
 )
 def test_a_state_is_found_again_as_it_was(
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    statements: tuple[str, ...],
-    in_memory: bool,
-    mode: str,
+    path: Path, tmp_path: Path, monkeypatch: Any, statements: tuple[str, ...], in_memory: bool, mode: str
 ) -> None:
     if not in_memory:
         monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)

@@ -1,7 +1,5 @@
 """Random numbers and the clock of a rollout: repeatable where a seed and a time are given, real where not."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -70,10 +68,8 @@ async def test_how_fast_the_machine_is_does_not_show_in_the_numbers(tmp_path: Pa
     answers = []
     for seconds in (60.0, 0.0):
         limits = Limits(inline_seconds=seconds)
-        with (
-            Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits) as base,
-            base.fork(seed=7) as db,
-        ):
+        base = Database.seed(tmp_path / "b.db", "CREATE TABLE t(a)", mode=mode, limits=limits)
+        with base, base.fork(seed=7) as db:
             async with db.tool_call():
                 first = await db.fetch_one(sql)
                 await db.execute(f"INSERT INTO t {sql.replace(', hex(randomblob(3))', '')}")
@@ -107,22 +103,11 @@ async def test_the_clock_stands_still_at_now(base: Database) -> None:
         row = dict(await db.fetch_one(CLOCK))
 
         assert row.pop("j") == pytest.approx(2460814.8960098, abs=1e-6)
-        assert row == {
-            "d": "2025-05-19",
-            "t": "09:30:15",
-            "dt": "2025-05-19 09:30:15",
-            "cd": "2025-05-19",
-            "ct": "09:30:15",
-            "cts": "2025-05-19 09:30:15",
-            "u": 1747647015,
-            "f": "2025-05-19 09:30:15.250",
-            "bare": "2025-05-19",
-            "year": "2025",
-            "last": "2025-05-31",
-            "other": "2021-03-01",
-            "epoch": "1970-01-01 00:00:00",
-            "wrong": None,
-        }
+        date, time, both = "2025-05-19", "09:30:15", "2025-05-19 09:30:15"
+        same = {"d": date, "t": time, "dt": both, "cd": date, "ct": time, "cts": both}
+        more = {"u": 1747647015, "f": f"{both}.250", "bare": date, "year": "2025", "last": "2025-05-31"}
+        real = {"other": "2021-03-01", "epoch": "1970-01-01 00:00:00", "wrong": None}
+        assert row == {**same, **more, **real}
         await asyncio.sleep(0.01)
         assert await db.fetch_val("SELECT strftime('%f', 'now')") == "15.250"
         assert db.read_only().execute("SELECT date('now')").scalar_one() == "2025-05-19"

@@ -1,7 +1,5 @@
 """``database="file"``: each fork is a complete SQLite file with a path and an engine."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Iterator
@@ -101,21 +99,16 @@ async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database)
             await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
     async with db.tool_call():
         await db.execute("INSERT INTO customers(name) VALUES ('Emil')")
-        with pytest.raises(
-            OperationalError, match=r"locked: another .* that of `db` .*\. In one call, write"
-        ):
-            await add_with_engine(db, "Fred")
-        with pytest.raises(
-            OperationalError, match=r"locked: another .* that of `db` .*\. In one call, write"
-        ):
-            await asyncio.to_thread(add_with_sync_engine, db, "Fred")
+        for adding in (add_with_engine(db, "Fred"), asyncio.to_thread(add_with_sync_engine, db, "Fred")):
+            with pytest.raises(
+                OperationalError, match=r"locked: another .* that of `db`.*In one call, write"
+            ):
+                await adding
 
     assert names(db.path)[3:] == ["Dora", "Emil"]
 
 
-async def test_the_engine_has_the_random_numbers_the_clock_and_the_foreign_keys_of_the_fork(
-    base: Database, db: Database
-) -> None:
+async def test_the_engine_has_random_numbers_clock_and_keys_of_the_fork(base: Database, db: Database) -> None:
     question = "SELECT hex(randomblob(4)), random(), date('now'), CURRENT_TIMESTAMP"
     async with db.engine.connect() as connection:
         answer = (await connection.execute(text(question))).one()

@@ -1,18 +1,14 @@
 """A disk that has no room for the working copies of mode "file": the run ends, and no rollout pays for it."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sqlite3
-import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from command import new_python, run_command
+from flight_bundle import Bundle
+from stored_rollouts import query
 
 from reward_kit.agent.database import Database, Limits
 from reward_kit.errors import DatabaseError, StorageError
@@ -48,7 +44,7 @@ async def by_engine(db):
 
 
 """
-AGENT = """
+PLAYERS = """
 class Filler:
     async def respond(self, rollout):
         await rollout.call_tool(rollout.metadata["tool"], {})
@@ -61,40 +57,30 @@ def evaluate(messages, *, db, **kwargs):
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.write("tools.py", TOOLS)
-    made.write("reward.py", REWARD)
-    made.write("seed.sql", "CREATE TABLE notes (text);")
-    (tmp_path / "filler.py").write_text(AGENT)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("tools.py", TOOLS)
+    bundle.write("reward.py", REWARD)
+    bundle.write("seed.sql", "CREATE TABLE notes (text);")
+    return bundle
 
 
 def options(bundle: Bundle) -> list[str]:
-    agent = "--agent filler:Filler --no-sim-user --eval-id mine"
-    return ["agent-eval", *agent.split(), "-d", str(bundle.dataset)]
+    more = f"-d {bundle.dataset} --no-sim-user --eval-id mine"
+    return ["agent-eval", "--agent", bundle.player("Filler"), *more.split()]
 
 
-def run_limited(bundle: Bundle) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "reward_kit", *options(bundle)],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM)),
-    )
+def limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
 
 
 @pytest.mark.parametrize("tool", ["tells", "by_engine"])
 def test_it_ends_the_run_and_is_no_rollouts_fault(bundle: Bundle, tool: str) -> None:
     bundle.rows({"metadata": {"tool": tool}, "n_rollouts": 3})
-    full = run_limited(bundle)
-    assert full.returncode == 2, full.stderr
-    assert "the working copy of a database cannot be written: File too large. Make room there" in full.stderr
-    with closing(sqlite3.connect(bundle.folder.parent / "runs" / "evals" / "mine.db")) as store:
-        assert store.execute("SELECT count(*) FROM rollouts").fetchone() == (0,)
+    without_bytecode = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    full = new_python("-m", "reward_kit", *options(bundle), env=without_bytecode, preexec_fn=limit_files)
+    assert full.code == 2, full.err
+    assert "the working copy of a database cannot be written: File too large. Make room there" in full.err
+    assert query(Path("runs/evals/mine.db"), "SELECT * FROM rollouts") == []
     again = run_command(*options(bundle))
     assert again.code == 0, again.err
     assert "3 of 3 judged rollouts passed" in again.out

@@ -1,7 +1,5 @@
 """A random workload on a fork and on a plain SQLite file, statement by statement: there is no difference."""
 
-from __future__ import annotations
-
 import contextvars
 import random
 import shutil
@@ -169,16 +167,10 @@ def base_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # with a cache of 16 pages SQLite writes pages in the middle of transactions and takes them back on rollback
 @pytest.mark.parametrize(
-    ("seed", "cache_pages", "in_memory"),
-    [(1, None, True), (2, 16, True), (5, 16, False), (6, 64, True)],
+    ("seed", "cache_pages", "in_memory"), [(1, None, True), (2, 16, True), (5, 16, False), (6, 64, True)]
 )
 def test_a_fork_behaves_like_a_plain_file(
-    base_path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-    cache_pages: int | None,
-    in_memory: bool,
+    base_path: Path, tmp_path: Path, monkeypatch: Any, seed: int, cache_pages: int | None, in_memory: bool
 ) -> None:
     if not in_memory:
         monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)

@@ -1,15 +1,12 @@
 """A fork gets a connection for its first statement: a new one, or that of another fork."""
 
-from __future__ import annotations
-
 import gc
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
 import pytest
+from command import new_python
 
 from reward_kit.agent.database import Database, overlay_store
 from reward_kit.errors import DatabaseError
@@ -57,9 +54,7 @@ async def test_a_fork_that_takes_over_a_connection_finds_nothing_of_the_one_befo
         assert len(apsw.connections()) == before + 1
 
 
-def test_forks_in_many_threads_take_connections_from_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forks_in_many_threads_share_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay_store, "MOST_CONNECTIONS", 3)
     with Database.seed(tmp_path / "base.db", SHOP) as base:
         forks = [base.fork().sync for _ in range(12)]
@@ -101,6 +96,5 @@ with busy.sync.transaction(): busy.sync.execute("DELETE FROM stock")
 bare = Overlay(BaseImage.open(sys.argv[1])).connect(); bare.execute("BEGIN; DELETE FROM stock")
 sys.exit(3)
 """
-    line = [sys.executable, "-c", code, str(tmp_path / "base.db")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    done = new_python("-c", code, tmp_path / "base.db")
+    assert (done.code, done.out, done.err) == (3, "", "")

@@ -1,16 +1,14 @@
 """Seeds: SQL text and scripts become finished bases, and faults are told with their place."""
 
-from __future__ import annotations
-
 import resource
 import signal
-import sqlite3
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_rollouts import query
 
 from reward_kit.agent.database import Database
 from reward_kit.agent.database.base_image import BaseImage
@@ -19,16 +17,8 @@ from reward_kit.agent.database.seeding import seed_base, split_statements
 from reward_kit.errors import BundleError, StorageError, UsageError
 
 
-def rows(path: Path, sql: str) -> list[tuple]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in query(path, sql)]
 
 
 def fault(tmp_path: Path, sql: str) -> str:
@@ -37,9 +27,6 @@ def fault(tmp_path: Path, sql: str) -> str:
         seed_base(tmp_path / "base.db", sql, origin="flight_task/seed.sql")
     assert list(tmp_path.iterdir()) == []
     return str(caught.value)
-
-
-# -- splitting ---------------------------------------------------------------------------------------------
 
 
 def test_statements_keep_their_line_numbers() -> None:
@@ -55,16 +42,13 @@ def test_statements_keep_their_line_numbers() -> None:
     ]
 
 
-# -- what a base is ----------------------------------------------------------------------------------------
-
-
 def test_a_seeded_base_is_finished_and_read_only(tmp_path: Path) -> None:
     path = seed_base(
         tmp_path / "base.db",
         "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t SELECT zeroblob(9000); DELETE FROM t;"
         "INSERT INTO t VALUES (1);",
     )
-    assert names(tmp_path) == ["base.db"]
+    assert [file.name for file in tmp_path.iterdir()] == ["base.db"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o444
     assert rows(path, "PRAGMA journal_mode") == [("delete",)]
     assert rows(path, "PRAGMA freelist_count") == [(0,)]
@@ -88,17 +72,14 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len({row[0] for row in values} | {row[1] for row in values}) == 6
 
 
-# -- faults ------------------------------------------------------------------------------------------------
-
-
 def test_a_faulty_statement_is_told_with_file_line_and_text(tmp_path: Path) -> None:
     assert fault(tmp_path, "CREATE TABLE t (a);\n\nINSERT INTO t\nVALUES (1, 2);") == (
         "flight_task/seed.sql:3: table t has 1 columns but 2 values were supplied,"
         " in: INSERT INTO t VALUES (1, 2);"
     )
-    assert fault(
-        tmp_path, "CREATE TABLE t (a UNIQUE);\nINSERT INTO t VALUES (1);\n-- again\nINSERT INTO t VALUES (1);"
-    ) == ("flight_task/seed.sql:4: UNIQUE constraint failed: t.a, in: INSERT INTO t VALUES (1);")
+    insert = "INSERT INTO t VALUES (1);"
+    told = fault(tmp_path, f"CREATE TABLE t (a UNIQUE);\n{insert}\n-- again\n{insert}")
+    assert told == f"flight_task/seed.sql:4: UNIQUE constraint failed: t.a, in: {insert}"
 
 
 def test_a_transaction_that_is_never_ended_is_a_fault(tmp_path: Path) -> None:
@@ -130,9 +111,6 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-# -- scripts -----------------------------------------------------------------------------------------------
-
-
 def test_a_script_holds_a_connection_like_that_of_a_tool(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -142,17 +120,12 @@ def test_a_script_holds_a_connection_like_that_of_a_tool(tmp_path: Path) -> None
         seen.append(db.executemany("INSERT INTO t (b) VALUES (?)", [["y"], ["z"]]))
         seen.append(db.execute("SELECT count(*) FROM t").scalar_one())
         seen.append(db.execute("SELECT a, b FROM t WHERE a > ?", [1]).mappings().all())
-        seen.append(
-            (
-                db.fetch_val("SELECT b FROM t"),
-                db.fetch_one("SELECT 1 WHERE 0"),
-                db.fetch_all("SELECT a FROM t"),
-            )
-        )
+        seen.append((db.fetch_val("SELECT b FROM t"), db.fetch_one("SELECT 1 WHERE 0")))
+        seen.append(db.fetch_all("SELECT a FROM t"))
         db.commit()
 
     path = seed_base(tmp_path / "base.db", "CREATE TABLE s (a)", script=script)
-    assert seen == [1, 2, 3, [{"a": 2, "b": "y"}, {"a": 3, "b": "z"}], ("x", None, [(1,), (2,), (3,)])]
+    assert seen == [1, 2, 3, [{"a": 2, "b": "y"}, {"a": 3, "b": "z"}], ("x", None), [(1,), (2,), (3,)]]
     assert rows(path, "SELECT name FROM sqlite_master ORDER BY name") == [("s",), ("t",), ("u",)]
 
 

@@ -1,7 +1,5 @@
 """Many rollouts at once on one event loop, each with a fork of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import hashlib
@@ -34,14 +32,11 @@ def open_descriptors() -> int:
 
 async def succeeding_call(db: Database, number: int) -> None:
     async with db.tool_call() as call:
-        order = await db.fetch_one(
-            "SELECT id, total FROM orders WHERE id = :id", {"id": f"X{1 + number % 200}"}
-        )
+        wanted = {"id": f"X{1 + number % 200}"}
+        order = await db.fetch_one("SELECT id, total FROM orders WHERE id = :id", wanted)
         await asyncio.sleep(0)
-        await db.execute(
-            "UPDATE orders SET status = 'cancelled', total = :total WHERE id = :id",
-            {"id": order.id, "total": order.total + number},
-        )
+        update = "UPDATE orders SET status = 'cancelled', total = :total WHERE id = :id"
+        await db.execute(update, {"id": order.id, "total": order.total + number})
         await asyncio.sleep(0)
         await db.execute("INSERT INTO customers(name) VALUES (:name)", {"name": f"customer {number}"})
     assert len(call.changes) == 2
@@ -49,10 +44,8 @@ async def succeeding_call(db: Database, number: int) -> None:
 
 async def failing_call(db: Database, number: int) -> None:
     async with db.tool_call():
-        await db.execute(
-            "UPDATE orders SET status = 'paid' WHERE id LIKE 'X%' AND customer_id = :id",
-            {"id": 1 + number % 3},
-        )
+        update = "UPDATE orders SET status = 'paid' WHERE id LIKE 'X%' AND customer_id = :id"
+        await db.execute(update, {"id": 1 + number % 3})
         await asyncio.sleep(0)
         await db.execute("INSERT INTO customers(name) VALUES ('Alice')")
 
@@ -73,12 +66,9 @@ async def test_a_thousand_forks_work_side_by_side_without_threads_or_descriptors
             db = forks[number]
             with pytest.raises(DatabaseError, match=r"UNIQUE constraint failed: customers\.name"):
                 await failing_call(db, number)
-            outcomes = await asyncio.gather(
-                failing_call(db, number + 1),
-                succeeding_call(db, number),
-                failing_call(db, number + 2),
-                return_exceptions=True,
-            )
+            failing = failing_call(db, number + 1), failing_call(db, number + 2)
+            calls = (failing[0], succeeding_call(db, number), failing[1])
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [DatabaseError, type(None), DatabaseError]
 
         await asyncio.gather(*(rollout(number) for number in range(FORKS)))

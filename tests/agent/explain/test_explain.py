@@ -1,7 +1,5 @@
 """``--explain``: a model says of failed rollouts who was at fault; nothing is asked twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 from stub_server import Answer
 
@@ -18,7 +16,8 @@ from reward_kit.agent.models import rate_limits
 from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import StorageError
 
-AGENT = '''
+ROWS = [{"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."}]
+PLAYERS = '''
 class BooksTheWrongOne:
     """Right in rollout 0; then for somebody else."""
 
@@ -32,27 +31,18 @@ FILE = Path("runs/evals/mine.db")
 BLAMED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Bob."})
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."})
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reward_kit.agent.models.calls.LONGEST_WAIT", 0.0)
-    name = f"explained_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(AGENT)
-    made.players = f"{name}:BooksTheWrongOne"
-    return made
+
+
+def options_of(bundle: Bundle, **options: Any) -> dict[str, Any]:
+    given = {"agent": bundle.player("BooksTheWrongOne"), "no_sim_user": True, "explain": "openai/judge"}
+    return {"dataset": str(bundle.dataset), "eval_id": "mine", "retries": 0, **given, **options}
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
-    given: dict[str, Any] = {
-        "agent": bundle.players,
-        "no_sim_user": True,
-        "eval_id": "mine",
-        "explain": "openai/judge",
-        "retries": 0,
-    }
-    return agent_eval(bundle.dataset, **{**given, **options})
+    return agent_eval(**options_of(bundle, **options))
 
 
 def notes() -> list[dict[str, Any]]:
@@ -87,9 +77,7 @@ def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, st
     assert result.usage["agent"].calls == 0
 
 
-def test_a_finished_evaluation_is_explained_afterwards_and_by_another_model(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     stub_llm.script("other", [json.dumps({"author": "user", "fault": "other", "sentence": "x"})])
     run(bundle, explain=None)
@@ -124,9 +112,7 @@ def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_ll
     assert len(stub_llm.requests_for("judge")) == 2
 
 
-def test_a_provider_that_is_down_costs_no_results_and_resume_makes_up_for_it(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_provider_that_is_down_costs_no_results_and_resume_helps(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     stub_llm.fail("judge", Answer(status=500), times=2)
     result = run(bundle)
@@ -170,9 +156,7 @@ def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
     assert "--max-cost" in (result.explanations.reason or "")
 
 
-def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
-    bundle: Bundle, stub_llm: Any
-) -> None:
+def test_a_lost_judgement_is_asked_for_again_a_damaged_one_refused(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     run(bundle)
     edit(FILE, "DELETE FROM notes WHERE id = ?", notes()[1]["id"])
@@ -186,15 +170,7 @@ def test_a_lost_judgement_is_asked_for_again_and_a_damaged_one_is_an_error(
 async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, stub_llm: Any) -> None:
     slow = Answer(content=BLAMED, delay=20.0)
     stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset),
-        agent=bundle.players,
-        no_sim_user=True,
-        eval_id="cut",
-        explain="openai/judge",
-        max_concurrency=1,
-    )
-    evaluation = Evaluation(config)
+    evaluation = Evaluation(EvaluationConfig(**options_of(bundle, max_concurrency=1)))
     running = asyncio.ensure_future(evaluation.run())
     for _ in range(3000):
         if len(stub_llm.requests) == 2:
@@ -209,9 +185,7 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
 
 
-def test_requests_per_minute_hold_for_the_judge(
-    bundle: Bundle, stub_llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(rate_limits, "MINUTE", 0.8)
     arrivals: list[float] = []
 

@@ -1,7 +1,5 @@
 """Reading what a model answers, however it writes it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conversations in the formats of those who train on them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,11 +34,8 @@ def test_a_full_conversation_is_as_it_was_recorded() -> None:
 
 
 def test_openai_gets_the_keys_that_it_knows_and_arguments_as_text() -> None:
-    call = {
-        "id": "call00001",
-        "type": "function",
-        "function": {"name": "take_seat", "arguments": '{"number": 2}'},
-    }
+    function = {"name": "take_seat", "arguments": '{"number": 2}'}
+    call = {"id": "call00001", "type": "function", "function": function}
     assert conversation(WHOLE, 2, "openai") == [
         SYSTEM,
         ASKED,
@@ -51,11 +46,8 @@ def test_openai_gets_the_keys_that_it_knows_and_arguments_as_text() -> None:
 
 
 def test_chat_templates_get_arguments_as_objects_and_no_content_that_is_null() -> None:
-    call = {
-        "id": "call00001",
-        "type": "function",
-        "function": {"name": "take_seat", "arguments": {"number": 2}},
-    }
+    function = {"name": "take_seat", "arguments": {"number": 2}}
+    call = {"id": "call00001", "type": "function", "function": function}
     assert conversation(WHOLE, 2, "trl") == [
         SYSTEM,
         ASKED,
@@ -84,9 +76,7 @@ def test_nothing_is_to_be_learned_where_the_agent_said_nothing(layout: Any) -> N
     ("no object", "trl", "no object"),
     ('{"number": 2}', "full", '{"number": 2}'),
 ])  # fmt: skip
-def test_arguments_of_a_rows_own_messages_are_taken_as_they_are(
-    written: Any, layout: Any, expected: Any
-) -> None:
+def test_arguments_of_a_rows_messages_are_taken_as_they_are(written: Any, layout: Any, expected: Any) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "take_seat", "arguments": written}}
     lines = conversation([{"role": "assistant", "content": None, "tool_calls": [call]}, SAID], 1, layout)
     assert lines is not None

@@ -1,7 +1,5 @@
 """Fixtures for the tests of ``--agent fastworkflow`` against a fake worker."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

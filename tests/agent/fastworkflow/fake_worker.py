@@ -4,8 +4,6 @@ What it does is said by the user: the first word of a line is one of the methods
 Any other line is said back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -33,10 +31,9 @@ class Session:
 
     def do_say(self, text: str) -> Line:
         """Say it, after a model call with a price and one without."""
-        model_call(
-            self.opened["rollout"], "openai/gpt-4o-mini", cost=0.25, cached_tokens=30, reasoning_tokens=2
-        )
-        model_call(self.opened["rollout"], "hosted_vllm/mine", cost=None)
+        rollout = self.opened["rollout"]
+        model_call(rollout, "openai/gpt-4o-mini", cost=0.25, cached_tokens=30, reasoning_tokens=2)
+        model_call(rollout, "hosted_vllm/mine", cost=None)
         return completed(text)
 
     def do_ask(self, text: str) -> Line:
@@ -48,10 +45,9 @@ class Session:
     def do_use(self, text: str) -> Line:
         """Call tools: JSON of [name, arguments]."""
         answers = [self._call(*call) for call in json.loads(text)]
-        stopped = any(answer["stopped"] for answer in answers)
-        return (
-            {"status": "stopped"} if stopped else completed("; ".join(answer["result"] for answer in answers))
-        )
+        if any(answer["stopped"] for answer in answers):
+            return {"status": "stopped"}
+        return completed("; ".join(answer["result"] for answer in answers))
 
     def do_exhausted(self, text: str) -> Line:
         return {**completed(text), "status": "failed", "reason": "max_iters_exhausted"}
@@ -61,9 +57,8 @@ class Session:
 
     def do_fail(self, text: str) -> Line:
         kind, name, status = text.split()
-        return {
-            "error": {"kind": kind, "name": name, "status": int(status) or None, "text": "no sk-0123456789ab"}
-        }
+        fault = {"kind": kind, "name": name, "status": int(status) or None}
+        return {"error": {**fault, "text": "no sk-0123456789ab"}}
 
     def do_tell(self, name: str) -> Line:
         """What it was opened with, or a variable of its environment."""
@@ -98,10 +93,8 @@ def completed(text: str) -> Line:
 
 def model_call(rollout: str, model: str, *, cost: float | None, **more: int) -> None:
     tokens = {"input_tokens": 100, "cached_tokens": 0, "output_tokens": 10, "reasoning_tokens": 0, **more}
-    send(
-        {"event": "model_call", "rollout": rollout, "model": model, "cost": cost, **tokens}
-        | {"finish_reason": "stop", "started": 1.0, "seconds": 0.5}
-    )
+    ended = {"finish_reason": "stop", "started": 1.0, "seconds": 0.5}
+    send({"event": "model_call", "rollout": rollout, "model": model, "cost": cost, **tokens, **ended})
 
 
 LOCK = threading.Lock()

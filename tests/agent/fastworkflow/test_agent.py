@@ -1,7 +1,5 @@
 """The agent as a rollout sees it: what is said, what is called, what it costs, how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -81,9 +79,7 @@ async def test_no_answer_is_the_agents_error(opened: Any, talk: Any) -> None:
         ("agent TypeError 0", "agent_error", False),
     ],
 )
-async def test_faults_end_the_rollout_as_whose_they_are(
-    opened: Any, talk: Any, fault: str, reason: str, setup: bool
-) -> None:
+async def test_faults_are_blamed_right(opened: Any, talk: Any, fault: str, reason: str, setup: bool) -> None:
     finished = await talk(await opened(), f"fail {fault}")
     assert finished.rollout.stop_reason == reason
     assert (finished.setup_error is not None) == setup
@@ -105,9 +101,7 @@ async def test_rollouts_at_once_keep_to_themselves_in_one_process(opened: Any, t
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("none", "null"), ("insights", '"Sell only seats."')])
-async def test_the_policy_reaches_the_planner_if_that_is_asked_for(
-    opened: Any, talk: Any, policy: str, seen: str
-) -> None:
+async def test_the_policy_reaches_a_planner_if_asked(opened: Any, talk: Any, policy: str, seen: str) -> None:
     factory = await opened(fastworkflow_policy=policy)
     finished = await talk(factory, "tell policy", system_prompt="Sell only seats.")
     assert finished.rollout.lines[1].text == seen
@@ -125,21 +119,13 @@ async def test_what_was_said_before_the_first_turn_is_handed_over_too(opened: An
 
 
 async def test_model_and_arguments_go_to_the_worker_by_its_environment(opened: Any, talk: Any) -> None:
-    factory = await opened(
-        model="gpt-4o",
-        provider="openai",
-        temperature=0.0,
-        retries=1,
-        model_args={"seed": 7, "api_key": "0123456789abcdef"},
-    )
+    given = {"model": "gpt-4o", "provider": "openai", "temperature": 0.0, "retries": 1}
+    factory = await opened(**given, model_args={"seed": 7, "api_key": "0123456789abcdef"})
     told = {}
     for name in ("LLM_AGENT", "LLM_PLANNER", "LLM_PARAM_EXTRACTION", "REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"):
         told[name] = json.loads((await talk(factory, f"tell {name}")).rollout.lines[1].text)
     arguments = json.loads(told.pop("REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"))
     assert {f"LLM_{role}": model for role, model in factory.models.items()} == told
-    assert told == {
-        "LLM_AGENT": "openai/gpt-4o",
-        "LLM_PLANNER": "openai/gpt-4o",
-        "LLM_PARAM_EXTRACTION": "openai/param_extraction",
-    }
+    planning = {"LLM_AGENT": "openai/gpt-4o", "LLM_PLANNER": "openai/gpt-4o"}
+    assert told == {**planning, "LLM_PARAM_EXTRACTION": "openai/param_extraction"}
     assert arguments == {"num_retries": 1, "temperature": 0.0, "seed": 7, "api_key": "[hidden]"}

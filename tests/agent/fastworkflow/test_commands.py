@@ -1,18 +1,17 @@
 """``reward-kit fastworkflow`` and ``agent-eval --agent fastworkflow``, as they are typed."""
 
-from __future__ import annotations
-
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import start
 from fake_home import make_home
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.cli import main
@@ -60,9 +59,7 @@ def setup(tmp_path: Path) -> list[str]:
     return ["fastworkflow", "setup", "--dir", str(tmp_path / "home"), "--python", str(program)]
 
 
-def test_setup_makes_an_environment_and_prepares_the_example(
-    tmp_path: Path, setup: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_setup_makes_an_environment_and_an_example(tmp_path: Path, setup: list[str], capfd: Any) -> None:
     examples = tmp_path / "examples"
     for path, text in {**{f"seats/{path}": text for path, text in EXAMPLE.items()}, OTHER: ""}.items():
         (examples / path).parent.mkdir(parents=True, exist_ok=True)
@@ -99,9 +96,8 @@ def test_setup_makes_an_environment_and_prepares_the_example(
 
 def test_setup_says_that_pip_failed(setup: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*setup, "--", "--fail"]) == 2
-    assert "pip cannot install FastWorkflow (exit code 1). See its output above. FastWorkflow needs" in (
-        capfd.readouterr().err
-    )
+    told = "pip cannot install FastWorkflow (exit code 1). See its output above. FastWorkflow needs"
+    assert told in capfd.readouterr().err
 
 
 def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,13 +105,10 @@ def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.C
     assert "'python9.9'. FastWorkflow needs Python 3.11 to 3.13; name one" in capfd.readouterr().err
 
 
-def test_training_gets_its_keys_without_any_being_written(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_gets_keys_without_any_being_written(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     home = make_home(tmp_path / "home")
-    (home / "venv/bin/python").write_text(
-        '#!/bin/sh\necho "$@"\ncat "$5" "$6"\necho key is $LITELLM_API_KEY_SYNDATA_GEN\n'
-    )
+    script = '#!/bin/sh\necho "$@"\ncat "$5" "$6"\necho key is $LITELLM_API_KEY_SYNDATA_GEN\n'
+    (home / "venv/bin/python").write_text(script)
     monkeypatch.setenv("LLM_SYNDATA_GEN", "openai/gpt-4o-mini")
     monkeypatch.setenv("LITELLM_API_KEY_SYNDATA_GEN", "sk-0123456789abcdef")
     assert main(["fastworkflow", "train", "--dir", str(home)]) == 0
@@ -139,12 +132,11 @@ def test_check_finds_everything_in_place(home: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    """The flight bundle, whose rows say what the fake worker does; the test works in the folder above it."""
-    made = flight_bundle(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """The flight bundle, whose rows say what the fake worker does."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdef")
     monkeypatch.setenv("REWARD_KIT_FASTWORKFLOW", str(make_home(tmp_path / "home")))
-    return made
+    return bundle
 
 
 def row(line: str) -> dict[str, Any]:
@@ -171,11 +163,7 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bun
     pid_file = tmp_path / "pid"
     program = tmp_path / "home/venv/bin/python"
     program.write_text(program.read_text().replace("exec", f'echo $$ > "{pid_file}"\nexec'))
-    evaluation = subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", *EVALUATION, "-d", "flight_task"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    evaluation = start(*EVALUATION, "-d", "flight_task")
     while not list(tmp_path.glob("runs/evals/*.db")) or not pid_file.exists():
         assert evaluation.poll() is None
         time.sleep(0.02)
@@ -184,3 +172,32 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bun
     assert evaluation.returncode == 130, error
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+def test_remaking_the_environment_keeps_what_was_trained_in_it(setup: list[str], tmp_path: Path) -> None:
+    examples = tmp_path / "examples"
+    for name, text in EXAMPLE.items():
+        file = examples / "seats" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    again = [*setup, "--workflow", "seats", "--", "--examples", str(examples)]
+    assert main(again) == 0
+    packages = next((tmp_path / "home").rglob("site-packages"))
+    internal = packages / "fastworkflow" / "_workflows" / "cme"
+    trained = internal / "___command_info" / "IntentDetection" / "threshold.json"
+    for file in (internal / "_commands" / "abort.py", trained):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    shutil.copytree(internal / "_commands", tmp_path / "commands")
+    (packages / "fastworkflow-2.30.7.dist-info").rename(packages / "fastworkflow-2.29.0.dist-info")
+    shutil.rmtree(packages / "fastworkflow" / "examples")
+    assert main([*setup, "--", "--fail"]) == 2, "as without a network"
+    kept = tmp_path / "home" / "kept_training"
+    assert (kept / "cme" / "IntentDetection" / "threshold.json").exists()
+    shutil.rmtree(tmp_path / "home" / "venv")
+    shutil.copytree(tmp_path / "commands", internal / "_commands")  # a new release brings it again
+    (packages / "fastworkflow-2.30.8.dist-info").mkdir()
+    shutil.copytree(examples, packages / "fastworkflow" / "examples")
+    assert main([*setup, "--workflow", "seats"]) == 0
+    assert trained.exists()
+    assert not kept.exists()

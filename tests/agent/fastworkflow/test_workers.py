@@ -1,16 +1,13 @@
 """Workers that die, hang, freeze or do not start, and that none outlives its evaluation."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import new_python
 
 from reward_kit.agent.agents.fastworkflow.workers import Patience
 from reward_kit.errors import ModelSetupError
@@ -35,9 +32,7 @@ async def until_gone(pid: int) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_worker_that_dies_is_replaced_and_its_rollouts_are_infrastructure_errors(
-    opened: Any, talk: Any
-) -> None:
+async def test_a_worker_that_dies_is_replaced_and_its_rollouts_left_unjudged(opened: Any, talk: Any) -> None:
     factory = await opened()
     first = pid_of(factory)
     dead, other = await asyncio.gather(talk(factory, "say Hello", "die ."), talk(factory, "wait ."))
@@ -70,9 +65,7 @@ async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(open
     assert pid_of(factory) == first
 
 
-async def test_a_worker_that_does_not_start_is_told_with_its_last_words(
-    opened: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_does_not_start_is_told_with_last_words(opened: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("FAKE_BROKEN", "1")
     with pytest.raises(ModelSetupError, match=r"a worker does not start: .*No module named 'torch'"):
         await opened(fastworkflow_workers=2)
@@ -111,15 +104,9 @@ asyncio.run(main())
 
 @pytest.mark.usefixtures("home")
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARENT],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == -9, done.stderr
-    pids = [int(pid) for pid in done.stdout.split()]
+    done = new_python("-c", PARENT, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.code == -9, done.err
+    pids = [int(pid) for pid in done.out.split()]
     assert len(pids) == 2
     while any(exists(pid) for pid in pids):
         time.sleep(0.02)

@@ -1,7 +1,5 @@
 """A model on disk, as far as it is looked at before a server reads it, and programs that serve it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ It writes down how it was called, takes its time, and answers like an OpenAI-com
 misbehaves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -140,18 +138,8 @@ def serve(port: int, behaviour: Behaviour) -> None:
             return flight(request, place)
         return behaviour.answers[min(place, len(behaviour.answers) - 1)]
 
-    stub.script(served_name(), scripted(answer))
+    stub.script(served_name(), answer)
     signal.pause()
-
-
-def scripted(answer: Any) -> Any:
-    from stub_server import Answer
-
-    def choose(request: dict[str, Any], place: int) -> Any:
-        chosen = answer(request, place)
-        return Answer(**chosen) if isinstance(chosen, dict) else chosen
-
-    return choose
 
 
 def flight(request: dict[str, Any], place: int) -> Any:

@@ -1,11 +1,10 @@
 """Files that look like a model, as far as that is looked at before a server reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-TEMPLATE = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% endfor %}"
+PLAIN_TEMPLATE = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% endfor %}"
+TEMPLATE = "{{ tools | tojson }}" + PLAIN_TEMPLATE
 
 
 def model_folder(folder: Path, *, template: str | None = TEMPLATE, model_type: str = "llama") -> Path:

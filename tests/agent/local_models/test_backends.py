@@ -1,14 +1,14 @@
 """Which program serves a model, how it is called, and what is said where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
-from model_files import model_folder
+from model_files import PLAIN_TEMPLATE, TEMPLATE, model_folder
 
-from reward_kit.agent.models.local.backends import find_backend, tool_call_parser
+from reward_kit.agent.models.local.backends import BACKENDS, check_tools, find_backend, tool_call_parser
 from reward_kit.agent.models.local.recognise import LocalFile
 from reward_kit.errors import ModelSetupError
 
@@ -43,9 +43,7 @@ def test_the_first_installed_program_for_its_kind_serves_a_model(
     assert command(path) == [*expected.format(path).split(), *ADDRESS]
 
 
-def test_further_arguments_come_last(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_further_arguments_come_last(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--max-model-len 8192 --dtype 'bfloat16'")
     assert command(folder)[-4:] == ["--max-model-len", "8192", "--dtype", "bfloat16"]
@@ -82,22 +80,17 @@ def fault_of(path: Path) -> str:
     return str(caught.value)
 
 
-def test_nothing_installed_says_what_to_install_for_that_kind(
-    folder: Path, gguf: Path, installed: Install
-) -> None:
+def test_nothing_installed_says_what_to_install(folder: Path, gguf: Path, installed: Install) -> None:
     assert fault_of(folder) == (
-        "model tiny-chat: nothing that serves a folder of Hugging Face is installed. "
-        "Install vllm (pip install vllm), "
-        'or transformers (pip install "transformers[serving]" torch accelerate).'
+        "model tiny-chat: nothing that serves a folder of Hugging Face is installed. Install vllm (pip "
+        'install vllm), or transformers (pip install "transformers[serving]" torch accelerate).'
     )
     said = fault_of(gguf)
     assert "nothing that serves a .gguf file is installed" in said
     assert 'llama.cpp, for instance: brew install llama.cpp), or llama-cpp-python (pip install "' in said
 
 
-def test_one_program_can_be_asked_for(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_program_can_be_asked_for(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     installed("transformers")
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "transformers")
@@ -106,11 +99,40 @@ def test_one_program_can_be_asked_for(
     assert "serves no such model. For a folder there are vllm, transformers." in fault_of(folder)
 
 
-def test_a_model_that_cannot_converse_is_refused(
-    tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_chat_is_refused(tmp_path: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     folder = model_folder(tmp_path / "base", template=None)
     assert "there is no chat template in the folder" in fault_of(folder)
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--chat-template chatml.jinja")
     assert command(folder)[-2:] == ["--chat-template", "chatml.jinja"]
+
+
+GGUF = b"GGUF" + b"\0" * 20 + b"tokenizer.chat_template" + (8).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "template", "refused"),
+    [
+        ("transformers", "folder", PLAIN_TEMPLATE, True),
+        ("vllm", "folder", PLAIN_TEMPLATE, True),
+        ("transformers", "folder", TEMPLATE, False),
+        ("llama-server", "gguf", PLAIN_TEMPLATE, False),  # it writes the tools into the prompt itself
+        ("llama-cpp-python", "gguf", PLAIN_TEMPLATE, True),
+        ("llama-cpp-python", "gguf", TEMPLATE, False),
+        ("llama-cpp-python", "gguf", None, False),
+    ],
+)
+def test_a_model_that_is_never_shown_the_tools_is_refused_for_tool_calling(
+    tmp_path: Path, program: str, kind: str, template: str | None, refused: bool
+) -> None:
+    if kind == "folder":
+        path = model_folder(tmp_path / "model", template=template)
+    else:
+        path = tmp_path / "model.gguf"
+        written = GGUF + len(template).to_bytes(8, "little") + template.encode() if template else b"GGUF"
+        path.write_bytes(written + b"tools")
+    backend = next(one for one in BACKENDS if one.name == program)
+    with (
+        pytest.raises(ModelSetupError, match=r"Use an agent .*: --agent react") if refused else nullcontext()
+    ):
+        check_tools(LocalFile.find(str(path)), backend)

@@ -1,7 +1,5 @@
 """The life of a model's server: it starts, is waited for, is shared, and ends, whatever it does itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -39,9 +37,7 @@ def kept_logs(tmp_path: Path) -> list[Path]:
     return list(tmp_path.glob("reward-kit-model-*"))
 
 
-async def test_a_model_answers_and_its_server_is_gone_afterwards(
-    folder: Path, installed: Install, tmp_path: Path
-) -> None:
+async def test_a_model_answers_and_its_server_ends(folder: Path, installed: Install, tmp_path: Path) -> None:
     record = installed("vllm", delay=0.5, child=True)
     answer = await ask(folder)
     assert answer.message["content"] == "Hello."
@@ -65,22 +61,18 @@ async def test_a_server_that_ends_at_once_is_quoted(folder: Path, installed: Ins
     said = str(caught.value)
     (log,) = kept_logs(tmp_path)
     assert "model tiny-chat (vllm): its server has exited (exit code 1). The last lines of" in said
-    assert said.endswith(
-        f"{log}/server.log:\n  100%\n  ValueError: no kernel image is available for [hidden]"
-    )
+    last_words = "100%\n  ValueError: no kernel image is available for [hidden]"
+    assert said.endswith(f"{log}/server.log:\n  {last_words}")
     assert all_gone(record)
 
 
-async def test_a_server_that_never_gets_ready_is_ended(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_is_never_ready_ends(folder: Path, installed: Install, monkeypatch: Any) -> None:
     record = installed("vllm", never=True, child=True)
     monkeypatch.setenv("REWARD_KIT_LOCAL_MODEL_TIMEOUT", "1.5")
     with pytest.raises(ModelSetupError) as caught:
         await ask(folder)
-    assert "its server is not ready after 1.5 s (more time: REWARD_KIT_LOCAL_MODEL_TIMEOUT" in str(
-        caught.value
-    )
+    said = "its server is not ready after 1.5 s (more time: REWARD_KIT_LOCAL_MODEL_TIMEOUT"
+    assert said in str(caught.value)
     assert len(starts(record)) == 1
     assert all_gone(record)
 
@@ -91,9 +83,7 @@ async def test_a_server_that_ignores_being_asked_to_end_is_killed(folder: Path, 
     assert all_gone(record)
 
 
-async def test_a_server_that_cannot_answer_is_found_out_before_the_rollouts(
-    folder: Path, installed: Install
-) -> None:
+async def test_a_server_that_cannot_answer_is_found_out_at_once(folder: Path, installed: Install) -> None:
     record = installed("vllm", answers=[{"status": 500, "error": "template wants another role"}])
     with pytest.raises(ModelSetupError) as caught:
         await ask(folder)
@@ -120,17 +110,13 @@ async def test_vllm_without_a_parser_for_tool_calls_is_explained(folder: Path, i
     assert all_gone(record)
 
 
-async def test_a_key_of_a_provider_does_not_reach_the_server(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer
-) -> None:
+async def test_no_other_server_is_asked(folder: Path, installed: Install, stub_llm: StubServer) -> None:
     installed("vllm")
     await ask(folder)
     assert not stub_llm.requests, "the environment's server is another one"
 
 
-async def test_a_tool_call_that_comes_as_text_is_pointed_out_once(
-    folder: Path, installed: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_tool_call_as_text_is_pointed_out_once(folder: Path, installed: Install, capsys: Any) -> None:
     installed("vllm", answers=['<tool_call>\n{"name": "ping"}\n</tool_call>'])
     tools = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
     model = model_at(folder)
@@ -147,9 +133,7 @@ async def test_a_tool_call_that_comes_as_text_is_pointed_out_once(
     assert said.count("warning: an answer of tiny-chat contains <tool_call> as text") == 1
 
 
-async def test_a_temperature_that_changes_nothing_is_pointed_out(
-    folder: Path, installed: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_vain_temperature_is_pointed_out(folder: Path, installed: Install, capsys: Any) -> None:
     installed("transformers")
     with shown_on(sys.stderr):
         await ask(folder, temperature=0.7)
@@ -159,9 +143,7 @@ async def test_a_temperature_that_changes_nothing_is_pointed_out(
         assert "warning" not in capsys.readouterr().err
 
 
-async def test_a_proxy_is_not_asked(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_proxy_is_not_asked(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -171,20 +153,16 @@ async def test_a_proxy_is_not_asked(
     assert os.environ["NO_PROXY"] == "intranet,127.0.0.1"
 
 
-def test_other_weights_server_or_settings_are_another_identity(
-    folder: Path, installed: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_weights_or_settings_differ(folder: Path, installed: Install, monkeypatch: Any) -> None:
     installed("vllm")
     installed("transformers")
     first = model_at(folder).identity()
     assert model_at(folder).identity() == first
     assert model_at(folder, temperature=0.5).identity() != first
     assert model_at(folder, model_args={"top_p": 0.9}).identity() != first
-    with monkeypatch.context() as other:
-        other.setenv("REWARD_KIT_LOCAL_MODEL_ARGS", "--seed 3")
-        assert model_at(folder).identity() != first
-    with monkeypatch.context() as other:
-        other.setenv("REWARD_KIT_LOCAL_MODEL_SERVER", "transformers")
-        assert model_at(folder).identity() != first
+    for name, value in (("ARGS", "--seed 3"), ("SERVER", "transformers")):
+        with monkeypatch.context() as other:
+            other.setenv(f"REWARD_KIT_LOCAL_MODEL_{name}", value)
+            assert model_at(folder).identity() != first
     (folder / "model.safetensors").write_bytes(b"other weights")
     assert model_at(folder).identity() != first

@@ -1,7 +1,5 @@
 """Asking a model again: what counts as a retry, and what does not."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

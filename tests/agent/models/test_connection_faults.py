@@ -1,7 +1,5 @@
 """The error says why there is no connection; one that waiting does not help ends the run at once."""
 
-from __future__ import annotations
-
 import http.server
 import socket
 import ssl
@@ -71,9 +69,8 @@ async def test_a_certificate_that_nobody_vouches_for_ends_the_run(client: str, t
     with serving(self_signed(tmp_path)) as port:
         fault = await fault_of(client, f"https://127.0.0.1:{port}/v1")
     assert isinstance(fault, ModelSetupError)
-    assert "certificate cannot be verified: self-signed certificate" in fault.fault.replace(
-        "self s", "self-s"
-    )
+    told = fault.fault.replace("self s", "self-s")
+    assert "certificate cannot be verified: self-signed certificate" in told
     assert "SSL_CERT_FILE" in str(fault)
 
 

@@ -1,7 +1,5 @@
 """Waits and limits in headers, in all the ways in which providers say them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -60,30 +58,25 @@ def test_resets_at_points_in_time() -> None:
         assert 37 <= seconds <= 41
 
 
+OPENAI = [
+    *(("remaining-requests", "3"), ("reset-requests", "20s")),
+    *(("remaining-tokens", "1500"), ("reset-tokens", "1m")),
+]
+ANTHROPIC = [
+    *(("requests-remaining", "0"), ("requests-reset", "2001-01-01T00:00:00Z")),
+    *(("output-tokens-remaining", "8000"), ("output-tokens-reset", "2001-01-01T00:00:00Z")),
+]
+QUOTAS = [Quota(3, 20.0), Quota(1500, 60.0, "all")], [Quota(0, 0.0), Quota(8000, 0.0, "output")]
+
+
 @pytest.mark.parametrize(
     ("headers", "found"),
     [
         ({}, []),
         ({"x-ratelimit-remaining-requests": "3"}, []),  # until when?
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "24h"}, []),
-        (
-            {
-                "x-ratelimit-remaining-requests": "3",
-                "x-ratelimit-reset-requests": "20s",
-                "x-ratelimit-remaining-tokens": "1500",
-                "x-ratelimit-reset-tokens": "1m",
-            },
-            [Quota(3, 20.0), Quota(1500, 60.0, "all")],
-        ),
-        (
-            {
-                "anthropic-ratelimit-requests-remaining": "0",
-                "anthropic-ratelimit-requests-reset": "2001-01-01T00:00:00Z",
-                "anthropic-ratelimit-output-tokens-remaining": "8000",
-                "anthropic-ratelimit-output-tokens-reset": "2001-01-01T00:00:00Z",
-            },
-            [Quota(0, 0.0), Quota(8000, 0.0, "output")],
-        ),
+        ({f"x-ratelimit-{name}": value for name, value in OPENAI}, QUOTAS[0]),
+        ({f"anthropic-ratelimit-{name}": value for name, value in ANTHROPIC}, QUOTAS[1]),
     ],
 )
 def test_what_is_left_is_read_where_it_is_whole(headers: dict[str, str], found: list[Quota]) -> None:
@@ -91,8 +84,7 @@ def test_what_is_left_is_read_where_it_is_whole(headers: dict[str, str], found: 
 
 
 def test_litellm_puts_a_word_before_them() -> None:
-    answer = SimpleNamespace(
-        _hidden_params={"additional_headers": {"llm_provider-X-RateLimit-Remaining-Requests": "3"}}
-    )
+    headers = {"llm_provider-X-RateLimit-Remaining-Requests": "3"}
+    answer = SimpleNamespace(_hidden_params={"additional_headers": headers})
     assert response_headers(answer) == {"x-ratelimit-remaining-requests": "3"}
     assert response_headers(object()) == {}

@@ -4,12 +4,8 @@ Counts and order are asserted, with room for slow machines; times only from belo
 the time is asserted in ``test_limiter``, in virtual time.
 """
 
-from __future__ import annotations
-
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from command import run_command, start
+from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -30,6 +26,7 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
 ROLLOUTS = 20
+ROWS = [{"id": "a", "n_rollouts": ROLLOUTS}]
 CALLS = 2
 """Of a rollout: one answer of the agent, one of the user."""
 KEY = "sk-canary-0123456789abcdef"
@@ -40,13 +37,10 @@ Verdict = Callable[[float], Answer | None]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": ROLLOUTS})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(outage, "FIRST_INTERVAL", 0.2)
-    return made
+    return bundle
 
 
 @dataclass
@@ -127,9 +121,7 @@ def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, 
     ],
     ids=["seconds", "milliseconds"],
 )
-def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
-    bundle: Bundle, stub_llm: StubServer, client: str, wait: Callable[[float], dict[str, str]]
-) -> None:
+def test_a_rate_limit_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, wait: Any) -> None:
     server = Server(stub_llm, sliding_window(12, 0.3, wait))
     check_all_judged(run(bundle, client=client), server)
     assert len(server.refused) <= 2 * ROLLOUTS * CALLS
@@ -138,9 +130,7 @@ def test_a_rate_limit_costs_no_rollout_whatever_the_refusals_say(
 @pytest.mark.parametrize(
     ("client", "fault"), [("litellm", Answer(drop=True)), ("direct", Answer(status=500, error="boom"))]
 )
-def test_an_outage_midway_costs_no_rollout(
-    bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer
-) -> None:
+def test_an_outage_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer) -> None:
     begun: list[float] = []
     notes = Notes()
 
@@ -160,9 +150,7 @@ def test_an_outage_midway_costs_no_rollout(
     assert f"{place} answers again after" in notes.texts[-1]
 
 
-def test_a_server_that_stays_away_ends_the_run_which_can_be_resumed(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_a_server_that_stays_away_ends_the_run_until_resumed(bundle: Bundle, stub_llm: StubServer) -> None:
     down = True
     server = Server(stub_llm, lambda now: Answer(drop=True) if down and len(server.arrivals) > 16 else None)
     with pytest.raises(ProviderDownError, match="no good answer since"):
@@ -221,19 +209,11 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(bundle: Bundle, st
     assert len([at for at in server.arrivals if at >= said[0] + 0.8]) >= 20
 
 
-def test_killed_while_it_waits_for_a_limit_it_is_completed_with_nothing_counted_twice(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_killed_while_it_waits_it_counts_nothing_twice(bundle: Bundle, stub_llm: StubServer) -> None:
     server = Server(stub_llm, sliding_window(10, 0.5, lambda left: {"Retry-After": f"{left:.3f}"}))
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "reward_kit", "agent-eval", "-d", bundle.dataset, "--eval-id", "mine"),
-            *("--model", MODELS["model"], "--sim-model", MODELS["sim_model"]),
-            *("--workers", "2", "--max-concurrency", "6"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    models = ("--model", MODELS["model"], "--sim-model", MODELS["sim_model"])
+    options = ("--eval-id", "mine", "--workers", "2", "--max-concurrency", "6")
+    process = start("agent-eval", "-d", bundle.dataset, *models, *options)
     deadline = time.monotonic() + DEADLINE
     while server.passed < 12 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,7 +1,5 @@
 """What errors of providers mean, in the words that these use."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -58,10 +56,8 @@ def google(quota: str, delay: str | None, said: str = "") -> str:
     return json.dumps([{"error": {"code": 429, "message": message, "details": details}}])
 
 
-MINUTE, DAY = (
-    "GenerateRequestsPerMinutePerProjectPerModel-FreeTier",
-    "GenerateRequestsPerDayPerProjectPerModel",
-)
+MINUTE = "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"
+DAY = "GenerateRequestsPerDayPerProjectPerModel"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.players.names import is_own, name_of
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 HERE = __name__
+ROWS = [{"actions": GOLD, "n_rollouts": 2}]
 
 
 class Counting:
@@ -60,20 +61,9 @@ class Leaving:
         return "###STOP###" if rollout.turns else "Hello"
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    return made
-
-
 def said(result: EvaluationResult) -> list[str]:
     """The last word of each rollout."""
-    records = [load_rollout(result.folder / outcome.file) for outcome in result.outcomes]
-    return sorted(record.messages[-1]["content"] for record in records)
+    return sorted(record.messages[-1]["content"] for record in result.records())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def said(result: EvaluationResult) -> list[str]:
 def test_it_plays_and_is_named(bundle: Bundle, agent: Any, lines: list[str], name: str) -> None:
     result = agent_eval(bundle.dataset, agent=agent, user="none")
     assert (result.status, said(result)) == ("complete", lines)
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    record = result.record(result.outcomes[0])
     assert result.configuration["agent"] == record.agent == f"{HERE}:{name}"
     assert is_own(record.agent)
 
@@ -101,7 +91,7 @@ def test_it_plays_and_is_named(bundle: Bundle, agent: Any, lines: list[str], nam
 def test_a_user_is_given_in_the_same_way(bundle: Bundle) -> None:
     result = agent_eval(bundle.dataset, agent=Counting, user=Leaving)
     assert [outcome.stop_reason for outcome in result.outcomes] == ["user_stop"] * 2
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    record = result.record(result.outcomes[0])
     assert record.user == result.configuration["user"] == f"{HERE}:Leaving"
 
 
@@ -150,22 +140,16 @@ def test_one_is_made_for_each_rollout_and_closed_after_it(bundle: Bundle, role: 
     assert all(one.events.count("close") == 1 for one in Costly.made)
 
 
-class Empty:
-    """Cannot play."""
+class Empty: ...
 
 
 class Blunt:
-    """Answers without being awaited."""
-
     def respond(self, rollout: Any) -> str:
         return "Hi"
 
 
 class Needy:
-    """Cannot be made without more."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
+    def __init__(self, model: str) -> None: ...
 
     async def respond(self, rollout: Any) -> str:
         return "Hi"
@@ -197,10 +181,7 @@ NO_RESPOND = "which has no `async def respond(self, rollout)`"
         (7, "=7: 7 is int, not a class or function that makes the {}"),
         (Empty, f"=Empty: Empty() gave Empty, {NO_RESPOND}"),
         (Blunt(), f"=Blunt(): Blunt() is Blunt, {NO_RESPOND}"),
-        (
-            nothing_taken,
-            "=nothing_taken: nothing_taken is `async def`, but not a function of one argument, the rollout",
-        ),
+        (nothing_taken, "=nothing_taken: nothing_taken is `async def`, but not a function of one argument"),
         (lambda: nothing_taken(), f"=lambda: lambda() gave coroutine, {NO_RESPOND}"),
         (Needy, "=Needy: Needy() raised TypeError: Needy.__init__() missing 1 required positional argument"),
         (broken, "=broken: broken() raised test_own_players.py:"),
@@ -210,9 +191,7 @@ NO_RESPOND = "which has no `async def respond(self, rollout)`"
 )
 @pytest.mark.parametrize("role", ["agent", "user"])
 @pytest.mark.filterwarnings("error")
-def test_what_cannot_play_is_refused_before_anything_runs(
-    bundle: Bundle, role: str, given: Any, told: str
-) -> None:
+def test_what_cannot_play_is_refused_at_first(bundle: Bundle, role: str, given: Any, told: str) -> None:
     others = {"agent": Counting, "user": "none"}
     with pytest.raises(RewardKitError) as caught:
         agent_eval(bundle.dataset, **{**others, role: given})
@@ -223,15 +202,9 @@ def test_what_cannot_play_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize("option", [{"workers": 2}, {"ray": "default"}])
 @pytest.mark.parametrize("players", [{"agent": Counting, "user": "none"}, {"agent": "gold", "user": Leaving}])
-def test_it_does_not_go_to_other_processes(
-    bundle: Bundle, option: dict[str, Any], players: dict[str, Any]
-) -> None:
+def test_it_goes_to_no_other_process(bundle: Bundle, option: dict[str, Any], players: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"models, agents or users given from Python.*module:factory"):
         agent_eval(bundle.dataset, **players, **option)
-
-
-def begun(bundle: Bundle, **players: Any) -> None:
-    agent_eval(bundle.dataset, **{"user": "none", **players}, n_rollouts=1, eval_id="begun")
 
 
 @pytest.mark.parametrize("role", ["agent", "user"])
@@ -242,7 +215,7 @@ def test_what_no_import_finds_is_to_be_given_again(bundle: Bundle, role: str, ki
 
     given: dict[str, Any] = {"local": Local, "object": Counting("object"), "method": Counting("bound").make}
     players = {"agent": Counting, role: given[kind]}
-    begun(bundle, **players)
+    agent_eval(bundle.dataset, **{"user": "none", **players}, n_rollouts=1, eval_id="begun")
     with pytest.raises(BundleError) as caught:
         agent_eval(resume="begun", n_rollouts=2)
     _, _, attribute = name_of(given[kind]).partition(":")

@@ -1,17 +1,16 @@
 """An agent of one's own, found by its import path."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 
-from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent import agent_eval
 from reward_kit.errors import BundleError
 
+ROWS = [{"n_rollouts": 1}]
 NAMES = ("own_agent_of_a_test", "own_words_of_a_test")
 AGENT = f"""
 from {NAMES[1]} import WORD
@@ -23,20 +22,16 @@ class Agent:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle]:
-    made = flight_bundle(tmp_path)
-    made.rows({"n_rollouts": 1})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle]:
     monkeypatch.syspath_prepend(tmp_path)  # as for a script that lies there
-    yield made
+    yield bundle
     for name in NAMES:
         sys.modules.pop(name, None)
 
 
 def said(bundle: Bundle) -> str:
     result = agent_eval(bundle.dataset, agent=f"{NAMES[0]}:Agent", user="none")
-    record = load_rollout(result.folder / result.outcomes[0].file)
-    return str(record.messages[-1]["content"])
+    return str(result.record(result.outcomes[0]).messages[-1]["content"])
 
 
 def test_an_agent_that_was_edited_is_imported_anew(bundle: Bundle, tmp_path: Path) -> None:

@@ -1,21 +1,19 @@
 """Recorded evaluations, played again after a change: what came out differently, and that nothing else did."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from command import run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, TOOLS, Bundle
 from stub_server import Answer, StubServer, call, calls
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.history import INTERRUPTED
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.comparison.replay import first_difference
 
+ROWS = [{"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}]
 MODELS: dict[str, Any] = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 MORE_TOOLS = """
 import asyncio
@@ -31,7 +29,7 @@ async def slow_booking(name, seconds, db):
 async def transfer():
     return "Transferred"
 """
-REPLAYED_AGENT = """
+PLAYERS = """
 import asyncio
 
 class SideBySide:
@@ -46,18 +44,14 @@ class SideBySide:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.write("tools.py", f"{(made.folder / 'tools.py').read_text()}\n{MORE_TOOLS}")
-    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("tools.py", f"{TOOLS}\n{MORE_TOOLS}")
+    return bundle
 
 
 def record(bundle: Bundle, **options: Any) -> EvaluationResult:
-    return agent_eval(
-        bundle.dataset, **{"n_rollouts": 2, "eval_id": "recorded", "max_concurrency": 1, **options}
-    )
+    given = {"n_rollouts": 2, "eval_id": "recorded", "max_concurrency": 1, **options}
+    return agent_eval(bundle.dataset, **given)
 
 
 def replay(bundle: Bundle, recorded: EvaluationResult, **options: Any) -> EvaluationResult:
@@ -66,7 +60,7 @@ def replay(bundle: Bundle, recorded: EvaluationResult, **options: Any) -> Evalua
 
 
 def histories(result: EvaluationResult) -> list[Any]:
-    return [load_rollout(result.folder / outcome.file).messages for outcome in result.outcomes]
+    return [record.messages for record in result.records()]
 
 
 def changed(bundle: Bundle, name: str, old: str, new: str) -> None:
@@ -83,9 +77,8 @@ def test_what_has_not_changed_comes_out_the_same_whatever_the_seed(bundle: Bundl
     assert histories(again) == histories(recorded)  # the booking's random ids included
     stored = json.loads(again.results_path.read_text())["compared_with"]
     assert (stored["compared"], stored["different"], stored["source"]) == (4, 0, str(recorded.log_path))
-    assert list(again.compared_with.lines()) == [
-        f"all 4 rollouts came out as recorded in {recorded.log_path}"
-    ]
+    (line,) = again.compared_with.lines()
+    assert line == f"all 4 rollouts came out as recorded in {recorded.log_path}"
 
 
 def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -> None:
@@ -98,12 +91,9 @@ def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -
     first = stored["differences"][0]
     assert (first["row_id"], first["index"]) == ("a", 0)
     assert (first["reward_before"], first["reward"]) == (1.0, 1.0)
-    assert (first["call"]["call"], first["call"]["name"], first["call"]["what"]) == (
-        1,
-        "pay_booking",
-        "observation",
-    )
-    assert (first["call"]["before"], first["call"]["now"]) == ('{"ok": true}', '{"ok": false}')
+    call = first["call"]
+    assert (call["call"], call["name"], call["what"]) == (1, "pay_booking", "observation")
+    assert (call["before"], call["now"]) == ('{"ok": true}', '{"ok": false}')
 
 
 def test_a_tool_that_writes_other_rows_and_says_the_same_is_found(bundle: Bundle) -> None:
@@ -138,8 +128,7 @@ FOR_A: Any = ("create_booking", {"flight_id": 1, "passenger": "A"})
 FOR_B: Any = ("create_booking", {"flight_id": 1, "passenger": "B"})
 SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "several calls at once": (
-        [calls(FOR_A, ("search_flights", "{torn"),
-               FOR_B, content="Let me see"), "Shall I?", "Done"],
+        [calls(FOR_A, ("search_flights", "{torn"), FOR_B, content="Let me see"), "Shall I?", "Done"],
         {}, "user_stop",
     ),
     "thoughts": (
@@ -147,15 +136,10 @@ SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
          Answer(content="<think>So</think>Done", message={"reasoning_content": "More"})],
         {}, "user_stop",
     ),
-    "a terminal tool among others": (
-        [calls(FOR_A, ("transfer", {}),
-               FOR_B)],
-        {}, "terminal_tool",
-    ),
+    "a terminal tool among others": ([calls(FOR_A, ("transfer", {}), FOR_B)], {}, "terminal_tool"),
     "out of steps": ([call("create_booking", flight_id=1, passenger="A")], {"max_steps": 3}, "max_steps"),
     "out of time": (
-        [calls(FOR_A, ("slow_booking", {"name": "x", "seconds": 60}),
-               ("transfer", {}))],
+        [calls(FOR_A, ("slow_booking", {"name": "x", "seconds": 60}), ("transfer", {}))],
         {"timeout": 1.5}, "timeout",
     ),
     "empty answers": (["Hello", Answer(content="")], {}, "agent_error"),
@@ -169,9 +153,7 @@ SCRIPTS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_model_s_conversation_is_replayed_word_for_word(
-    bundle: Bundle, stub_llm: StubServer, name: str
-) -> None:
+def test_a_conversation_is_replayed_word_for_word(bundle: Bundle, stub_llm: StubServer, name: str) -> None:
     script, options, ended_by = SCRIPTS[name]
     options = dict(options)
     conversation(stub_llm, script, options.pop("lines", TALK))
@@ -185,28 +167,21 @@ def test_a_model_s_conversation_is_replayed_word_for_word(
     assert again.compared_with.compared == 2
     assert histories(again) == histories(recorded)
     assert [outcome.stop_reason for outcome in again.outcomes] == [ended_by] * 2
-    assert [outcome.stop_detail for outcome in again.outcomes] == [
-        outcome.stop_detail for outcome in recorded.outcomes
-    ]
+    assert [one.stop_detail for one in again.outcomes] == [one.stop_detail for one in recorded.outcomes]
 
 
-def test_calls_that_ran_side_by_side_are_replayed_in_the_order_of_their_effects(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    (tmp_path / "side_by_side.py").write_text(REPLAYED_AGENT)
-    recorded = record(bundle, agent="side_by_side:SideBySide", no_sim_user=True)
-    record_ = load_rollout(recorded.folder / recorded.outcomes[0].file)
-    assert [made.arguments.get("name") for made in record_.tool_calls] == [None, "early", "late"]  # type: ignore[union-attr]
-    assert record_.tool_calls[0].name == "no such tool!"
+def test_calls_side_by_side_are_replayed_in_the_order_of_their_effects(bundle: Bundle) -> None:
+    recorded = record(bundle, agent=bundle.player("SideBySide"), no_sim_user=True)
+    made = recorded.record(recorded.outcomes[0]).tool_calls
+    assert [call.arguments.get("name") for call in made] == [None, "early", "late"]  # type: ignore[union-attr]
+    assert made[0].name == "no such tool!"
     again = replay(bundle, recorded)
     assert again.compared_with is not None
     assert [difference.line() for difference in again.compared_with.differences] == []
     assert histories(again) == histories(recorded)
 
 
-def test_a_repeated_attempt_is_replayed_with_the_seed_that_it_had(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_a_repeated_attempt_is_replayed_with_the_seed_it_had(bundle: Bundle, stub_llm: StubServer) -> None:
     script = [call("create_booking", flight_id=1, passenger="A"), "Done"]
     conversation(stub_llm, script, TALK)
     stub_llm.fail("gpt-4o-mini", Answer(drop=True), times=2)

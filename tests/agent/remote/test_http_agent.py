@@ -1,7 +1,5 @@
 """Agents behind HTTP: what they are told, what their answers mean, and what becomes of bad ones."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from http_stub_agent import Door, StubAgent, serving
-from small_task import BOOKED, seeded, small_task
+from small_task import BOOKED, ScriptedUser, seeded, small_task
 
 from reward_kit.agent import load_agent
 from reward_kit.agent.rollout.budgets import RolloutLimits
@@ -24,16 +22,6 @@ async def book(turn: dict[str, Any], door: Door) -> dict[str, Any]:
     reserved = await door.call("create_booking", {"flight_id": 1, "passenger": "Alice"})
     await door.call("pay_booking", {"booking_id": json.loads(reserved["result"])["booking_id"]})
     return {"reply": "Your seat is booked."}
-
-
-class Lines:
-    """A user who says these lines, then stops."""
-
-    def __init__(self, *lines: str) -> None:
-        self.lines = [*lines, "###STOP###"]
-
-    async def respond(self, rollout: Any) -> str:
-        return self.lines.pop(0)
 
 
 @asynccontextmanager
@@ -53,9 +41,8 @@ async def play(
     limits = RolloutLimits(timeout=timeout)
     async with serving(script) as stub, opened(stub.url) as agents:
         task = small_task(folder, **fields)
-        finished = await run_rollout(
-            task, 3, base=seeded(folder), agent=agents(), user=user, limits=limits, seed=11
-        )
+        options = {"base": seeded(folder), "user": user, "limits": limits, "seed": 11}
+        finished = await run_rollout(task, 3, agent=agents(), **options)
     return finished, stub
 
 
@@ -94,7 +81,7 @@ class TestATurn:
             shown.append(await door.look())
             return {"reply": "Hello"}
 
-        _, stub = await play(tmp_path, look, user=Lines(), **secrets)
+        _, stub = await play(tmp_path, look, user=ScriptedUser([]), **secrets)
         sent = json.dumps([stub.turns, stub.closed, shown])
         assert "Book me a flight" in sent
         assert [name for name in ("gold", "output", "goal", "prompt", "field") if f"S-{name}" in sent] == []
@@ -103,7 +90,7 @@ class TestATurn:
         async def echo(turn: dict[str, Any], door: Door) -> dict[str, Any]:
             return {"reply": f"{turn['message']}?"}
 
-        _, stub = await play(tmp_path, echo, user=Lines("And a window seat"))
+        _, stub = await play(tmp_path, echo, user=ScriptedUser(["And a window seat"]))
         first, second = stub.turns
         assert (first["rollout"]["turn"], second["rollout"]["turn"]) == (1, 2)
         assert first["door"] == second["door"]
@@ -126,7 +113,7 @@ class TestATurn:
         async def bye(turn: dict[str, Any], door: Door) -> dict[str, Any]:
             return {"reply": "Goodbye", "done": True}
 
-        finished, stub = await play(tmp_path, bye, user=Lines("never said"))
+        finished, stub = await play(tmp_path, bye, user=ScriptedUser(["never said"]))
         assert finished.rollout.stop_reason == "agent_done"
         assert finished.rollout.messages[-1]["content"] == "Goodbye"
         assert len(stub.turns) == 1
@@ -154,10 +141,7 @@ class TestUnusableAnswers:
             ('{"reply": null}', "no reply"),
             ('{"reply": "  "}', "empty reply"),
             ('{"reply": "a", "done": "yes"}', "has done: input should be a valid boolean"),
-            (
-                '{"reply": "a", "usage": [{"input_tokens": -1}]}',
-                "usage.0.input_tokens: input should be greater than",
-            ),
+            ('{"reply": "a", "usage": [{"input_tokens": -1}]}', "usage.0.input_tokens: input should be"),
         ],
     )
     async def test_are_the_agents_error_and_say_what_is_wrong(self, tmp_path, body, told):
@@ -165,9 +149,8 @@ class TestUnusableAnswers:
             return web.Response(text=body)
 
         finished, _ = await play(tmp_path, script)
-        assert finished.rollout.stop_reason == "agent_error"
+        assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
         assert told in finished.rollout.stop_detail
-        assert finished.reward == 0.0
 
     async def test_a_token_that_the_agent_repeats_is_not_shown(self, tmp_path, monkeypatch):
         monkeypatch.setenv("REWARD_KIT_AGENT_TOKEN", "agent-secret")
@@ -190,9 +173,8 @@ class TestNoAnswer:
             return web.Response(status=status, text="overloaded")
 
         finished, _ = await play(tmp_path, script)
-        assert finished.rollout.stop_reason == "infrastructure_error"
+        assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
         assert f"HTTP {status}: overloaded" in finished.rollout.stop_detail
-        assert finished.reward is None
 
     async def test_an_agent_that_hangs_runs_out_of_time(self, tmp_path):
         gone = asyncio.Event()
@@ -242,6 +224,6 @@ class TestBeforeTheRun:
         async def script(turn: dict[str, Any], door: Door) -> Any:
             return {"reply": "Hello"} if turn["rollout"]["turn"] == 1 else web.Response(status=404)
 
-        finished, _ = await play(tmp_path, script, user=Lines("Go on"))
+        finished, _ = await play(tmp_path, script, user=ScriptedUser(["Go on"]))
         assert finished.setup_error is None
         assert finished.rollout.stop_reason == "agent_error"

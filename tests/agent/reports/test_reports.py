@@ -105,7 +105,7 @@ def test_the_report_shows_rows_scores_costs_failures_and_files() -> None:
         "first 2/4 0.50 8.0 10.0 s $0.0123 + unpriced wrong_tool 2",
         "[reward, steps, time, cost: means of a row's rollouts]",
         "second 3/3 1.00",
-        "1 0.750 [0.500, 1.000] 0.750 [0.500, 1.000]",
+        "1 0.750 [0.241, 0.982] 0.750 [0.241, 0.982]",
         "score: the mean of Pass^1 to Pass^4",
         "k=4: 1 row with fewer judged rollouts left out",
         "failures wrong_tool 2",

@@ -1,11 +1,9 @@
 """Budgets of the whole run: what has begun is finished, the rest waits for a larger one."""
 
-from __future__ import annotations
-
-from pathlib import Path
+from typing import Any
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from stub_server import StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -14,30 +12,24 @@ from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.rollout import Rollout
 from reward_kit.agent.runner.progress import NoProgress
 
+ROWS = [{"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6}]
 TOKENS = 110
 """Of each answer of the stub."""
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6})
-    monkeypatch.chdir(tmp_path)
+def bundle(bundle: Bundle, stub_llm: StubServer) -> Bundle:
     stub_llm.script("gpt-4o-mini", ["How can I help?"])
     stub_llm.script("gpt-3.5-turbo", ["No, thanks. ###STOP###"])
-    return made
+    return bundle
 
 
 def run(bundle: Bundle, **options: object) -> EvaluationResult:
-    return agent_eval(
-        bundle.dataset,
-        **{"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo", "eval_id": "mine", **options},
-    )
+    models = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
+    return agent_eval(bundle.dataset, **{**models, "eval_id": "mine", **options})
 
 
-def test_tokens_of_agent_and_user_end_the_run_and_a_larger_budget_continues_it(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_used_up_tokens_end_the_run_and_a_larger_budget_continues_it(bundle: Bundle, stub_llm: Any) -> None:
     first = run(bundle, max_concurrency=1, max_tokens=5 * TOKENS)
     assert (first.status, first.planned, len(first.outcomes)) == ("budget", 12, 3)
     assert "660 of 550 tokens are used (--max-tokens)" in (first.reason or "")
@@ -98,9 +90,7 @@ def test_a_budget_says_what_of_it_is_gone() -> None:
     assert (budget.exhausted, budget.state) == (True, "40 of 40 tokens are used")
 
 
-def test_a_rollout_that_has_used_its_own_tokens_ends_and_is_judged(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_a_rollout_that_has_used_its_own_tokens_is_judged(bundle: Bundle, stub_llm: StubServer) -> None:
     stub_llm.script("gpt-3.5-turbo", ["And then?"])
     result = run(bundle, n_rollouts=1, max_rollout_tokens=3 * TOKENS, workers=1)
     assert result.status == "complete"
@@ -110,9 +100,7 @@ def test_a_rollout_that_has_used_its_own_tokens_ends_and_is_judged(
         assert outcome.failure == "other"
 
 
-def test_a_rollout_that_has_spent_its_own_money_ends_also_with_answers_from_the_cache(
-    bundle: Bundle, stub_llm: StubServer
-) -> None:
+def test_money_of_a_rollouts_own_is_spent_also_by_cached_answers(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("gpt-3.5-turbo", ["And then?"])
     ends = []
     for name in ("first", "second"):

@@ -1,7 +1,5 @@
 """A rollout's time stands still while it waits for what is not its doing."""
 
-from __future__ import annotations
-
 import asyncio
 
 from virtual_provider import now

@@ -1,23 +1,15 @@
 """An episode driven by hand: what an adapter for a trainer or another harness needs."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import ScriptedUser
 
 from reward_kit.agent import RolloutStopped, TaskBundle, judge_sync
 from reward_kit.errors import AgentError, RewardError, UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "alice", "actions": GOLD})
-    return made
+ROWS = [{"id": "alice", "actions": GOLD}]
 
 
 async def play_gold(episode: Any) -> Any:

@@ -1,7 +1,5 @@
 """Whatever models and agents do, the messages stay valid for the strictest provider."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -65,38 +63,20 @@ class CheckingModel(InProcessModel):
 
 names = st.sampled_from(["ping", "transfer", "search_flights", "no such tool", "", None, "a.b/c", "x" * 90])
 arguments = st.one_of(
-    st.sampled_from(
-        ["", "{", "null", "[1]", '"x"', "NaN", '{"a": NaN}', '{"a": 1e999}', "{}", " ", '{"a": "\\ud800"}']
-    ),
+    st.sampled_from(["", "{", "null", "[1]", '"x"', "NaN", '{"a": 1e999}', "{}", " ", '{"a": "\\ud800"}']),
     st.text(max_size=8),
     st.dictionaries(st.text(max_size=5), st.integers(), max_size=2).map(json.dumps),
     st.just(json.dumps({"origin": "SFO", "dest": "JFK"})),
 )
 ids = st.one_of(st.none(), st.sampled_from(["", "call_0", "call_1", "call00001"]), st.text(max_size=4))
-tool_calls = st.lists(
-    st.builds(
-        lambda call_id, name, text: {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": name, "arguments": text},
-        },
-        ids,
-        names,
-        arguments,
-    ),
-    min_size=1,
-    max_size=3,
-)
+function = st.fixed_dictionaries({"name": names, "arguments": arguments})
+tool_call = st.fixed_dictionaries({"id": ids, "type": st.just("function"), "function": function})
+tool_calls = st.lists(tool_call, min_size=1, max_size=3)
 texts = st.one_of(st.none(), st.just(""), st.just("  "), st.text(max_size=6), st.just("\ud800 half"))
 answers = st.one_of(
     st.builds(lambda text: {"role": "assistant", "content": text}, texts),
     st.builds(
-        lambda text, calls: {
-            "role": "assistant",
-            "content": text,
-            "tool_calls": calls,
-            "reasoning_content": "hm",
-        },
+        lambda text, it: {"role": "assistant", "content": text, "tool_calls": it, "reasoning_content": "hm"},
         texts,
         tool_calls,
     ),
@@ -115,16 +95,9 @@ def test_any_answers_of_a_model_leave_a_valid_history(
 ) -> None:
     task = small_task(tmp_path, system_prompt="Be kind", max_steps=steps)
     model = CheckingModel(script)
-    finished = asyncio.run(
-        play(
-            task,
-            ToolCallingAgent(),
-            user=ScriptedUser(["Go on", "And now"]),
-            base=base,
-            models={"agent": model},
-            parallel_tool_calls=parallel,
-        )
-    )
+    options: Any = {"models": {"agent": model}, "parallel_tool_calls": parallel}
+    user = ScriptedUser(["Go on", "And now"])
+    finished = asyncio.run(play(task, ToolCallingAgent(), user=user, base=base, **options))
     rollout = finished.rollout
     check_valid(rollout.messages, whole=True)
     assert rollout.stop_reason in {"user_stop", "terminal_tool", "max_steps", "agent_error"}
@@ -154,17 +127,14 @@ class OwnLoop:
                 call = {"id": "same", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
                 recorded = rollout.record({"role": "assistant", "content": "", "tool_calls": [call] * number})
                 for announced in recorded["tool_calls"][1:]:
-                    await asyncio.gather(
-                        rollout.call_tool("ping", {}, call_id=announced["id"]),
-                        rollout.call_tool("transfers", {}),
-                    )
+                    known = rollout.call_tool("ping", {}, call_id=announced["id"])
+                    await asyncio.gather(known, rollout.call_tool("transfers", {}))
             check_valid(rollout.messages, whole=False)
         return "done"
 
 
-plans = st.lists(
-    st.tuples(st.sampled_from(["one by one", "side by side", "announced"]), st.integers(1, 3)), max_size=4
-)
+WAYS = ["one by one", "side by side", "announced"]
+plans = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(1, 3)), max_size=4)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -184,19 +154,14 @@ def test_a_conversation_that_a_row_begins_with_stays_as_it_is() -> None:
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [
-                {"id": "call00001", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
-            ],
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "ping", "arguments": "{}"}}],
         },
-        {"role": "tool", "tool_call_id": "call00001", "content": "pong"},
+        {"role": "tool", "tool_call_id": "c1", "content": "pong"},
         {"role": "assistant", "content": "Pong, I hear"},
         {"role": "user", "content": "Fine"},
     ]
     history = History(given)
     assert history.messages == given
-    assert [(line.speaker, line.text) for line in history.lines] == [
-        ("user", "Hello"),
-        ("agent", "Pong, I hear"),
-        ("user", "Fine"),
-    ]
-    assert history.call("ping", {}, "call00001") != "call00001"
+    said = [("user", "Hello"), ("agent", "Pong, I hear"), ("user", "Fine")]
+    assert [(line.speaker, line.text) for line in history.lines] == said
+    assert history.call("ping", {}, "c1") != "c1"

@@ -1,14 +1,12 @@
 """Calling a reward and checking its result."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import BOOKED, GOAL, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
@@ -94,10 +92,8 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
             await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
             return "Done"
 
-    played = [
-        await play(small_task(tmp_path, reward=reward, actions=BOOKED), Searching(), seed=1)
-        for reward in (evaluate, sound)
-    ]
+    tasks = [small_task(tmp_path, reward=reward, actions=BOOKED) for reward in (evaluate, sound)]
+    played = [await play(task, Searching(), seed=1) for task in tasks]
     assert recorded(played[0]) == recorded(played[1])
     assert played[0].error is None
 
@@ -138,18 +134,13 @@ NAN = float("nan")
         ({"score": "high", "reason": ""}, "'score' is 'high' (str)"),
         (RewardOutput(score=NAN, reason="", metrics={}), "the score nan (float), not a finite number"),
         (RewardOutput(score=1.0, metrics={"kept": 0.5, "ratio": NAN}), "the metric 'ratio' of nan"),
-        (
-            {"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": NAN}]},
-            "the base_reward of step 2 of nan",
-        ),
+        ({"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": NAN}]}, "base_reward of step 2"),
         ({"score": 1.0, "is_score_valid": False, "reason": "no\nanswer"}, "score is not valid: no answer"),
         (EvaluateResult(score=1.0, error="it is down", reason="?"), "score is not valid: it is down"),
     ],
     ids=repr,
 )
-async def test_nonsense_is_reported_with_the_place_and_what_came_back(
-    tmp_path: Path, returned: Any, fault: str
-) -> None:
+async def test_nonsense_is_reported_with_place_and_value(tmp_path: Path, returned: Any, fault: str) -> None:
     def evaluate(messages: Any, **kwargs: Any) -> Any:
         return returned
 
@@ -160,9 +151,7 @@ async def test_nonsense_is_reported_with_the_place_and_what_came_back(
     assert "\n" not in finished.error
 
 
-async def test_a_query_without_a_row_is_reported_with_its_line_and_what_to_ask_instead(
-    tmp_path: Path,
-) -> None:
+async def test_a_query_without_a_row_is_reported_with_its_line_and_remedy(tmp_path: Path) -> None:
     def evaluate(messages: Any, *, db: Any, **kwargs: Any) -> dict[str, Any]:
         return {"score": db.execute("SELECT 1 WHERE 0").scalar_one()}
 
@@ -184,14 +173,10 @@ async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
     assert "took longer than 0.2 s" in finished.error
 
 
-def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
+def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(bundle: Bundle) -> None:
     bundle.write("reward.py", JUDGED)
     bundle.rows({"actions": GOLD, "n_rollouts": 4})
-    result = agent_eval(str(bundle.dataset), agent="gold", max_cost=1.0, max_concurrency=1, eval_id="one")
+    result = agent_eval(bundle.dataset, agent="gold", max_cost=1.0, max_concurrency=1, eval_id="one")
     assert (result.status, len(result.outcomes)) == ("budget", 2)
     assert result.usage["judge"] == Usage(calls=2, input_tokens=200, cost=1.0)
     assert result.usage["agent"].calls == 0

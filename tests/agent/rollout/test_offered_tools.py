@@ -1,15 +1,10 @@
 """The tools that an agent chose to show its model."""
 
-from __future__ import annotations
+from flight_bundle import Bundle
 
-from pathlib import Path
+from reward_kit.agent import agent_eval
 
-import pytest
-from flight_bundle import Bundle, flight_bundle
-
-from reward_kit.agent import RolloutRecord, agent_eval, load_rollout
-
-AGENTS = """
+PLAYERS = """
 async def looking(rollout):
     return ", ".join(tool["function"]["name"] for tool in rollout.tools)
 
@@ -32,21 +27,7 @@ async def hiding(rollout):
 ALL = ["search_flights", "create_booking", "pay_booking"]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    Path("choosing_agents.py").write_text(AGENTS)
-    return flight_bundle(tmp_path)
-
-
-def played(bundle: Bundle, agent: str) -> RolloutRecord:
-    result = agent_eval(bundle.dataset, agent=f"choosing_agents:{agent}", user="none", n_rollouts=1)
-    return load_rollout(result.folder / result.outcomes[0].file)
-
-
-@pytest.mark.parametrize(
-    ("agent", "names"),
-    [("looking", None), ("narrowing", ALL[1:]), ("describing", ALL), ("hiding", [])],
-)
-def test_the_trajectory_names_them(bundle: Bundle, agent: str, names: list[str] | None) -> None:
-    assert played(bundle, agent).offered_tools == names
+def test_the_trajectory_names_them(bundle: Bundle) -> None:
+    for agent, names in {"looking": None, "narrowing": ALL[1:], "describing": ALL, "hiding": []}.items():
+        result = agent_eval(bundle.dataset, agent=bundle.player(agent), user="none", n_rollouts=1)
+        assert result.record(result.outcomes[0]).offered_tools == names, agent

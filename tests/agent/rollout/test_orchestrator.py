@@ -1,14 +1,12 @@
 """One rollout from start to reward, and what becomes of faults on the way."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_task import BOOKED, play, small_task
-from stub_server import Answer, StubServer, call
+from stub_server import StubServer, call
 
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
@@ -33,12 +31,10 @@ class Speaker:
         return self.line
 
 
-async def over_http(
-    folder: Path, *, retries: int = 3, timeout: float = 20.0, **options: Any
-) -> FinishedRollout:
+async def over_http(folder: Path, *, retries: int = 3, **options: Any) -> FinishedRollout:
     """Play with agent and user on the stub server."""
     models = {
-        role: LiteLLMModel(f"openai/{name}", retries=retries, backoff=0.0, timeout=timeout)
+        role: LiteLLMModel(f"openai/{name}", retries=retries, backoff=0.0, timeout=20.0)
         for role, name in (("agent", AGENT), ("user", USER))
     }
     task = small_task(folder, sim_user_prompt="You are Alice.", system_prompt="Sell flights.")
@@ -65,11 +61,7 @@ async def test_a_booking_is_made_and_paid_over_several_turns(tmp_path: Path, stu
     finished = await over_http(tmp_path)
     rollout = finished.rollout
     assert (finished.reward, finished.error, rollout.stop_reason) == (1.0, None, "user_stop")
-    assert [tool_call.name for tool_call in rollout.tool_calls] == [
-        "search_flights",
-        "create_booking",
-        "pay_booking",
-    ]
+    assert [call_.name for call_ in rollout.tool_calls] == ["search_flights", "create_booking", "pay_booking"]
     assert (rollout.steps, rollout.turns) == (5, 2)
     assert rollout.usage["agent"].calls == 5
     assert rollout.usage["user"].calls == 2
@@ -82,16 +74,14 @@ async def test_a_booking_is_made_and_paid_over_several_turns(tmp_path: Path, stu
     assert finished.database.changes().to_json()[0]["table"] == "bookings"
 
 
-@pytest.mark.parametrize(
-    "answer", [Answer(status=500), Answer(body=b"not json"), Answer(drop=True), Answer(status=429)]
-)
+@pytest.mark.parametrize("fault", [{"status": 500}, {"body": b"not json"}, {"drop": True}, {"status": 429}])
 @pytest.mark.parametrize("name", [AGENT, USER])
 async def test_a_server_that_stays_broken_is_nobodys_fault(
-    tmp_path: Path, stub_llm: StubServer, answer: Answer, name: str
+    tmp_path: Path, stub_llm: StubServer, fault: Any, name: str
 ) -> None:
     stub_llm.script(AGENT, ["Hello"])
     stub_llm.script(USER, ["Go on"])
-    stub_llm.script(name, [answer])
+    stub_llm.script(name, [fault])
     finished = await over_http(tmp_path, retries=1)
     assert finished.rollout.stop_reason == "infrastructure_error"
     assert finished.setup_error is None

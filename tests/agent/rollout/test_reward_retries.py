@@ -1,7 +1,5 @@
 """A reward whose own calls fail: what a busy or absent server causes is tried again, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -52,16 +50,11 @@ def with_openai(url: str) -> None:
 
 async def with_aiohttp(url: str) -> None:
     limit = aiohttp.ClientTimeout(total=0.5)
-    async with (
-        aiohttp.ClientSession(timeout=limit) as session,
-        session.post(f"{url}/chat/completions", json=REQUEST) as answer,
-    ):
-        answer.raise_for_status()
+    async with aiohttp.ClientSession(timeout=limit, raise_for_status=True) as session:
+        await session.post(f"{url}/chat/completions", json=REQUEST)
 
 
-async def judged(
-    folder: Path, call: Callable[[], Any], *, retries: int, timeout: float | None = None
-) -> tuple[Any, int]:
+async def judged(folder: Path, call: Any, *, retries: int, timeout: float | None = None) -> tuple[Any, int]:
     """The rollout whose reward makes ``call``, and how often it was made."""
     calls = []
 
@@ -96,12 +89,7 @@ def asking(client: Callable[[str], Any], url: str) -> Callable[[], Any]:
 @pytest.mark.parametrize("client", [with_httpx, with_openai, with_aiohttp])
 @pytest.mark.parametrize(
     ("answer", "tried"),
-    [
-        (Answer(status=429), 3),
-        (Answer("late", delay=1.0), 3),
-        (Answer(drop=True), 3),
-        (Answer(status=400), 1),
-    ],
+    [(Answer(status=429), 3), (Answer("late", delay=1), 3), (Answer(drop=True), 3), (Answer(status=400), 1)],
 )
 async def test_what_may_pass_is_tried_again(
     client: Any, answer: Answer, tried: int, tmp_path: Path, stub_llm: StubServer, pauses: list[float]
@@ -135,8 +123,6 @@ async def too_slow() -> Any:
 
 
 @pytest.mark.parametrize("call", [lambda: {}["a bug"], lambda: Path("/nowhere").read_text(), dict, too_slow])
-async def test_a_fault_of_the_reward_itself_is_reported_at_once(
-    call: Any, tmp_path: Path, pauses: list[float]
-) -> None:
+async def test_a_fault_of_its_own_is_reported_at_once(call: Any, tmp_path: Path, pauses: list[float]) -> None:
     finished, calls = await judged(tmp_path, call, retries=3, timeout=0.1)
     assert (finished.reward, calls, pauses) == (None, 1, [])

@@ -1,7 +1,5 @@
 """Recording, counting and ending of a rollout."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -44,10 +42,8 @@ async def test_the_agent_answers_and_the_user_ends_it(tmp_path: Path) -> None:
 
 async def test_calls_are_recorded_with_the_rows_they_changed(tmp_path: Path) -> None:
     async def book(rollout: Any) -> str:
-        assert (
-            await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "LAX"})
-            == '[{"id": 2, "seats": 1}]'
-        )
+        found = await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "LAX"})
+        assert found == '[{"id": 2, "seats": 1}]'
         await rollout.call_tool("create_booking", '{"flight_id": 2, "passenger": "Bob"}')
         return "Booked"
 
@@ -57,11 +53,8 @@ async def test_calls_are_recorded_with_the_rows_they_changed(tmp_path: Path) -> 
     assert booking.arguments == {"flight_id": 2, "passenger": "Bob"}
     assert [(change["table"], change["op"]) for change in booking.changes] == [("bookings", "insert")]
     assert (booking.step, booking.index) == (2, 1)
-    assert [message["role"] for message in rollout.messages] == [
-        "user",
-        *["assistant", "tool"] * 2,
-        "assistant",
-    ]
+    roles = [message["role"] for message in rollout.messages]
+    assert roles == ["user", *["assistant", "tool"] * 2, "assistant"]
     assert rollout.messages[1]["tool_calls"][0]["id"] == rollout.messages[2]["tool_call_id"] == search.id
 
 
@@ -82,9 +75,8 @@ async def test_an_unknown_tool_and_faulty_arguments_are_reported_to_the_agent(tm
 
 async def test_a_terminal_tool_ends_it_at_once(tmp_path: Path) -> None:
     model = InProcessModel([wants(("ping", {}), ("transfer", {}), ("ping", {}))])
-    finished = await play(
-        small_task(tmp_path), ToolCallingAgent(), user=ScriptedUser([]), models={"agent": model}
-    )
+    task, models = small_task(tmp_path), {"agent": model}
+    finished = await play(task, ToolCallingAgent(), user=ScriptedUser([]), models=models)
     rollout = finished.rollout
     assert (rollout.stop_reason, rollout.stop_detail) == ("terminal_tool", "transfer")
     assert [call.name for call in rollout.tool_calls] == ["ping", "transfer"]
@@ -121,9 +113,7 @@ async def test_time_runs_out_in_the_middle_of_a_call(tmp_path: Path) -> None:
     assert finished.reward == 0.0
 
 
-@pytest.mark.parametrize(
-    "reply", [None, 7, "", "  \n", {"role": "assistant", "content": ""}, {"content": None}]
-)
+@pytest.mark.parametrize("reply", [None, 7, "", "  \n", {"content": ""}, {"content": None}])
 async def test_a_reply_that_says_nothing_is_the_agents_fault(tmp_path: Path, reply: Any) -> None:
     finished = await play(small_task(tmp_path), Agent(reply), user=ScriptedUser([]))
     assert finished.rollout.stop_reason == "agent_error"

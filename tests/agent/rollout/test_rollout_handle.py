@@ -1,7 +1,5 @@
 """The handle of an agent: nothing reachable from it leads to answers or to the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -62,12 +60,8 @@ FOLLOWED = ("__self__", "__func__", "__wrapped__", "__dict__", "__defaults__", "
 
 
 def secrets_in(found: list[Any]) -> list[Any]:
-    texts = ("GOLDEN", "secret")
-    return [
-        one
-        for one in found
-        if isinstance(one, FORBIDDEN) or (isinstance(one, str) and any(text in one for text in texts))
-    ]
+    text = [one for one in found if isinstance(one, str) and ("GOLDEN" in one or "secret" in one)]
+    return [*text, *(one for one in found if isinstance(one, FORBIDDEN))]
 
 
 class Walking:

@@ -1,28 +1,27 @@
 """Evaluations from Python: what runs, what comes back, and what happens on the way."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from command import new_python
+from flight_bundle import GOLD, Bundle
+from stored_rollouts import query
 
 from reward_kit.agent import EvaluationConfig, agent_eval, load_rollout, run_evaluation
 from reward_kit.agent.records.outcome import RolloutOutcome
 from reward_kit.agent.runner.progress import NoProgress, Tally
 from reward_kit.errors import UsageError
 
-Player = Callable[[str], str]
-AGENTS = '''
+ROWS = [{"actions": GOLD}]
+PLAYERS = '''
 import asyncio
 import sys
 
@@ -88,24 +87,6 @@ class Asks:
 '''
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM"):
-        monkeypatch.delenv(name, raising=False)
-    name = f"players_{abs(hash(tmp_path))}"  # another module for each test
-    (tmp_path / f"{name}.py").write_text(AGENTS)
-    made.players = name
-    return made
-
-
-@pytest.fixture
-def player(bundle: Bundle) -> Player:
-    return lambda kind: f"{bundle.players}:{kind}"
-
-
 def test_gold_from_plain_code(bundle: Bundle) -> None:
     result = agent_eval(bundle.dataset, agent="gold")
     assert result.score == 1.0
@@ -124,33 +105,31 @@ async def test_errors_cross_from_the_thread_to_the_caller_inside_a_loop(bundle: 
         agent_eval(bundle.dataset)
 
 
-def test_ones_own_agent_and_user(bundle: Bundle, player: Player) -> None:
-    result = agent_eval(bundle.dataset, agent=player("Books"), user=player("Asks"))
+def test_ones_own_agent_and_user(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent=bundle.player("Books"), user=bundle.player("Asks"))
     assert [outcome.success for outcome in result.outcomes] == [True, False, True, False]
     assert [result.pass_power[k].value for k in (1, 2, 3, 4)] == pytest.approx([0.5, 1 / 6, 0, 0])
     assert [result.pass_at[k].value for k in (1, 2, 3, 4)] == pytest.approx([0.5, 5 / 6, 1, 1])
     assert result.failures == {"partially_completed": 2}
     assert {outcome.stop_reason for outcome in result.outcomes} == {"user_stop"}
-    record = load_rollout(result.folder / result.outcomes[0].file)
-    assert (record.agent, record.user) == (player("Books"), player("Asks"))
+    record = result.record(result.outcomes[0])
+    assert (record.agent, record.user) == (bundle.player("Books"), bundle.player("Asks"))
 
 
-def test_with_a_person_one_rollout_runs_at_a_time(bundle: Bundle, player: Player) -> None:
-    result = agent_eval(bundle.dataset, agent=player("Person"), no_sim_user=True, max_concurrency=4)
-    said = {load_rollout(result.folder / one.file).messages[-1]["content"] for one in result.outcomes}
-    assert said == {"1 at once"}
+def test_with_a_person_one_rollout_runs_at_a_time(bundle: Bundle) -> None:
+    result = agent_eval(bundle.dataset, agent=bundle.player("Person"), no_sim_user=True, max_concurrency=4)
+    assert {record.messages[-1]["content"] for record in result.records()} == {"1 at once"}
 
 
-def test_an_agent_may_refuse_a_task_before_anything_runs(bundle: Bundle, player: Player) -> None:
+def test_an_agent_may_refuse_a_task_before_anything_runs(bundle: Bundle) -> None:
     with pytest.raises(Exception, match=r"flight.booking.001: cannot play this"):
-        agent_eval(bundle.dataset, agent=player("Refuses"), no_sim_user=True)
+        agent_eval(bundle.dataset, agent=bundle.player("Refuses"), no_sim_user=True)
     assert not Path("runs").exists()
 
 
-def test_debug_notes_where_an_agent_raised(bundle: Bundle, player: Player) -> None:
-    result = agent_eval(
-        bundle.dataset, agent=player("Crashes"), no_sim_user=True, n_rollouts=1, debug=True, eval_id="told"
-    )
+def test_debug_notes_where_an_agent_raised(bundle: Bundle) -> None:
+    alone = {"no_sim_user": True, "n_rollouts": 1}
+    result = agent_eval(bundle.dataset, agent=bundle.player("Crashes"), debug=True, eval_id="told", **alone)
     noted = (result.folder / "evals" / "told.log").read_text()
     assert "RuntimeError: out of luck" in noted
     assert "in respond" in noted
@@ -159,8 +138,7 @@ def test_debug_notes_where_an_agent_raised(bundle: Bundle, player: Player) -> No
 def test_the_same_seed_makes_up_the_same_booking_and_another_another(bundle: Bundle) -> None:
     def bookings(**options: Any) -> list[str]:
         result = agent_eval(bundle.dataset, agent="gold", **options)
-        records = [load_rollout(result.folder / outcome.file) for outcome in result.outcomes]
-        return [record.tool_calls[0].content for record in records]
+        return [record.tool_calls[0].content for record in result.records()]
 
     assert bookings() == bookings(max_concurrency=1)
     assert len({*bookings(), *bookings(seed=11)}) == 8
@@ -197,9 +175,7 @@ BROKEN_TOOL = "\n\n@R.tool(parameters={'key': str})\ndef lookup(key):\n    retur
     ],
     ids=["raises", "wrong argument", "no such result"],
 )
-def test_gold_actions_that_cannot_be_done_are_reported_once(
-    bundle: Bundle, arguments: dict[str, Any], fault: str
-) -> None:
+def test_impossible_gold_actions_are_told_once(bundle: Bundle, arguments: dict[str, Any], fault: str) -> None:
     """What is left of them is what the data should be, so that doing nothing may pass."""
     bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
     search = {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}}
@@ -225,22 +201,23 @@ def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None
         "        return 'Hm.'\n"
         "print(agent_eval('flight_task', agent='__main__:Mute', user='none').outcomes[0].stop_reason)\n",
     )
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "agent_done\n", "")
+    ran = new_python(script, timeout=100)
+    assert (ran.code, ran.out, ran.err) == (0, "agent_done\n", "")
 
 
-def test_ctrl_c_in_plain_code_keeps_what_is_finished(bundle: Bundle, player: Player) -> None:
+def test_ctrl_c_in_plain_code_keeps_what_is_finished(bundle: Bundle) -> None:
     script = bundle.write(
         "script.py",
         "import sys; sys.path.insert(0, '.')\n"
         "from reward_kit.agent import agent_eval\n"
-        f"agent_eval('flight_task', agent={player('Waits')!r}, user='none', eval_id='cut')\n",
+        f"agent_eval('flight_task', agent={bundle.player('Waits')!r}, user='none', eval_id='cut')\n",
     )
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
     log = Path("runs/evals/cut.db")
     for _ in range(3000):
-        if number_stored(log) == 1:
-            break
+        with suppress(sqlite3.OperationalError):  # not there yet
+            if log.exists() and query(log, "SELECT * FROM rollouts"):
+                break
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -256,13 +233,3 @@ def test_unknown_options_are_refused(bundle: Bundle) -> None:
         agent_eval(bundle.dataset, agent="gold", max_setps=3)
     with pytest.raises(UsageError, match="--n-rollouts takes a whole number, not '4'"):
         agent_eval(bundle.dataset, agent="gold", n_rollouts="4")
-
-
-def number_stored(evaluation: Path) -> int:
-    """The number of rollouts in the store of an evaluation, which may not be there yet."""
-    with (
-        suppress(sqlite3.OperationalError),
-        closing(sqlite3.connect(f"file:{evaluation}?mode=ro", uri=True)) as store,
-    ):
-        return int(store.execute("SELECT count(*) FROM rollouts").fetchone()[0])
-    return 0

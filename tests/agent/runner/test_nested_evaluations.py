@@ -1,21 +1,9 @@
 """Evaluations that run within others, and several that overlap on one event loop."""
 
-from __future__ import annotations
+from command import new_python
+from flight_bundle import GOLD, Bundle
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.rows({"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None})
-    return made
+ROWS = [{"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None}]
 
 
 def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -> None:
@@ -29,7 +17,5 @@ def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -
         f"agent_eval({str(bundle.dataset)!r}, agent=asks, n_rollouts=3)\n"
         "print(said)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stderr, done.stdout) == ("", "[1.0, 1.0, 1.0]\n")
+    done = new_python("-c", script)
+    assert (done.err, done.out) == ("", "[1.0, 1.0, 1.0]\n")

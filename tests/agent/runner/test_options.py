@@ -1,26 +1,18 @@
 """What an evaluation can be asked for with from Python: a configuration, or a dataset with options."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, run_evaluation
 from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.runner.options import EvaluationOptions
 from reward_kit.errors import UnknownOptionError, UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2, "id": "a"})
-    monkeypatch.chdir(tmp_path)
-    return made
+ROWS = [{"actions": GOLD, "n_rollouts": 2, "id": "a"}]
 
 
 def awaited(*what: Any, **options: Any) -> EvaluationResult:
@@ -48,9 +40,7 @@ def test_a_configuration_and_a_dataset_with_options_are_the_same(bundle: Bundle,
         (["x" * 1000], r"got \['x+…. Give the path"),
     ],
 )
-def test_anything_else_is_refused_with_what_to_give(
-    bundle: Bundle, evaluate: Any, what: Any, told: str
-) -> None:
+def test_all_else_is_refused_with_what_to_give(bundle: Bundle, evaluate: Any, what: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         evaluate(what, agent="gold")
     assert not Path("runs").exists()

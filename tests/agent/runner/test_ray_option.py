@@ -1,24 +1,16 @@
 """``--ray`` before there is a cluster; rollouts on one are tested by ``make test-ray``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import evaluate
 from reward_kit.errors import UsageError
 
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    return made
+ROWS = [{"actions": GOLD}]
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
 """Faults of the simulated user in an evaluation: told, blamed for failures, and played again if asked for."""
 
-from __future__ import annotations
-
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
+from stored_rollouts import edit, query
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.runner.schedule import rollout_seed
 
 Run = Callable[..., EvaluationResult]
+PROMPT = "You are Alice, alice@example.com. You want flight 1."
+ROWS = [{"actions": GOLD, "n_rollouts": 2, "initial_messages": [], "sim_user_prompt": PROMPT}]
 PLAYERS = '''
 from collections import Counter
 
@@ -80,34 +78,18 @@ class CrashesThenForgets(Forgets):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    bundle: Bundle = flight_bundle(tmp_path)
-    bundle.rows(
-        {
-            "actions": GOLD,
-            "n_rollouts": 2,
-            "initial_messages": [],
-            "sim_user_prompt": "You are Alice, alice@example.com. You want flight 1.",
-        }
-    )
-    monkeypatch.chdir(tmp_path)
+def run(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("reward_kit.agent.base.network.LONGEST_WAIT", 0.0)
-    name = f"misled_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(PLAYERS)
 
     def evaluate(kind: str, agent: str = "Books", **options: Any) -> EvaluationResult:
-        given = {"agent": f"{name}:{agent}", "user": f"{name}:{kind}", "eval_id": "mine", **options}
-        return agent_eval(bundle.dataset, **given)
+        players = {"agent": bundle.player(agent), "user": bundle.player(kind)}
+        return agent_eval(bundle.dataset, **players, eval_id="mine", **options)
 
     return evaluate
 
 
 def attempts_of(result: EvaluationResult, index: int = 0) -> list[dict[str, Any]]:
-    with closing(sqlite3.connect(result.log_path)) as store:
-        store.row_factory = sqlite3.Row
-        return [
-            dict(row) for row in store.execute("SELECT * FROM rollouts WHERE idx = ? ORDER BY seq", [index])
-        ]
+    return query(result.log_path, "SELECT * FROM rollouts WHERE idx = ? ORDER BY seq", index)
 
 
 def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(run: Run) -> None:
@@ -117,16 +99,13 @@ def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(run: Run)
     assert (outcome.stop_reason, outcome.judged) == ("user_stop", True)
     assert outcome.user_faults == ["contradicts_instruction"]
     assert "contradicts_instruction (turn 0)" in (outcome.failure_detail or "")
-    record = load_rollout(result.folder / outcome.file)
+    record = result.record(outcome)
     assert record.user_faults is not None
     assert record.user_faults[0]["decisive"] is True
     assert record.failure is not None
     assert record.failure["expected"]["name"] == "create_booking"
-    assert result.user_faults.to_json() == {
-        "simulated": 2,
-        "faulty": 2,
-        "kinds": {"contradicts_instruction": 2},
-    }
+    kinds = {"contradicts_instruction": 2}
+    assert result.user_faults.to_json() == {"simulated": 2, "faulty": 2, "kinds": kinds}
 
 
 def test_a_rollout_whose_user_misbehaved_is_played_again(run: Run) -> None:
@@ -145,25 +124,17 @@ def test_a_failure_of_the_agents_own_is_not_played_again(run: Run) -> None:
 
 def test_crashes_and_faults_of_the_user_have_their_own_numbers_of_retries(run: Run) -> None:
     result = run("CrashesThenForgets", retry_user_errors=1, retries=1, n_rollouts=1)
-    assert [(line["stop_reason"], line["final"]) for line in attempts_of(result)] == [
-        ("user_error", False),
-        ("user_stop", False),
-        ("user_stop", True),
-    ]
+    ends = [(line["stop_reason"], line["final"]) for line in attempts_of(result)]
+    assert ends == [("user_error", False), ("user_stop", False), ("user_stop", True)]
     assert len({line["seed"] for line in attempts_of(result)}) == 3
     assert result.score == 1.0
 
 
 def test_what_was_interrupted_between_attempts_is_begun_anew(run: Run) -> None:
     result = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
-    with sqlite3.connect(result.log_path) as store:
-        store.execute("DELETE FROM rollouts WHERE final")
+    edit(result.log_path, "DELETE FROM rollouts WHERE final")
     again = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
-    assert [(line["attempt"], line["final"]) for line in attempts_of(again)] == [
-        (0, False),
-        (0, False),
-        (1, True),
-    ]
+    assert [(it["attempt"], it["final"]) for it in attempts_of(again)] == [(0, False), (0, False), (1, True)]
     assert len(again.outcomes) == 1
     assert len(run("NeverRemembers", retry_user_errors=1, n_rollouts=1).outcomes) == 1
     assert len(attempts_of(again)) == 3

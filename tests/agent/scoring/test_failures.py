@@ -1,7 +1,5 @@
 """The class and detail of a failure, from what was expected and what was done; differing rows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import asdict, replace
@@ -25,14 +23,9 @@ BOOK = ExpectedCall("book", {"seat": 1}, writes=True)
 PAY = ExpectedCall("pay", {"booking_id": {"$result": [0, "id"]}}, writes=True)
 
 
-def made(
-    name: str, arguments: Any, *, status: str = "ok", writes: bool = True, content: str = ""
-) -> ToolCall:
+def made(name: str, arguments: Any, status: str = "ok", writes: bool = True, content: str = "") -> ToolCall:
     changes = [{"table": "orders", "op": "update"}] if writes and status == "ok" else []
-    return ToolCall(
-        index=0, id="c1", step=1, turn=1, name=name, arguments=arguments, content=content, status=status,
-        changes=changes, started=0.0, seconds=0.0,
-    )  # fmt: skip
+    return ToolCall(0, "c1", 1, 1, name, arguments, content, status, changes, started=0.0, seconds=0.0)
 
 
 def differing(table: str, key: Any, column: str | None, expected: Any, got: Any) -> RowDifference:
@@ -41,6 +34,20 @@ def differing(table: str, key: Any, column: str | None, expected: Any, got: Any)
 
 STATUS = differing("orders", {"id": "#W1"}, "status", "cancelled", "pending")
 DONE = made(CANCEL.name, dict(CANCEL.arguments))
+SECOND = made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})
+REFUSED = made("cancel_order", {"order_id": "#W1"}, status="refused")
+LATE = made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")
+RETURNED = made("return_order", {})
+BOTH = [BOOK, PAY]
+GIVEN = made("refund", dict(REFUND.arguments))
+
+
+def booked(seat: int) -> ToolCall:
+    return made("book", {"seat": seat}, content='{"id": "AB12"}')
+
+
+def paid(booking: str) -> ToolCall:
+    return made("pay", {"booking_id": booking})
 
 
 def failed(calls: list[ToolCall], *expected: ExpectedCall, **more: Any) -> Failure:
@@ -58,55 +65,18 @@ def test_some_stop_reasons_decide() -> None:
 @pytest.mark.parametrize(
     ("calls", "expected", "kind", "detail"),
     [
-        (
-            [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})],
-            [CANCEL],
-            "wrong_arguments",
-            'cancel_order: order_id: expected "#W1", got "#W2"',
-        ),
-        (
-            [made("cancel_order", {"order_id": "#W1"}, status="refused")],
-            [CANCEL],
-            "wrong_arguments",
-            'cancel_order: reason is missing, expected "no longer needed"',
-        ),
-        (
-            [made("return_order", {})],
-            [REFUND],
-            "wrong_tool",
-            'expected refund({"order_id": "#W1"}), got return_order({})',
-        ),
+        ([SECOND], [CANCEL], "wrong_arguments", 'cancel_order: order_id: expected "#W1", got "#W2"'),
+        ([REFUSED], [CANCEL], "wrong_arguments", 'cancel_order: reason is missing, expected "no longer'),
+        ([RETURNED], [REFUND], "wrong_tool", 'expected refund({"order_id": "#W1"}), got return_order({})'),
         ([DONE, made("refund", {})], [CANCEL], "unintended_action", "nobody asked for refund({})"),
         ([DONE], [LOOK, CANCEL, REFUND], "partially_completed", "1 of 2 changes made; missing refund("),
-        (
-            [made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")],
-            [CANCEL],
-            "partially_completed",
-            "cancel_order was refused: Error: too late",
-        ),
-        (
-            [made("refund", dict(REFUND.arguments)), DONE],
-            [CANCEL, REFUND],
-            "other",
-            "all expected calls were made, but refund before cancel_order",
-        ),
-        (
-            [made("book", {"seat": 1}, content='{"id": "AB12"}'), made("pay", {"booking_id": "ZZ99"})],
-            [BOOK, PAY],
-            "wrong_arguments",
-            'pay: booking_id: expected "AB12", got "ZZ99"',
-        ),
-        (  # the agent pays for the booking that it made
-            [made("book", {"seat": 2}, content='{"id": "AB12"}'), made("pay", {"booking_id": "AB12"})],
-            [BOOK, PAY],
-            "wrong_arguments",
-            "book: seat: expected 1, got 2",
-        ),
+        ([LATE], [CANCEL], "partially_completed", "cancel_order was refused: Error: too late"),
+        ([GIVEN, DONE], [CANCEL, REFUND], "other", "all expected calls were made, but refund before cancel"),
+        ([booked(1), paid("ZZ")], BOTH, "wrong_arguments", 'pay: booking_id: expected "AB12", got "ZZ"'),
+        ([booked(2), paid("AB12")], BOTH, "wrong_arguments", "book: seat: expected 1, got 2"),  # its own
     ],
 )
-def test_the_first_wrong_call_decides(
-    calls: list[ToolCall], expected: list[ExpectedCall], kind: str, detail: str
-) -> None:
+def test_the_first_wrong_call_decides(calls: Any, expected: Any, kind: str, detail: str) -> None:
     failure = failed(calls, *expected)
     assert failure.kind == kind
     assert failure.detail.startswith(detail)
@@ -130,11 +100,7 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
 @pytest.mark.parametrize(
     ("given", "kind", "detail"),
     [
-        (
-            {"outputs": ["1093.34", "12"], "said": ["That is $1,093.34."]},
-            "missing_output",
-            "never said: '12'",
-        ),
+        ({"outputs": ["1093.34", "12"], "said": ["It is $1,093.34."]}, "missing_output", "never said: '12'"),
         ({"differences": None}, "other", "the row has no gold actions to compare with"),
         ({}, "other", "data and outputs are as expected, but the reward is not; never called: transfer"),
         ({"gold_fault": "action 0: x"}, "other", "the expected data are not known: gold action 0: x"),
@@ -150,8 +116,7 @@ def test_without_wrong_data(given: dict[str, Any], kind: str, detail: str) -> No
 def test_a_lack_of_time_explains_missing_calls_but_not_wrong_ones() -> None:
     failure = failed([], CANCEL, stop_reason="timeout", stop_detail="not over after 5 s")
     assert (failure.kind, failure.detail) == ("other", "not over after 5 s")
-    wrong = [made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})]
-    assert failed(wrong, CANCEL, stop_reason="budget").kind == "wrong_arguments"
+    assert failed([SECOND], CANCEL, stop_reason="budget").kind == "wrong_arguments"
 
 
 def test_a_decisive_fault_of_the_user_gives_the_class_and_the_rest_is_kept() -> None:
@@ -224,31 +189,18 @@ def lines_of(base: Database, actual: list[str], expected: list[str]) -> list[str
     return sorted(map(row_line, asyncio.run(differences())))
 
 
-@pytest.mark.parametrize(
-    ("actual", "expected", "lines"),
-    [
-        (
-            ["UPDATE orders SET total=60.5 WHERE id='#W1'"],
-            ["UPDATE orders SET status='cancelled' WHERE id='#W1'"],
-            [
-                'orders #W1 status: expected "cancelled", got "pending"',
-                "orders #W1 total: expected 60.0, got 60.5",
-            ],
-        ),
-        (
-            ["DELETE FROM notes WHERE text='b'"],
-            ["INSERT INTO notes VALUES ('c', x'01')"],
-            [
-                'notes: missing row {"text": "b", "stamp": null}',
-                'notes: missing row {"text": "c", "stamp": {"$blob": "01"}}',
-            ],
-        ),
-    ],
-)
-def test_differing_rows_have_a_line_each(
-    base: Database, actual: list[str], expected: list[str], lines: list[str]
-) -> None:
-    assert lines_of(base, actual, expected) == lines
+def test_differing_rows_have_a_line_each(base: Database) -> None:
+    actual = "UPDATE orders SET total=60.5 WHERE id='#W1'"
+    expected = "UPDATE orders SET status='cancelled' WHERE id='#W1'"
+    assert lines_of(base, [actual], [expected]) == [
+        'orders #W1 status: expected "cancelled", got "pending"',
+        "orders #W1 total: expected 60.0, got 60.5",
+    ]
+    actual, expected = "DELETE FROM notes WHERE text='b'", "INSERT INTO notes VALUES ('c', x'01')"
+    assert lines_of(base, [actual], [expected]) == [
+        'notes: missing row {"text": "b", "stamp": null}',
+        'notes: missing row {"text": "c", "stamp": {"$blob": "01"}}',
+    ]
 
 
 _STATEMENTS = st.lists(
@@ -271,7 +223,5 @@ _STATEMENTS = st.lists(
 
 @given(actual=_STATEMENTS, expected=_STATEMENTS)
 @settings(deadline=None, max_examples=60)
-def test_there_are_differences_exactly_if_the_states_differ(
-    base: Database, actual: list[str], expected: list[str]
-) -> None:
+def test_there_are_differences_exactly_if_states_differ(base: Database, actual: Any, expected: Any) -> None:
     lines_of(base, actual, expected)

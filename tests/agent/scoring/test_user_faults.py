@@ -1,7 +1,5 @@
 """Faults of simulated users: what is found, and what real users say and is not flagged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -89,9 +87,7 @@ def test_the_stop_token_in_a_text_is_reported_unless_it_follows_a_goodbye() -> N
         assert kinds(OPENING, "Done.", line) == []
 
 
-@pytest.mark.parametrize(
-    "line", ["My zip code is 19123.", "It is order W7654321.", "My user id is ann_lee_4712."]
-)
+@pytest.mark.parametrize("line", ["My zip code is 19123.", "It is order W7654321.", "My id is ann_lee_4712."])
 def test_another_id_of_the_same_form_contradicts_the_instruction(line: str) -> None:
     assert only(OPENING, ASKS, line) == ("contradicts_instruction", 1, True)
     assert "its instruction says" in faults_of(OPENING, ASKS, line)[0].detail
@@ -199,14 +195,8 @@ TEXTS = st.lists(st.sampled_from([*_PIECES, "\n", "19122", "1_2-3"]) | st.text(m
 def test_no_conversation_raises(
     lines: list[tuple[str, str]], instruction: str | None, stop_reason: str | None, given_lines: int
 ) -> None:
-    faults = find_user_faults(
-        lines=lines,
-        instruction=instruction,
-        tool_calls=[tool_call(text=str(lines))],
-        stop_reason=stop_reason,
-        missing=True,
-        given=given_lines,
-    )
+    options: Any = {"instruction": instruction, "stop_reason": stop_reason, "given": given_lines}
+    faults = find_user_faults(lines=lines, tool_calls=[tool_call(text=str(lines))], missing=True, **options)
     assert {fault.kind for fault in faults} <= set(USER_FAULT_KINDS)
     assert [fault.turn for fault in faults] == sorted(fault.turn for fault in faults)
 

@@ -1,7 +1,5 @@
 """The tool endpoint as remote agents use it: real HTTP on 127.0.0.1, a real rollout behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -116,18 +114,12 @@ class TestTheEnd:
 
 
 class TestHostileClients:
-    @pytest.mark.parametrize(
-        "authorization", [None, "", "Bearer", "Bearer wrong", "Basic dXNlcjpwYXNz", "Bearer é"]
-    )
-    async def test_without_the_token_nothing_is_told_or_done(self, stage, authorization):
+    @pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", "Basic dXNlcjpwYXNz", "Bearer é"])
+    async def test_without_the_token_nothing_is_told_or_done(self, stage, given):
         rollout, _ = stage.admit()
-        headers = {} if authorization is None else {"Authorization": authorization}
-        for method, path in [
-            ("GET", "/tools"),
-            ("GET", "/rollout"),
-            ("POST", "/tools/ping"),
-            ("GET", "/mcp"),
-        ]:
+        headers = {} if given is None else {"Authorization": given}
+        for line in ("GET /tools", "GET /rollout", "GET /mcp", "POST /tools/ping"):
+            method, path = line.split()
             async with stage.http.request(method, stage.endpoint.url + path, headers=headers) as answer:
                 assert answer.status == 401
                 assert "Bearer" in (await answer.json())["detail"]
@@ -158,12 +150,9 @@ class TestHostileClients:
         rollout, client = stage.admit()
         body = b'{"flight_id": 1, "passenger": "Alice"}'
         _, writer = await asyncio.open_connection("127.0.0.1", int(stage.endpoint.url.rsplit(":", 1)[1]))
-        head = (
-            "POST /tools/create_booking HTTP/1.1\r\nHost: localhost\r\n"
-            f"Authorization: Bearer {client.token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        writer.write(head.encode() + body)
+        lines = ["POST /tools/create_booking HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"Authorization: Bearer {client.token}", f"Content-Length: {len(body)}", "", ""]
+        writer.write("\r\n".join(lines).encode() + body)
         await writer.drain()
         writer.close()
         while not (await client.request("GET", "/rollout"))[1]["steps"]:  # noqa: ASYNC110 - behind HTTP
@@ -173,11 +162,7 @@ class TestHostileClients:
 
     @pytest.mark.parametrize(
         ("headers", "expected"),
-        [
-            ({"Host": "evil.example"}, 403),
-            ({"Origin": "http://evil.example"}, 403),
-            ({"Content-Type": "text/plain"}, 415),
-        ],
+        [({"Host": "evil.ex"}, 403), ({"Origin": "http://evil.ex"}, 403), ({"Content-Type": "a/b"}, 415)],
     )
     async def test_requests_that_a_page_could_send_are_refused(self, stage, headers, expected):
         rollout, client = stage.admit()
@@ -191,9 +176,8 @@ class TestOpeningAndClosing:
         rollout, client = stage.admit()
         await client.call("ping")
         assert len(client.token) >= 40
-        assert client.token not in repr(rollout.messages) + repr(rollout.tool_calls) + repr(
-            vars(stage.endpoint)
-        )
+        for shown in (rollout.messages, rollout.tool_calls, vars(stage.endpoint)):
+            assert client.token not in repr(shown)
 
 
 class TestMcp:
@@ -240,10 +224,7 @@ async def connected(client: Client, mode: str = "auto"):
     from mcp.client.streamable_http import streamable_http_client
 
     headers = {"Authorization": f"Bearer {client.token}"}
-    async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
-        McpClient(
-            streamable_http_client(client.endpoint.addresses["mcp_url"], http_client=http), mode=mode
-        ) as tools,
-    ):
-        yield tools
+    async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+        transport = streamable_http_client(client.endpoint.addresses["mcp_url"], http_client=http)
+        async with McpClient(transport, mode=mode) as tools:
+            yield tools

@@ -1,7 +1,5 @@
 """``create_mcp_server``: the tools of a registry for MCP clients, in process."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 
@@ -120,7 +118,7 @@ async def test_a_session_with_changes_stays_until_it_ends(registry, monkeypatch)
         assert (await later.call_tool("count", {})).content[0].text == "1"
 
 
-def test_without_the_package_the_error_says_what_to_install(tmp_path):
+def test_without_the_package_the_error_says_what_to_install():
     code = (
         "import sys; sys.modules['mcp'] = None\n"
         "from reward_kit.agent import ToolRegistry\n"

@@ -1,9 +1,6 @@
 """The tools of a bundle over HTTP, with uvicorn as a person starts it."""
 
-from __future__ import annotations
-
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -36,13 +33,8 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[str, Path]]:
     """``uvicorn MODULE:app`` started in ``folder``: its address, and the file with what it prints."""
     port, log = free_port(), folder / "server.log"
     with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", *arguments, "--port", str(port)],
-            cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        line = [sys.executable, "-u", "-m", "uvicorn", *arguments, "--port", str(port)]
+        process = subprocess.Popen(line, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
         wait_until_up(f"http://127.0.0.1:{port}", process, log)
         yield f"http://127.0.0.1:{port}", log
@@ -65,25 +57,17 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None
 def test_the_flight_bundle_is_served_from_the_folder_above(flight_task: Path) -> None:
     with (flight_task / "tools.py").open("a") as tools:
         tools.write("\n@R.tool\nasync def broken():\n    raise ValueError('out of seats')\n")
-    with (
-        running(flight_task.parent, "flight_task.tools:app") as (url, log),
-        httpx.Client(base_url=url) as client,
-    ):
+    served = running(flight_task.parent, "flight_task.tools:app")
+    with served as (url, log), httpx.Client(base_url=url) as client:
         flights = client.post("/tools/search_flights", json=SEARCH).json()["result"]
         booking = client.post("/tools/create_booking", json={"flight_id": 1, "passenger": "Alice"}).json()
         paid = client.post("/tools/pay_booking", json=booking["result"]).json()
 
-        assert flights == [
-            {"id": 1, "depart": "2025-05-20 06:30", "arrive": "2025-05-20 15:00", "seats_available": 4}
-        ]
+        assert [(flight["id"], flight["seats_available"]) for flight in flights] == [(1, 4)]
         assert paid["result"] == {"ok": True}
         [row] = client.get("/sessions/default/changes").json()["changes"]
-        assert row["after"] == {
-            "id": booking["result"]["booking_id"],
-            "flight_id": 1,
-            "passenger": "Alice",
-            "status": "paid",
-        }
+        booked = {"id": booking["result"]["booking_id"], "flight_id": 1, "passenger": "Alice"}
+        assert row["after"] == {**booked, "status": "paid"}
         client.post("/sessions/default/reset")
         assert client.get("/sessions/default/changes").json()["changes"] == []
         assert client.get("/docs").status_code == 200

@@ -1,20 +1,18 @@
 """What rollouts have used that were broken off: it counts for budgets and the cost, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from command import start
+from flight_bundle import Bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
@@ -30,7 +28,8 @@ from reward_kit.errors import ModelSetupError, StorageError
 COST, TOKENS = 0.5, 12
 """Of each call of the agents below; both note each of them in a file."""
 MINUTE = 60.0
-Player = Callable[[str], str]
+MINE: Any = {"no_sim_user": True, "eval_id": "mine"}
+ROWS = [{"id": "a", "n_rollouts": 3}]
 PLAYERS = f'''
 import asyncio
 import os
@@ -90,23 +89,6 @@ class Wanders:
 '''
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "n_rollouts": 3})
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    made.players = f"held_{abs(hash(tmp_path))}"
-    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
-    return made
-
-
-@pytest.fixture
-def player(bundle: Bundle) -> Player:
-    return lambda name: f"{bundle.players}:{name}"
-
-
 def asked() -> int:
     """Calls that were made and counted, as the agents have noted them."""
     path = Path("asked.txt")
@@ -134,10 +116,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **options: Any) -> EvaluationResult:
     """An evaluation ``mine`` that is cancelled as soon as ``when`` says so."""
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset), agent=agent, no_sim_user=True, eval_id="mine", **options
-    )
-    evaluation = Evaluation(config)
+    evaluation = Evaluation(EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, **options))
     running = asyncio.ensure_future(evaluation.run())
     await until(when)
     running.cancel()
@@ -152,20 +131,18 @@ def all_asked_and_one_over() -> bool:
     return asked() == 5 and log.exists() and kinds(log).count("rollout") == 1
 
 
-async def held(bundle: Bundle, player: Player, **options: Any) -> EvaluationResult:
+async def held(bundle: Bundle, **options: Any) -> EvaluationResult:
     """One rollout is over, two are broken off that have each asked twice."""
-    return await cancelled(bundle, player("Holds"), all_asked_and_one_over, **options)
+    return await cancelled(bundle, bundle.player("Holds"), all_asked_and_one_over, **options)
 
 
-def goes_on(bundle: Bundle, player: Player, **options: Any) -> EvaluationResult:
+def goes_on(bundle: Bundle, **options: Any) -> EvaluationResult:
     Path("go").touch()
-    return agent_eval(bundle.dataset, agent=player("Holds"), no_sim_user=True, eval_id="mine", **options)
+    return agent_eval(bundle.dataset, agent=bundle.player("Holds"), **MINE, **options)
 
 
-async def test_it_is_reported_apart_from_what_rollouts_have_used_that_are_over(
-    bundle: Bundle, player: Player
-) -> None:
-    result = await held(bundle, player)
+async def test_it_is_reported_apart_from_what_rollouts_have_used_that_are_over(bundle: Bundle) -> None:
+    result = await held(bundle)
     assert (result.status, len(result.outcomes)) == ("interrupted", 1)
     assert (result.usage["agent"].calls, result.usage["agent"].cost) == (1, COST)
     assert result.broken_off.rollouts == 2
@@ -178,35 +155,33 @@ async def test_it_is_reported_apart_from_what_rollouts_have_used_that_are_over(
     assert kinds(result.log_path).count("broken_off") <= 2
 
 
-async def test_it_is_known_of_a_stored_evaluation_and_of_one_that_goes_on(
-    bundle: Bundle, player: Player
-) -> None:
-    first = await held(bundle, player)
+async def test_it_is_known_of_a_stored_evaluation_and_of_one_that_goes_on(bundle: Bundle) -> None:
+    first = await held(bundle)
     stored = load_evaluation("mine")
     assert stored.broken_off == first.broken_off
     assert stored_result(stored).spent == first.spent
-    whole = await asyncio.to_thread(goes_on, bundle, player)
+    whole = await asyncio.to_thread(goes_on, bundle)
     assert whole.broken_off == first.broken_off
     assert (len(whole.outcomes), whole.usage["agent"].calls, whole.usage["user"].calls) == (3, 3, 0)
     assert whole.spent.calls == asked() == 7
 
 
-async def test_a_budget_that_it_has_used_up_lets_nothing_begin(bundle: Bundle, player: Player) -> None:
-    await held(bundle, player)
+async def test_a_budget_that_it_has_used_up_lets_nothing_begin(bundle: Bundle) -> None:
+    await held(bundle)
     for option, budget, used in (
         ("max_cost", 5 * COST, "2.50 of 2.50 USD are spent"),
         ("max_tokens", 5 * TOKENS, "60 of 60 tokens are used"),
     ):
-        again = await asyncio.to_thread(goes_on, bundle, player, **{option: budget})
+        again = await asyncio.to_thread(goes_on, bundle, **{option: budget})
         assert (again.status, len(again.outcomes), asked()) == ("budget", 1, 5)
         assert used in (again.reason or "")
-    more = await asyncio.to_thread(goes_on, bundle, player, max_cost=5 * COST + 1)
+    more = await asyncio.to_thread(goes_on, bundle, max_cost=5 * COST + 1)
     assert len(more.outcomes) > 1
 
 
-async def test_it_adds_up_over_several_runs(bundle: Bundle, player: Player) -> None:
-    await held(bundle, player)
-    result = await cancelled(bundle, player("Holds"), lambda: asked() == 9)
+async def test_it_adds_up_over_several_runs(bundle: Bundle) -> None:
+    await held(bundle)
+    result = await cancelled(bundle, bundle.player("Holds"), lambda: asked() == 9)
     assert result.broken_off.rollouts == 4
     lost = total_usage(result.broken_off.usage.values())
     told = f"${lost.cost:.2f} in addition, {lost.calls} model calls of 4 aborted attempts"
@@ -215,59 +190,34 @@ async def test_it_adds_up_over_several_runs(bundle: Bundle, player: Player) -> N
     assert result.spent.calls == asked() == 9
 
 
-def test_so_it_is_where_a_fault_ends_the_run(bundle: Bundle, player: Player) -> None:
+def test_so_it_is_where_a_fault_ends_the_run(bundle: Bundle) -> None:
     with pytest.raises(ModelSetupError, match="the key is refused"):
-        agent_eval(bundle.dataset, agent=player("Refused"), no_sim_user=True, eval_id="mine")
+        agent_eval(bundle.dataset, agent=bundle.player("Refused"), **MINE)
     stored = load_evaluation("mine")
     assert stored_result(stored).spent.calls == asked() == 4
     assert stored.broken_off.rollouts == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-async def test_whatever_the_moment_each_call_counts_once(
-    bundle: Bundle, player: Player, workers: int
-) -> None:
+async def test_whatever_the_moment_each_call_counts_once(bundle: Bundle, workers: int) -> None:
+    agent = bundle.player("Wanders")
     bundle.rows(*({"id": f"row{number}", "n_rollouts": 10} for number in range(3)))
     for more in (1, 40):
         moment = asked() + more
-        result = await cancelled(
-            bundle,
-            player("Wanders"),
-            lambda moment=moment: asked() >= moment,
-            workers=workers,
-            max_concurrency=15,
-        )
+        options = {"workers": workers, "max_concurrency": 15}
+        result = await cancelled(bundle, agent, lambda moment=moment: asked() >= moment, **options)
         assert result.spent.calls == asked()
         assert stored_result(load_evaluation("mine")).spent.calls == asked()
-    config = EvaluationConfig(
-        dataset=str(bundle.dataset),
-        agent=player("Wanders"),
-        no_sim_user=True,
-        eval_id="mine",
-        workers=workers,
-    )
+    config = EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, workers=workers)
     whole = await Evaluation(config).run()
     assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 30)
     assert whole.spent.calls == asked() > 4 * 30
 
 
-def workers_option(workers: str) -> list[str]:
-    return ["--workers", workers] if workers != "0" else []
-
-
-def command(bundle: Bundle, agent: str, *options: str) -> subprocess.Popen[str]:
-    # fmt: off
-    arguments = [
-        "agent-eval", "--dataset", str(bundle.dataset), "--agent", agent, "--no-sim-user",
-        "--eval-id", "mine", "--quiet", *options,
-    ]
-    # fmt: on
-    return subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def command(bundle: Bundle, workers: str) -> subprocess.Popen[str]:
+    more = ["--workers", workers] if workers != "0" else []
+    line = f"agent-eval -d {bundle.dataset} --agent {bundle.player('Holds')} --no-sim-user --eval-id mine"
+    return start(*line.split(), "--quiet", *more, stdout=subprocess.DEVNULL)
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
@@ -279,8 +229,8 @@ def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> N
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
-def test_a_signal_loses_no_call(bundle: Bundle, player: Player, number: signal.Signals, workers: str) -> None:
-    process = command(bundle, player("Holds"), *workers_option(workers))
+def test_a_signal_loses_no_call(bundle: Bundle, number: signal.Signals, workers: str) -> None:
+    process = command(bundle, workers)
     wait_for(process, all_asked_and_one_over)
     process.send_signal(number)
     _, said = process.communicate(timeout=MINUTE)
@@ -288,22 +238,19 @@ def test_a_signal_loses_no_call(bundle: Bundle, player: Player, number: signal.S
     log = Path("runs/evals/mine.db")
     assert sum(usage.calls for usage in load_evaluation(log).broken_off.usage.values()) == 4
     Path("go").touch()
-    assert command(bundle, player("Holds"), *workers_option(workers)).wait(MINUTE) == 0
+    assert command(bundle, workers).wait(MINUTE) == 0
     whole = stored_result(load_evaluation("mine"))
     assert whole.complete
     assert (whole.usage["agent"].calls, whole.spent.calls, asked()) == (3, 7, 7)
 
 
-def test_a_rollout_that_could_not_be_saved_was_paid_for(
-    bundle: Bundle, player: Player, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollout_that_is_not_saved_was_paid_for(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def add(store: Store, played: Any) -> None:
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(Store, "add", add)
-    given = {"agent": player("Wanders"), "no_sim_user": True, "eval_id": "mine", "n_rollouts": 20}
     with pytest.raises(StorageError, match="the disk is full"):
-        agent_eval(bundle.dataset, **given)
+        agent_eval(bundle.dataset, agent=bundle.player("Wanders"), n_rollouts=20, **MINE)
     stored = stored_result(load_evaluation("mine"))
     assert stored.outcomes == []
     assert stored.spent.calls == asked() > 0

@@ -1,16 +1,12 @@
 """An evaluation that cannot go on says which rows and files are no longer the same, and in what."""
 
-from __future__ import annotations
-
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle, flight_bundle
+from command import run_command
+from flight_bundle import GOLD, REWARD, SEED, TOOLS, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.errors import UsageError
@@ -19,33 +15,32 @@ POLICY = "You are an agent.\n" + "Rule. " * 100
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.write("policy.md", POLICY)
-    rows(made)
-    monkeypatch.chdir(tmp_path)
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("policy.md", POLICY)
+    rows(bundle)
+    return bundle
+
+
+def played(bundle: Bundle) -> EvaluationResult:
+    return agent_eval(bundle.dataset, agent="gold", eval_id="mine")
 
 
 @pytest.fixture
 def finished(bundle: Bundle) -> EvaluationResult:
-    return agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+    return played(bundle)
 
 
 def rows(bundle: Bundle, *changes: dict[str, Any]) -> None:
     """Rows a, b and c, each with its share of ``changes``."""
-    bundle.rows(
-        *(
-            {"id": row_id, "actions": GOLD, "n_rollouts": 1, "system_prompt": "file:policy.md", **change}
-            for row_id, change in zip("abc", (*changes, {}, {}, {}), strict=False)
-        )
-    )
+    row = {"actions": GOLD, "n_rollouts": 1, "system_prompt": "file:policy.md"}
+    each = zip("abc", (*changes, {}, {}, {}), strict=False)
+    bundle.rows(*({"id": row_id, **row, **change} for row_id, change in each))
 
 
 def refused(bundle: Bundle) -> list[str]:
     """The differences that are told, one a line."""
     with pytest.raises(UsageError) as raised:
-        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+        played(bundle)
     assert raised.value.remedy is not None
     assert "Undo the changes, or start a new evaluation" in raised.value.remedy
     first, *lines = raised.value.fault.splitlines()
@@ -80,9 +75,7 @@ def test_a_changed_seed_is_named_and_how_to_see_it(bundle: Bundle, finished: Eva
         seed,
     )
     assert found is not None
-    command = [sys.executable, "-m", "reward_kit", *shlex.split(found[1])]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown.startswith("flights #2: inserted")
+    assert run_command(*shlex.split(found[1])).out.startswith("flights #2: inserted")
 
 
 def test_what_differs_in_the_tools_is_told_by_their_names(bundle: Bundle, finished: EvaluationResult) -> None:
@@ -99,18 +92,11 @@ def test_a_changed_reward_is_no_reason_to_play_again(bundle: Bundle, finished: E
     bundle.write("reward.py", f"{REWARD}\n# changed\n")
     assert refused(bundle) == ["flight_task/reward.py has changed"]
     with pytest.raises(UsageError, match=r"judged by the reward of now with: reward-kit rescore mine$"):
-        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+        played(bundle)
     bundle.write("tools.py", f"{TOOLS}\n# changed\n")
     with pytest.raises(UsageError) as raised:
-        agent_eval(bundle.dataset, agent="gold", eval_id="mine")
+        played(bundle)
     assert "rescore" not in str(raised.value)
-
-
-# -- code
-
-
-def played(bundle: Bundle) -> None:
-    agent_eval(bundle.dataset, agent="gold", eval_id="mine")
 
 
 END_GOAL = {"end_goal_sql": "SELECT 1"}
@@ -123,7 +109,7 @@ def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
     text = reward.read_text()
     reward.unlink()
     assert refused(bundle) == [
-        "row a: its reward.py is gone, so that its end_goal_sql would decide now (also in 2 more rows)"
+        "row a: its reward.py is gone, so that its fields would decide now (also in 2 more rows)"
     ]
     agent_eval(bundle.dataset, agent="gold", eval_id="other")
     reward.write_text(text)
@@ -135,18 +121,12 @@ def test_a_reward_that_came_or_went_is_told(bundle: Bundle) -> None:
     ("importing", "file", "told"),
     [
         ("from .helper import X", "helper.py", "{folder}/helper.py"),
-        (
-            "from {folder}.parts import (\n        helper,\n    )",
-            "parts/helper.py",
-            "{folder}/parts/helper.py",
-        ),
+        ("from {folder}.parts import (\n  helper,\n  )", "parts/helper.py", "{folder}/parts/helper.py"),
         ("from .first import Y", "second.py", "{folder}/second.py"),
         ("from shared.deep import X", "../shared/deep.py", "../shared/deep.py"),
     ],
 )
-def test_what_modules_import_is_part_of_the_code(
-    bundle: Bundle, importing: str, file: str, told: str
-) -> None:
+def test_what_modules_import_is_code_as_well(bundle: Bundle, importing: str, file: str, told: str) -> None:
     folder = bundle.folder.name
     bundle.write(file, "X = 1\n")
     bundle.write("first.py", "def f():\n    from . import second\nY = 1\n")

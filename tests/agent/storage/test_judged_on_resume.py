@@ -1,7 +1,5 @@
 """An evaluation that goes on where rewards have failed: they are called again, nothing is played again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from planned_agent import Planned, evaluate
 from stored_rollouts import edit, query
 
@@ -38,11 +36,9 @@ USAGE = {"calls": 1, "input_tokens": 100, "cost": 0.25}
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.write("reward.py", REWARD.format(way="def", ask="db.execute(end_goal_sql).scalar_one()"))
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    bundle.write("reward.py", REWARD.format(way="def", ask="db.execute(end_goal_sql).scalar_one()"))
+    return bundle
 
 
 def break_judge(*places: str) -> None:

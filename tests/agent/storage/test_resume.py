@@ -1,7 +1,5 @@
 """Resuming an evaluation: nothing twice, nothing lost, nothing mixed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3
@@ -14,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from command import run_command, start
+from flight_bundle import GOLD, Bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query
 
@@ -24,17 +22,10 @@ from reward_kit.agent.storage.store import Store
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError, UsageError
 
+ROWS = [{"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}]
 MINUTE = 60.0
 INPUT_FAULT = 2
 NUMBER = "SELECT count(*) AS n FROM rollouts"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD})
-    monkeypatch.chdir(tmp_path)
-    return made
 
 
 def run(bundle: Bundle, **options: Any) -> EvaluationResult:
@@ -43,9 +34,6 @@ def run(bundle: Bundle, **options: Any) -> EvaluationResult:
 
 def stored(result: EvaluationResult) -> int:
     return int(query(result.log_path, NUMBER)[0]["n"])
-
-
-# -- what is done and what is left
 
 
 def test_finished_rollouts_are_not_run_again(bundle: Bundle) -> None:
@@ -83,27 +71,18 @@ def test_more_rollouts_and_more_rows_join_and_fewer_lose_none(bundle: Bundle) ->
     assert [(row.row_id, row.n) for row in more.rows] == [("a", 2), ("b", 2), ("c", 2)]
     assert stored(more) == 6
     fewer = run(bundle, n_rollouts=1, task_ids="a")
-    assert sorted((row.row_id, row.n, row.planned) for row in fewer.rows) == [
-        ("a", 2, 2),
-        ("b", 2, 2),
-        ("c", 2, 2),
-    ]
+    assert sorted((row.row_id, row.n, row.planned) for row in fewer.rows) == [(it, 2, 2) for it in "abc"]
 
 
-@pytest.mark.parametrize("change", ["stop_reason = 'infrastructure_error'", "stop_reason = 'user_error'"])
-def test_rollouts_that_could_not_be_judged_are_run_again(bundle: Bundle, change: str) -> None:
+@pytest.mark.parametrize("reason", ["infrastructure_error", "user_error"])
+def test_rollouts_that_could_not_be_judged_are_run_again(bundle: Bundle, reason: str) -> None:
     first = run(bundle)
-    edit(first.log_path, f"UPDATE rollouts SET reward = NULL, {change} WHERE seq = 3")
+    edit(first.log_path, "UPDATE rollouts SET reward = NULL, stop_reason = ? WHERE seq = 3", reason)
     again = run(bundle)
     assert (again.complete, again.score, stored(again)) == (True, 1.0, 7)
 
 
-# -- which one, with which options
-
-
-def test_resume_takes_the_options_that_were_stored(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_takes_the_stored_options(bundle: Bundle, tmp_path: Path, monkeypatch: Any) -> None:
     first = run(bundle, seed=77, max_concurrency=2)
     keep_first(first.log_path, 4)
     elsewhere = tmp_path / "elsewhere"
@@ -148,9 +127,7 @@ def test_the_evaluations_that_may_be_meant_are_named(bundle: Bundle) -> None:
         ({"agent": "replay:runs/evals/mine.db"}, '--agent was "gold", is "replay:runs/evals/mine.db"'),
     ],
 )
-def test_options_that_would_mix_results_are_refused(
-    bundle: Bundle, change: dict[str, Any], shown: str
-) -> None:
+def test_options_that_mix_results_are_refused(bundle: Bundle, change: dict[str, Any], shown: str) -> None:
     first = run(bundle)
     before = first.log_path.read_bytes()
     with pytest.raises(UsageError, match="results would be mixed") as raised:
@@ -166,17 +143,8 @@ def test_options_that_change_no_result_may_differ(bundle: Bundle) -> None:
     assert run(bundle, **other).score == 1.0
 
 
-# -- faults from outside
-
-
-def start(bundle: Bundle, *options: str) -> subprocess.Popen[str]:
-    command = ["agent-eval", "--dataset", str(bundle.dataset), "--eval-id", "mine", *options]
-    return subprocess.Popen(
-        [sys.executable, "-m", "reward_kit", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(bundle: Bundle, *options: str) -> subprocess.Popen[str]:
+    return start("agent-eval", "--dataset", bundle.dataset, "--eval-id", "mine", *options)
 
 
 def refused(process: subprocess.Popen[str]) -> str:
@@ -215,7 +183,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("keep", ["full", "delta"])
 def test_after_a_full_disk_the_rest_is_run_and_nothing_again(bundle: Bundle, disk: Path, keep: str) -> None:
     options = ["--agent", "gold", "--n-rollouts", "100", "--output-dir", str(disk), "--keep-db", keep]
-    assert "the disk is full" in refused(start(bundle, *options))
+    assert "the disk is full" in refused(started(bundle, *options))
     path = disk / "evals" / "mine.db"
     kept = {row["id"] for row in query(path, "SELECT id FROM rollouts")}
     assert kept
@@ -230,7 +198,7 @@ def test_a_read_only_disk_is_reported_at_once_and_can_be_read(bundle: Bundle, di
     first = run(bundle, output_dir=str(disk))
     before = first.log_path.read_bytes()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    again = start(bundle, "--agent", "gold", "--n-rollouts", "4", "--output-dir", str(disk))
+    again = started(bundle, "--agent", "gold", "--n-rollouts", "4", "--output-dir", str(disk))
     assert "may not be written. Choose another folder with --output-dir." in refused(again)
     assert first.log_path.read_bytes() == before
     assert len(load_evaluation("mine", disk).outcomes) == 6
@@ -238,10 +206,10 @@ def test_a_read_only_disk_is_reported_at_once_and_can_be_read(bundle: Bundle, di
 
 def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp_path: Path) -> None:
     write_players(tmp_path)
-    first = start(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
+    first = started(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
     path = tmp_path / "runs" / "evals" / "mine.db"
     wait_for_rollouts(path, 4, first)
-    message = refused(start(bundle, "--resume"))
+    message = refused(started(bundle, "--resume"))
     assert f"mine: another process ({first.pid} on " in message
     assert "Wait for it to end, or choose another --eval-id." in message
     assert (load_evaluation("mine").status, first.poll()) == ("running", None)
@@ -249,7 +217,7 @@ def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp
     first.communicate()
     killed = load_evaluation("mine")
     assert (killed.status, killed.reason) == ("interrupted", "it ended without writing its results")
-    again = start(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2", "--quiet")
+    again = started(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2", "--quiet")
     again.communicate(timeout=MINUTE)
     assert again.returncode == 0
     assert load_evaluation("mine").status == "complete"
@@ -271,9 +239,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_a_tool_has_forked_holds_no_lock(bundle: Bundle, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", FORKS], text=True, **pipes)
     assert process.stdin is not None
     assert process.stdout is not None
     child = int(process.stdout.readline())

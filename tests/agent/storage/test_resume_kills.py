@@ -3,21 +3,19 @@
 Real processes and real signals; ``REWARD_KIT_KILLS=100`` (``make test-kill``) takes about a minute.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import start
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 from stored_rollouts import query
@@ -50,21 +48,11 @@ class Killed:
         self.log = folder / "runs" / "evals" / "mine.db"
 
     def options(self, name: str) -> list[str]:
-        # fmt: off
-        return [
-            "--dataset", str(self.dataset), "--agent", AGENT, "--user", USER, "--eval-id", name,
-            "--n-rollouts", str(self.n_rollouts), "--quiet",
-        ]
-        # fmt: on
+        line = f"--dataset {self.dataset} --agent {AGENT} --user {USER} --eval-id {name} --quiet"
+        return [*line.split(), "--n-rollouts", str(self.n_rollouts)]
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "reward_kit", "agent-eval", *options],
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start("agent-eval", *options, cwd=self.folder, stdout=subprocess.DEVNULL)
 
     def finished(self) -> list[Key]:
         """The finished rollouts in the store; one that is there twice was counted twice."""
@@ -149,12 +137,8 @@ def test_killed_at_random_moments_it_ends_as_undisturbed(
     for number in range(kills):
         before = set(mine.finished())
         again = ["--resume", "mine", "--quiet"] if before and chance.random() < 0.5 else mine.options("mine")
-        process = mine.start(
-            *again,
-            "--max-concurrency",
-            str(chance.choice(at_once)),
-            *(["--workers", str(workers)] if workers else []),
-        )
+        more = ["--workers", str(workers)] if workers else []
+        process = mine.start(*again, "--max-concurrency", str(chance.choice(at_once)), *more)
         way = chance.choice([signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT])
         lines = chance.choice([0, 1, 2, 4, 7, 10])
         if number == kills - 1 and not before:

@@ -1,21 +1,17 @@
 """The file of an evaluation: atomic, durable, one writer, many readers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_rollouts import begun, outcome, played
+from stored_rollouts import begun, edit, outcome, played, query
 
 from reward_kit.agent.records.evaluation_file import FINAL, base_path, file_within, reading, rollout_at
 from reward_kit.agent.records.outcome import PlayedRollout, RowGold, broken_off
@@ -32,13 +28,8 @@ def stored(path: Path, where: str = "1") -> list[Any]:
 
 def test_what_is_added_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
-    first = outcome(
-        0,
-        metrics={"a": 0.5},
-        tool_faults={"t": {"calls": 1, "first": "x"}},
-        user_faults=["end"],
-        error="\ud800",
-    )
+    faults: Any = {"tool_faults": {"t": {"calls": 1, "first": "x"}}, "user_faults": ["end"]}
+    first = outcome(0, metrics={"a": 0.5}, error="\ud800", **faults)
     with begun(path) as store:
         gold = RowGold("a", [{"name": "book"}], [{"table": "t"}], b"gold")
         store.add([PlayedRollout(first, '{"n": 0}', "ab" * 32, b"delta", None, gold), played(1)])
@@ -48,11 +39,9 @@ def test_what_is_added_is_read_back(tmp_path: Path) -> None:
     assert stored(path) == [first, outcome(1)]
     assert rollout_at(path / "r00000") == ('{"n": 0}', "ab" * 32, None, b"delta", b"gold")
     assert sorted(tmp_path.iterdir()) == [path]  # no journal is left beside a store that was closed
-    with closing(sqlite3.connect(path)) as plain:
-        assert plain.execute("SELECT status, seconds FROM evaluation").fetchall() == [("complete", 12.5)]
-        assert plain.execute("SELECT kind, rollouts, tokens, cost FROM usage").fetchall() == [
-            ("broken_off", 1, 15, 0.25)
-        ]
+    assert query(path, "SELECT status, seconds FROM evaluation") == [{"status": "complete", "seconds": 12.5}]
+    (used,) = query(path, "SELECT kind, rollouts, tokens, cost FROM usage")
+    assert used == {"kind": "broken_off", "rollouts": 1, "tokens": 15, "cost": 0.25}
 
 
 def test_a_rollout_that_is_judged_again_takes_its_own_place(tmp_path: Path) -> None:
@@ -106,11 +95,8 @@ while True:
 
 def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(Path(__file__).parent.parent), str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    line = [sys.executable, "-c", WRITER, str(Path(__file__).parent.parent), str(path)]
+    writer = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "ready\n"
     copies = []
@@ -150,10 +136,7 @@ def test_a_deleted_file_ends_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [
-        (b"no database at all" * 100, "is damaged, or not the file of an evaluation"),
-        (b"", "is not the file of"),
-    ],
+    [(b"no database" * 100, "is damaged, or not the file of"), (b"", "is not the file of")],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "e.db"
@@ -165,13 +148,11 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str) -> N
 def test_another_version_and_other_databases_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     begun(path).close()
-    with closing(sqlite3.connect(path)) as plain:
-        plain.execute("PRAGMA user_version = 9")
+    edit(path, "PRAGMA user_version = 9")
     for attempt in (stored, Store):
         with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 1"):
             attempt(path)
-    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
-        other.execute("CREATE TABLE t (x)")
+    edit(tmp_path / "other.db", "CREATE TABLE t (x)")
     with pytest.raises(StorageError, match="is not the file of an evaluation"):
         Store(tmp_path / "other.db")
 
@@ -188,13 +169,8 @@ def test_hostile_ids_and_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret.db").write_text("s")
     (runs / "link").symlink_to(tmp_path)
     (runs / "a" / "roll_x.db").symlink_to(tmp_path / "secret.db")
-    for name in (
-        "../secret.db",
-        str(tmp_path / "secret.db"),
-        "link/secret.db",
-        "a/roll_x.db",
-        "a/../../secret.db",
-    ):
+    absolute = str(tmp_path / "secret.db")
+    for name in ("../secret.db", absolute, "link/secret.db", "a/roll_x.db", "a/../../secret.db"):
         with pytest.raises(StorageError, match="leads out of the runs folder"):
             file_within(runs, name)
     with pytest.raises(StorageError, match="is not the key of a seed"):
@@ -204,9 +180,7 @@ def test_hostile_ids_and_paths_are_refused(tmp_path: Path) -> None:
         store.add([played(0), played(1)])
     for change in ("id = '../../x'", "row_id = '..'", "usage = 'no'"):
         shutil.copy(path, tmp_path / "e.db")
-        with closing(sqlite3.connect(tmp_path / "e.db")) as plain:
-            plain.execute(f"UPDATE rollouts SET {change} WHERE idx = 0")
-            plain.commit()
+        edit(tmp_path / "e.db", f"UPDATE rollouts SET {change} WHERE idx = 0")
         with pytest.raises(StorageError, match="is damaged"):
             stored(tmp_path / "e.db")
 

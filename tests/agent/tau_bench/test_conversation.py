@@ -1,7 +1,5 @@
 """Trajectories of tau-bench, read in each of the forms that its agents write."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -36,9 +34,7 @@ def texts_of(messages: list[Message], role: str) -> list[Any]:
 
 
 def assistant(content: str | None, *names: str) -> dict[str, Any]:
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names
-    ]
+    calls = [{"id": it, "type": "function", "function": {"name": it, "arguments": "{}"}} for it in names]
     return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
 
 

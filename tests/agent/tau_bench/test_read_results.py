@@ -1,7 +1,5 @@
 """Reading results files: required fields, and messages for faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,8 @@ from tau_bench_file import write
 from reward_kit.agent.tau_bench.results_file import read_results
 from reward_kit.errors import BundleError
 
-CALL = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"function": {"name": "think", "arguments": "{}"}}],
-}
+THINK = {"function": {"name": "think", "arguments": "{}"}}
+CALL = {"role": "assistant", "content": None, "tool_calls": [THINK]}
 
 
 def changed(**fields: Any) -> list[dict[str, Any]]:

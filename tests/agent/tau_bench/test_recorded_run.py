@@ -1,7 +1,5 @@
 """``--from-tau-bench``: recorded calls are made again on the bundle's data, and judged anew."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -9,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from stub_server import StubServer, call
 from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pass_power, write
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.storage.layout import RunsFolder
@@ -59,9 +57,7 @@ def outcomes(result: EvaluationResult) -> list[tuple[str, int, float | None, str
 
 
 @pytest.mark.parametrize("written", [native, text])
-def test_recorded_calls_are_made_again_and_judged(
-    judge: Judge, observations: Answers, written: Callable[..., Any]
-) -> None:
+def test_recorded_calls_are_made_again_and_judged(judge: Judge, observations: Answers, written: Any) -> None:
     said = " and ".join(row_of(2)["outputs"])
     result = judge(
         [
@@ -80,7 +76,7 @@ def test_recorded_calls_are_made_again_and_judged(
     assert result.agreement.different_results == ()
     assert result.agreement.tool_results == len(observations[0]) + 2 * len(observations[2])
     assert result.failures == {"missing_output": 1}
-    record = load_rollout(result.folder / result.outcomes[0].file)
+    record = result.record(result.outcomes[0])
     assert [call.name for call in record.tool_calls] == [action["name"] for action in row_of(0)["actions"]]
     assert record.tool_calls[-1].changes
     assert record.user.startswith("tau-bench:")
@@ -90,21 +86,16 @@ def test_a_reward_that_the_bundle_does_not_give_is_reported(judge: Judge, observ
     row = row_of(0)
     short = {**row, "actions": row["actions"][:-1]}
     changed = [*observations[0][:-1], "something else"]
-    result = judge(
-        [
-            entry(0, native(short, observations[0][:-1]), 1.0, row=row),
-            entry(0, native(row, changed), 1.0, trial=3),
-        ]
-    )
+    other = entry(0, native(row, changed), 1.0, trial=3)
+    result = judge([entry(0, native(short, observations[0][:-1]), 1.0, row=row), other])
     assert result.agreement is not None
     (disagreement,) = result.agreement.disagreements
     assert (disagreement.task_id, disagreement.trial) == (0, 0)
     assert (disagreement.recorded, disagreement.reward) == (1.0, 0.0)
     assert "exchange_delivered_order_items" in disagreement.why
     (difference,) = result.agreement.different_results
-    assert difference.startswith(
-        "task 0, trial 3, exchange_delivered_order_items: 'something else' in the file"
-    )
+    where = "task 0, trial 3, exchange_delivered_order_items"
+    assert difference.startswith(f"{where}: 'something else' in the file")
     lines = "\n".join(result.agreement.lines())
     assert "agree with them in 1 of 2 judged rollouts" in lines
     assert "task 0, trial 0: 1 in the file, 0 here" in lines
@@ -145,35 +136,24 @@ def test_a_run_that_broke_down_is_left_out_or_counted_as_failed(judge: Judge, ob
 
 
 def test_another_task_under_the_same_number_is_refused(judge: Judge, observations: Answers) -> None:
-    entries = [
-        entry(0, native(row_of(0), observations[0]), 1.0),
-        entry(5, native(row_of(5), observations[5]), 1.0),
-    ]
+    entries = [entry(task, native(row_of(task), observations[task]), 1.0) for task in (0, 5)]
     entries[1]["info"]["task"]["user_id"] = "somebody_else_1"
     with pytest.raises(BundleError) as error:
         judge(entries)
     assert str(error.value).count("\n") == 0
-    assert "$[1].info.task.user_id: task 5 is about the user somebody_else_1, row retail.classic.005" in str(
-        error.value
-    )
+    fault = "$[1].info.task.user_id: task 5 is about the user somebody_else_1, row retail.classic.005"
+    assert fault in str(error.value)
     with pytest.raises(BundleError, match=r"\$\[0\]\.task_id: the dataset has no task 115"):
         judge([{**entries[0], "task_id": 115}])
 
 
-def test_tasks_that_were_corrected_since_are_named(
-    judge: Judge, observations: Answers, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = [
-        entry(0, native(row_of(0), observations[0]), 1.0),
-        entry(12, native(row_of(12), observations[12], last=""), 1.0),
-    ]
-    judge(entries, RETAIL / "task.jsonl")
+def test_tasks_that_were_corrected_since_are_named(judge: Judge, observations: Answers, caplog: Any) -> None:
+    whole, cut = native(row_of(0), observations[0]), native(row_of(12), observations[12], last="")
+    judge([entry(0, whole, 1.0), entry(12, cut, 1.0)], RETAIL / "task.jsonl")
     assert "expects other actions or outputs than the file of task 12" in caplog.text
 
 
-def test_the_chosen_rows_are_judged_and_resumed_by_name(
-    judge: Judge, observations: Answers, tmp_path: Path
-) -> None:
+def test_chosen_rows_are_judged_and_resumed_by_name(judge: Judge, observations: Any, tmp_path: Path) -> None:
     entries = [entry(index, native(row_of(index), observations[index]), 1.0) for index in (0, 5)]
     judge(entries, task_ids="5,7", eval_id="again")
     result = agent_eval(resume="again", output_dir=str(tmp_path / "runs"))
@@ -181,6 +161,8 @@ def test_the_chosen_rows_are_judged_and_resumed_by_name(
     assert result.configuration["agent"] == f"tau-bench:{tmp_path / 'results.json'}"
     with pytest.raises(BundleError, match="has no result of the chosen rows"):
         judge(entries, task_ids="7")
+    with pytest.raises(UsageError, match=r"results would be mixed:\s+results\.json has changed"):
+        judge([{**each, "reward": 0.0} for each in entries], task_ids="5,7", eval_id="again")
 
 
 def test_options_that_would_run_something_are_refused(judge: Judge) -> None:
@@ -189,16 +171,13 @@ def test_options_that_would_run_something_are_refused(judge: Judge) -> None:
             judge([crash(0, "x", "")], **option)
 
 
-def test_our_own_files_give_the_tools_what_the_model_wrote(tmp_path: Path, stub_llm: StubServer) -> None:
+def test_our_own_files_give_the_tools_what_the_model_wrote(bundle: Bundle, stub_llm: StubServer) -> None:
     """The history wraps arguments that are no JSON object."""
-    bundle = flight_bundle(tmp_path)
     bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None, "actions": GOLD})
     broken = call("pay_booking", '{"booking_id": "7')
     stub_llm.script("gpt-4o-mini", [broken, "Done."])
-    runs = str(tmp_path / "runs")
-    played = agent_eval(bundle.dataset, model="openai/gpt-4o-mini", output_dir=runs)
-    path = tmp_path / "theirs.json"
-    path.write_bytes(b"".join(results_parts(played, {"a": 0})))
-    again = agent_eval(bundle.dataset, from_tau_bench=str(path), output_dir=runs)
+    played = agent_eval(bundle.dataset, model="openai/gpt-4o-mini")
+    Path("theirs.json").write_bytes(b"".join(results_parts(played, {"a": 0})))
+    again = agent_eval(bundle.dataset, from_tau_bench="theirs.json")
     (record,) = again.records()
     assert "not valid JSON" in record.tool_calls[0].content

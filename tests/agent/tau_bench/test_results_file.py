@@ -1,7 +1,5 @@
 """``--format tau-bench``: the shapes that the benchmark's scripts read, and what stands in them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -58,25 +56,16 @@ def played(stub_llm: StubServer, tmp_path: Path) -> EvaluationResult:
     stub_llm.trial_of = trial_of  # type: ignore[attr-defined] # for the script above
     stub_llm.script("gpt-4o-mini", agent)
     stub_llm.script("gpt-3.5-turbo", ["Hello, I need help.", "###STOP###"])
-    return agent_eval(
-        RETAIL / "task_classic.jsonl",
-        task_ids="5,6",
-        n_rollouts=4,
-        max_steps=12,
-        retries=0,
-        max_concurrency=1,
-        errors_as_failures=True,  # as in the file
-        output_dir=str(tmp_path / "runs"),
-        **MODELS,
-    )
+    options: Any = {"task_ids": "5,6", "n_rollouts": 4, "max_steps": 12, "retries": 0, "max_concurrency": 1}
+    options |= {"errors_as_failures": True, "output_dir": str(tmp_path / "runs")}  # the first as in the file
+    return agent_eval(RETAIL / "task_classic.jsonl", **options, **MODELS)
 
 
 def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult) -> None:
     entries = written(played, numbers_of("task_classic.jsonl"))
     assert [list(entry) for entry in entries] == [["task_id", "reward", "info", "traj", "trial"]] * 8
-    assert [(entry["trial"], entry["task_id"]) for entry in entries] == [
-        (trial, task) for trial in range(4) for task in (5, 6)
-    ]
+    order = [(trial, task) for trial in range(4) for task in (5, 6)]
+    assert [(entry["trial"], entry["task_id"]) for entry in entries] == order
     for entry in entries:
         RunResult.model_validate(entry, strict=True)
         EnvInfo.model_validate(entry["info"])
@@ -84,9 +73,7 @@ def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult)
         assert entry["traj"][0]["role"] == "system"
     task, row = entries[0]["info"]["task"], row_of(5)
     assert (task["user_id"], task["outputs"]) == (row["metadata"]["user_id"], row["outputs"])
-    assert task["actions"] == [
-        {"name": action["name"], "kwargs": action["arguments"]} for action in row["actions"]
-    ]
+    assert task["actions"] == [{"name": it["name"], "kwargs": it["arguments"]} for it in row["actions"]]
     assert task["instruction"] == row["sim_user_prompt"]
     done, other, refused, _, used_up, _, broken, _ = entries
     assert (done["reward"], done["info"]["source"]) == (1.0, "user")

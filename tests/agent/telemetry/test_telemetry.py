@@ -1,7 +1,5 @@
 """The spans of evaluations, as a real OTLP receiver gets them."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import Finished, run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from seeded_players import AGENT, USER, write_players
 from stub_server import Answer, StubServer, call
@@ -85,16 +83,9 @@ def attributes(span: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    return made
-
-
-@pytest.fixture
-def collector(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     made = Collector()
     monkeypatch.setenv(ENDPOINT, made.url)
     yield made
@@ -144,13 +135,8 @@ def test_a_rollout_is_a_trace_of_its_model_calls_and_tool_calls(bundle: Bundle, 
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
     }
     assert expected.items() <= attributes(root).items()
-    assert [span.name for span in inside] == [
-        "chat gpt-4o-mini",
-        "execute_tool create_booking",
-        "chat gpt-4o-mini",
-        "execute_tool pay_booking",
-        "chat gpt-4o-mini",
-    ]
+    chat, tools = "chat gpt-4o-mini", ("execute_tool create_booking", "execute_tool pay_booking")
+    assert [span.name for span in inside] == [chat, tools[0], chat, tools[1], chat]
     for span in inside:
         assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
         assert span.end_time_unix_nano <= root.end_time_unix_nano + 5_000_000
@@ -192,9 +178,7 @@ def test_contents_are_sent_in_the_form_of_the_conventions_if_asked_for(
     assert tool["gen_ai.tool.call.result"] == record.tool_calls[0].content
 
 
-def test_a_failed_model_call_is_an_error_without_usage(
-    bundle: Bundle, collector: Collector, stub_llm: StubServer
-) -> None:
+def test_a_failed_model_call_has_no_usage(bundle: Bundle, collector: Collector, stub_llm: Any) -> None:
     too_long = Answer(status=400, code="context_length_exceeded", error="too many tokens")
     stub_llm.script("gpt-4o-mini", [call("create_booking", flight_id=1, passenger="Alice"), too_long])
     record = play(bundle)
@@ -230,9 +214,7 @@ def test_every_rollout_arrives_once_and_no_key_is_shown(
         assert (resource["service.name"], resource["deployment"]) == ("reward-kit", "test")
 
 
-def test_a_collector_that_cannot_be_reached_or_refuses_is_one_warning(
-    bundle: Bundle, collector: Collector
-) -> None:
+def test_a_collector_that_is_away_or_refuses_is_one_warning(bundle: Bundle, collector: Collector) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 3})
     collector.answer = 401
     for url, reason in (("http://user:hunter22@127.0.0.1:9", ""), (collector.url, "401")):
@@ -245,13 +227,10 @@ def test_a_collector_that_cannot_be_reached_or_refuses_is_one_warning(
         assert "hunter22" not in ran.err
 
 
-def test_without_an_exporter_nothing_is_imported_and_a_missing_one_is_named(
-    bundle: Bundle, tmp_path: Path
-) -> None:
+def test_without_an_exporter_nothing_is_imported_a_missing_one_named(bundle: Bundle, tmp_path: Path) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1})
-    Path("looks.py").write_text(
-        "import sys\ndef agent(message):\n    return str('opentelemetry' in sys.modules)\n"
-    )
+    looks = "import sys\ndef agent(message):\n    return str('opentelemetry' in sys.modules)\n"
+    Path("looks.py").write_text(looks)
     assert command("--agent", "looks:agent", "--no-sim-user").code == 0
     (record,) = agent_eval(resume="mine").records()
     assert record.messages[-1]["content"] == "False"

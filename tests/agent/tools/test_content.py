@@ -57,10 +57,8 @@ def test_a_text_is_handed_on_as_it_is() -> None:
         (Seat(1, date(2024, 5, 1)), '{"row": 1, "taken": "2024-05-01"}'),
         (Passenger(name="Alice", born=date(1990, 1, 1)), '{"name": "Alice", "born": "1990-01-01"}'),
         (Point(1, 2), '{"x": 1, "y": 2}'),
-        (
-            {2: "a", None: "b", True: "c", date(2024, 5, 1): "d"},
-            '{"2": "a", "null": "b", "true": "c", "2024-05-01": "d"}',
-        ),
+        ({2: "a", None: "b", True: "c"}, '{"2": "a", "null": "b", "true": "c"}'),
+        ({date(2024, 5, 1): "d"}, '{"2024-05-01": "d"}'),
     ],
 )
 def test_anything_else_becomes_json(value: Any, text: str) -> None:

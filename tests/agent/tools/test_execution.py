@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,16 +20,11 @@ class Stop(BaseException):
     """Stands for whatever ends a rollout from inside a tool."""
 
 
-async def call(
-    function: Callable[..., Any], arguments: Any = None, *, timeout: float = 60, **options: Any
-) -> ToolResult:
+async def call(function: Any, arguments: Any = None, *, timeout: float = 60, **options: Any) -> ToolResult:
     """The result of a tool named ``book``."""
     registry = ToolRegistry("tools", tool_timeout=timeout)
     registry.tool(name="book", terminal=options.pop("terminal", False))(function)
     return await registry.call("book", arguments, **options)
-
-
-# What comes of a call
 
 
 @pytest.mark.parametrize(
@@ -119,15 +113,19 @@ async def test_what_is_no_json_object_is_refused_before_the_tool_runs(arguments:
     assert not ran
 
 
-async def test_a_terminal_tool_ends_the_rollout_only_when_it_ran() -> None:
+@pytest.mark.parametrize("terminal", [True, "always"])
+async def test_a_terminal_tool_ends_the_rollout_when_it_ran_or_always(terminal: Any) -> None:
     async def transfer(summary: str):
         if not summary:
             raise ToolError("say why")
         return "done"
 
-    assert (await call(transfer, {"summary": "angry"}, terminal=True)).terminal
-    assert not (await call(transfer, {"summary": ""}, terminal=True)).terminal
-    assert not (await call(transfer, {}, terminal=True)).terminal
+    results = [
+        await call(transfer, arguments, terminal=terminal)
+        for arguments in ({"summary": "x"}, {"summary": ""}, {})
+    ]
+    assert [result.status for result in results] == ["ok", "refused", "invalid_arguments"]
+    assert [result.terminal for result in results] == [True, terminal == "always", terminal == "always"]
 
 
 async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None:
@@ -139,9 +137,6 @@ async def test_a_tool_that_needs_a_database_says_so_when_there_is_none() -> None
 
     assert (await call(needs)).content == "Error: tool 'book' needs a database and none was given"
     assert (await call(copes)).content == "got None"
-
-
-# Time limits and cancellation
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -201,9 +196,7 @@ async def test_a_tool_that_blocks_past_its_limit_is_named_as_one_that_held_up_al
 
 
 @pytest.mark.parametrize("error", [ToolError, ValueError])
-async def test_a_key_of_the_environment_is_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+async def test_a_key_of_the_environment_is_hidden(monkeypatch: Any, error: type[Exception]) -> None:
     monkeypatch.setenv("AIRLINE_API_KEY", "canary-4711-canary")
 
     async def asks():

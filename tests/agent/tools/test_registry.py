@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from command import new_python
 from jsonschema import Draft202012Validator
 
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
 
+HEAD = "from reward_kit.agent.tools.registry import ToolRegistry\nR = ToolRegistry('tools')\n"
 FLIGHT_TOOLS = (Path(__file__).parents[3] / "examples" / "flight_task" / "tools.py").read_text()
 
 
@@ -26,9 +26,6 @@ def module_from(path: Path, name: str, text: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-# Registering
 
 
 def test_the_flight_tools_are_offered_in_the_openai_format(tmp_path: Path) -> None:
@@ -65,9 +62,6 @@ def test_a_decorated_function_is_returned_unchanged() -> None:
     assert list(registry.tools) == ["function", "again"]
 
 
-# What is an error at import, and where it says so
-
-
 @pytest.mark.parametrize("name", ["search flights", "", "x" * 65, "größe", "a.b", "a/b"])
 def test_a_name_that_models_cannot_call_is_refused(name: str) -> None:
     registry = ToolRegistry("tools")
@@ -80,61 +74,22 @@ def test_a_name_that_models_cannot_call_is_refused(name: str) -> None:
         registry.tool(function)
 
 
-def test_a_second_tool_of_the_same_name_is_refused_with_both_places(tmp_path: Path) -> None:
-    text = (
-        "from reward_kit.agent.tools.registry import ToolRegistry\n"
-        "R = ToolRegistry('tools')\n"
-        "@R.tool()\n"
-        "def ping(): ...\n"
-        "@R.tool(name='ping')\n"
-        "def other(): ...\n"
-    )
+@pytest.mark.parametrize(("text", "told"), [
+    ("@R.tool()\ndef ping(): ...\n@R.tool(name='ping')\ndef other(): ...\n",
+     "{0}:5: tool 'ping': the name is taken by the tool of {0}:3. Give one of them name=..."),
+    ("\n@R.tool(parameters={'orign': str})\ndef search(origin): ...\n",
+     "{0}:4: tool 'search': parameters lists 'orign', which the function does not take (it takes 'origin')"),
+])  # fmt: skip
+def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(BundleError) as caught:
-        module_from(tmp_path / "tools.py", "twice", text)
-
-    file = tmp_path / "tools.py"
-    assert str(caught.value) == (
-        f"{file}:5: tool 'ping': the name is taken by the tool of {file}:3. Give one of them name=..."
-    )
+        module_from(tmp_path / "tools.py", "faulty", HEAD + text)
+    assert str(caught.value) == told.format(tmp_path / "tools.py")
 
 
-def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path) -> None:
-    text = (
-        "from reward_kit.agent.tools.registry import ToolRegistry\n"
-        "R = ToolRegistry('tools')\n"
-        "\n"
-        "@R.tool(parameters={'orign': str})\n"
-        "def search(origin): ...\n"
-    )
-    with pytest.raises(BundleError) as caught:
-        module_from(tmp_path / "tools.py", "faulty", text)
-
-    assert str(caught.value) == (
-        f"{tmp_path / 'tools.py'}:4: tool 'search': parameters lists 'orign', "
-        "which the function does not take (it takes 'origin')"
-    )
-
-
-# Where the bundle is
-
-
-@pytest.mark.parametrize(
-    ("file", "folder"),
-    [
-        ("my_task/tools.py", "my_task"),
-        ("my_task/tools/__init__.py", "my_task"),
-        ("my_task/__init__.py", "my_task"),
-    ],
-)
-def test_a_registry_knows_its_bundles_folder(tmp_path: Path, file: str, folder: str) -> None:
-    text = "from reward_kit.agent.tools.registry import ToolRegistry\nR = ToolRegistry('tools')\n"
-
-    module = module_from(tmp_path / file, "where", text)
-
-    assert module.R.folder == (tmp_path / folder).resolve()
-
-
-# Including
+@pytest.mark.parametrize("file", ["tools.py", "tools/__init__.py", "__init__.py"])
+def test_a_registry_knows_its_bundles_folder(tmp_path: Path, file: str) -> None:
+    module = module_from(tmp_path / "my_task" / file, "where", HEAD)
+    assert module.R.folder == (tmp_path / "my_task").resolve()
 
 
 def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
@@ -152,9 +107,6 @@ def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing(
     assert list(registry.tools) == ["a", "b"]
 
 
-# Calling
-
-
 async def test_an_unknown_tool_is_told_with_the_nearest_name_and_all_names() -> None:
     registry = registry_of("tools", "search_flights", "pay_booking")
 
@@ -168,9 +120,6 @@ async def test_an_unknown_tool_is_told_with_the_nearest_name_and_all_names() -> 
     assert (await ToolRegistry("none").call("x", {})).content == "Error: unknown tool 'x'; available: none"
 
 
-# What a module of tools costs to import
-
-
 def test_importing_a_bundles_tools_loads_no_web_framework_and_no_model_library(tmp_path: Path) -> None:
     (tmp_path / "flight_task").mkdir()
     (tmp_path / "flight_task" / "tools.py").write_text(FLIGHT_TOOLS)
@@ -181,11 +130,7 @@ def test_importing_a_bundles_tools_loads_no_web_framework_and_no_model_library(t
         "print(repr(flight_task.tools.app))"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
-
-    loaded, shown = done.stdout.splitlines()
+    loaded, shown = new_python("-c", script, cwd=tmp_path).out.splitlines()
     assert json.loads(loaded) == []
     assert shown == "<tool server of 'flight_tools'>"
 

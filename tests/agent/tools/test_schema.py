@@ -60,14 +60,19 @@ def refusal(signature: ToolSignature, arguments: Any) -> str:
 
 
 def property_of(annotation: Any) -> dict[str, Any]:
-    def tool(value):
-        pass
+    def tool(value): ...
 
     schema: dict[str, Any] = read_signature(tool, {"value": annotation}).schema["properties"]["value"]
     return schema
 
 
-# What the schema says
+TEXT = {"type": "string"}
+
+
+def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """The schema of an object with these properties alone."""
+    given = {"properties": properties, "required": [*required]}
+    return {"type": "object", **given, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -84,33 +89,11 @@ def property_of(annotation: Any) -> dict[str, Any]:
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
         (Cabin, {"type": "string", "enum": ["economy", "business"]}),
         (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
-        (
-            Annotated[int, Field(ge=1, description="How many")],
-            {"type": "integer", "minimum": 1, "description": "How many"},
-        ),
+        (Annotated[int, Field(ge=1, description="x")], {"type": "integer", "minimum": 1, "description": "x"}),
         (Annotated[str, "Airport code"], {"type": "string", "description": "Airport code"}),
         (date, {"type": "string", "format": "date"}),
-        (
-            Bag,
-            {
-                "type": "object",
-                "properties": {
-                    "weight": {"type": "number"},
-                    "labels": {"type": "array", "items": {"type": "string"}},
-                },
-                "required": ["weight"],
-                "additionalProperties": False,
-            },
-        ),
-        (
-            Seat,
-            {
-                "type": "object",
-                "properties": {"row": {"type": "integer"}, "letter": {"type": "string", "enum": ["A", "B"]}},
-                "required": ["row", "letter"],
-                "additionalProperties": False,
-            },
-        ),
+        (Bag, closed({"weight": {"type": "number"}, "labels": {"type": "array", "items": TEXT}}, "weight")),
+        (Seat, closed({"row": {"type": "integer"}, "letter": {**TEXT, "enum": ["A", "B"]}}, "row", "letter")),
         ({"type": "integer", "minimum": 3}, {"type": "integer", "minimum": 3}),
     ],
 )
@@ -160,27 +143,22 @@ def test_annotations_and_docstring_make_the_schema_without_parameters() -> None:
 
 
 def test_references_inside_a_hand_written_schema_are_resolved() -> None:
-    def tool(flat, deep):
-        pass
+    def tool(flat, deep): ...
 
     code = {"$ref": "#/$defs/Code", "$defs": {"Code": {"type": "string", "maxLength": 3}}}
-    node = {
-        "$ref": "#/$defs/N",
-        "$defs": {"N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}},
-    }
+    next_node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}
+    node = {"$ref": "#/$defs/N", "$defs": {"N": next_node}}
     signature = read_signature(tool, {"flat": code, "deep": node})
 
     assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
     assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
     Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
-    assert "'deep.next.next' must be of type" in refusal(
-        signature, {"flat": "SFO", "deep": {"next": {"next": 5}}}
-    )
+    wrong = {"flat": "SFO", "deep": {"next": {"next": 5}}}
+    assert "'deep.next.next' must be of type" in refusal(signature, wrong)
 
 
 def test_the_annotation_of_an_injected_parameter_is_never_evaluated() -> None:
-    def tool(flight_id: int, db: Database):
-        pass
+    def tool(flight_id: int, db: Database): ...
 
     assert list(read_signature(tool).schema["properties"]) == ["flight_id"]
 
@@ -189,8 +167,7 @@ def test_defaults_make_parameters_optional_and_appear_in_the_schema() -> None:
     unwritable: Any = object()
     items = [1]
 
-    def tool(a=5, b="x", c=True, d=1.5, e=Cabin.ECONOMY, f=unwritable, g: float = float("inf"), h=items):
-        pass
+    def tool(a=5, b="x", c=True, d=1.5, e=Cabin.ECONOMY, f=unwritable, g: float = float("inf"), h=items): ...
 
     schema = read_signature(tool).schema
 
@@ -208,8 +185,7 @@ def test_defaults_make_parameters_optional_and_appear_in_the_schema() -> None:
 
 
 def test_a_default_of_none_lets_null_through_without_advertising_it() -> None:
-    def tool(a: str = None, b: int | None = None, c=None):  # noqa: RUF013
-        pass
+    def tool(a: str = None, b: int | None = None, c=None): ...  # noqa: RUF013
 
     signature = read_signature(tool)
 
@@ -223,8 +199,7 @@ def test_a_default_of_none_lets_null_through_without_advertising_it() -> None:
 
 
 def test_field_as_a_default_gives_default_and_limits() -> None:
-    def tool(limit: int = Field(10, ge=1), page: Annotated[int, Field(default=1)] = 1):
-        pass
+    def tool(limit: int = Field(10, ge=1), page: Annotated[int, Field(default=1)] = 1): ...
 
     signature = read_signature(tool)
 
@@ -236,8 +211,7 @@ def test_field_as_a_default_gives_default_and_limits() -> None:
 
 
 def test_listed_parameters_hide_what_the_function_can_do_without() -> None:
-    def tool(origin, dest, limit=10, verbose=False):
-        pass
+    def tool(origin, dest, limit=10, verbose=False): ...
 
     schema = read_signature(tool, {"origin": str, "limit": int}).schema
 
@@ -246,17 +220,13 @@ def test_listed_parameters_hide_what_the_function_can_do_without() -> None:
 
 
 def test_parameters_may_be_the_json_schema_of_an_object() -> None:
-    def tool(origin, limit=10):
-        pass
+    def tool(origin, limit=10): ...
 
     given = {"type": "object", "properties": {"origin": {"type": "string"}, "limit": {"type": "integer"}}}
     signature = read_signature(tool, given)
 
     assert signature.schema == {**given, "required": ["origin"], "additionalProperties": False}
-    assert given == {
-        "type": "object",
-        "properties": {"origin": {"type": "string"}, "limit": {"type": "integer"}},
-    }
+    assert given.keys() == {"type", "properties"}
     assert check(signature, {"origin": "SFO", "limit": 2.0}) == {"origin": "SFO", "limit": 2}
     assert sorted(refusal(signature, {"limit": "x", "other": 1}).split("; ")) == [
         '\'limit\' must be of type "integer", got "x" (string)',
@@ -265,17 +235,10 @@ def test_parameters_may_be_the_json_schema_of_an_object() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"row": int, "letter": str},
-    ],
-)
-def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name(parameters: dict[str, Any]) -> None:
-    def tool(row: int, db, **others):
-        pass
+def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name() -> None:
+    def tool(row: int, db, **others): ...
 
-    signature = read_signature(tool, parameters)
+    signature = read_signature(tool, {"row": int, "letter": str})
 
     assert sorted(signature.schema["properties"]) == ["letter", "row"]
     assert signature.injected == {"db"}
@@ -283,35 +246,15 @@ def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name(parameter
     assert refusal(signature, {"row": 1, "letter": "A", "seat": 1}).startswith("'seat' is unknown")
 
 
-# What is an error at import
+class Odd: ...
 
 
-class Odd:
-    pass
-
-
-def positional(value, /):
-    pass
-
-
-def any_names(row: int, **others):
-    pass
-
-
-def method(self, value):
-    pass
-
-
-def odd(value: Odd):
-    pass
-
-
-def unknown(value: Nowhere):  # noqa: F821
-    pass
-
-
-def plain(origin, limit=10, db=None):
-    pass
+def positional(value, /): ...
+def any_names(row: int, **others): ...
+def method(self, value): ...
+def odd(value: Odd): ...
+def unknown(value: Nowhere): ...  # noqa: F821
+def plain(origin, limit=10, db=None): ...
 
 
 @pytest.mark.parametrize(
@@ -324,11 +267,7 @@ def plain(origin, limit=10, db=None):
         (unknown, None, "the annotation 'Nowhere' of parameter 'value' cannot be read"),
         (plain, {"origin": str, "db": str}, "parameters lists 'db', which is injected"),
         (plain, {"origin": {"type": "text"}}, "parameters['origin']: not a JSON schema"),
-        (
-            plain,
-            {"origin": {"$ref": "https://example.com/x.json"}},
-            "does not name one of the schema's own $defs",
-        ),
+        (plain, {"origin": {"$ref": "https://example.com/x.json"}}, "does not name one of the schema's own"),
         (plain, {"type": "object", "properties": {"limit": {}}}, "parameters has no property for 'origin'"),
         (plain, {"type": "object", "properties": {"orgin": {}}}, "parameters lists 'orgin'"),
     ],
@@ -340,9 +279,6 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
         read_signature(function, parameters)
 
     assert fault in str(caught.value)
-
-
-# Checking arguments
 
 
 @pytest.mark.parametrize(
@@ -361,8 +297,7 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
     ],
 )
 def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: Any, taken: Any) -> None:
-    def tool(value):
-        pass
+    def tool(value): ...
 
     value = check(read_signature(tool, {"value": annotation}), {"value": given})["value"]
 
@@ -388,15 +323,13 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(annotation: Any, given: Any, problem: str) -> None:
-    def tool(value):
-        pass
+    def tool(value): ...
 
     assert refusal(read_signature(tool, {"value": annotation}), {"value": given}) == problem
 
 
 def test_all_faults_are_told_at_once_and_a_near_miss_is_recognised() -> None:
-    def tool(flight_id: int, passenger: str):
-        pass
+    def tool(flight_id: int, passenger: str): ...
 
     problems = refusal(read_signature(tool), {"flightid": 3}).split("; ")
 

@@ -71,9 +71,8 @@ def fitting(annotation: Any) -> st.SearchStrategy[Any]:
     elif is_typeddict(annotation):
         fields = {name: fitting(get_args(hint)[0]) for name, hint in annotation.__annotations__.items()}
         optional = {name: fields[name] for name in annotation.__optional_keys__}
-        right = st.fixed_dictionaries(
-            {name: fields[name] for name in annotation.__required_keys__}, optional=optional
-        )
+        required = {name: fields[name] for name in annotation.__required_keys__}
+        right = st.fixed_dictionaries(required, optional=optional)
     elif origin is Literal:
         right = st.sampled_from(inside)
     elif origin is Union:
@@ -101,9 +100,7 @@ def parameters_with_arguments(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str
 
 @settings(max_examples=400, deadline=None)
 @given(parameters_with_arguments())
-def test_the_check_accepts_exactly_what_the_schema_allows(
-    case: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
+def test_the_check_accepts_exactly_what_the_schema_allows(case: Any) -> None:
     parameters, arguments = case
 
     def tool(**anything: Any) -> None: ...
@@ -136,13 +133,11 @@ def test_every_schema_is_an_object_without_references(parameters: dict[str, Any]
     assert "title" not in json.dumps(schema)
 
 
+BROKEN = ['{"a": NaN}', "[" * 100_000, '{"a":' * 100_000, '{"a": 1e999}']
+
+
 @settings(max_examples=300, deadline=None)
-@given(
-    st.text()
-    | st.binary()
-    | values
-    | st.sampled_from(['{"a": NaN}', "[" * 100_000, '{"a":' * 100_000, '{"a": 1e999}'])
-)
+@given(st.text() | st.binary() | values | st.sampled_from(BROKEN))
 def test_reading_arguments_never_crashes(arguments: Any) -> None:
     with contextlib.suppress(ArgumentError):
         read, text = read_arguments(arguments)

@@ -57,6 +57,7 @@ def taken(annotation: Any, value: Any) -> Any:
 
 
 MISSPELT = {"product_id": 1, "qty": 3}
+CHILD = {"name": "b", "line": MISSPELT}
 UNKNOWN = "is unknown (known: 'product_id', 'quantity')"
 
 
@@ -66,19 +67,13 @@ UNKNOWN = "is unknown (known: 'product_id', 'quantity')"
         (Line, {"product_id": 1, "quantitty": 3}, "'value.quantitty' is unknown (did you mean 'quantity'?)"),
         (list[Line], [{"product_id": 1}, MISSPELT], f"'value[1].qty' {UNKNOWN}"),
         (Line | None, MISSPELT, f"'value.qty' {UNKNOWN}"),
-        (
-            Tree,
-            {"name": "a", "children": [{"name": "b", "line": MISSPELT}]},
-            f"'value.children[0].line.qty' {UNKNOWN}",
-        ),
+        (Tree, {"name": "a", "children": [CHILD]}, f"'value.children[0].line.qty' {UNKNOWN}"),
         (Bag, {"wait": 1}, "'value.wait' is unknown (did you mean 'weight'?)"),
         (Seat, {"row": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
         (Open, {"more": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
     ],
 )
-def test_a_key_that_an_object_does_not_know_is_refused_with_its_path(
-    annotation: Any, given: Any, problem: str
-) -> None:
+def test_a_key_unknown_to_an_object_is_refused_with_path(annotation: Any, given: Any, problem: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         taken(annotation, given)
     assert str(caught.value) == problem

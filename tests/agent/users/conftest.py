@@ -1,7 +1,5 @@
 """A conversation with a simulated user, on in-process models."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ Conversation = Callable[..., Awaitable[tuple[Any, InProcessModel]]]
 
 @pytest.fixture
 def conversation(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
-    """Play answers of agent and user, who is the module's ``USER``; the rollout, and the user's model."""
+    """Play answers of agent and user, ``name`` or the module's ``USER``; the rollout, the user's model."""
 
-    async def run(agent: list[Any], user: list[Any], **fields: Any) -> tuple[Any, InProcessModel]:
+    async def run(agent: list[Any], user: list[Any], name: str = "", **fields: Any) -> tuple[Any, Any]:
         models = {"agent": InProcessModel(agent), "user": InProcessModel(user)}
         task = small_task(tmp_path, **{"sim_user_prompt": "You are Alice {and} you want a seat.", **fields})
-        made = load_user(request.module.USER)()
+        made = load_user(name or request.module.USER)()
         return (await play(task, ToolCallingAgent(), user=made, models=models)).rollout, models["user"]
 
     return run

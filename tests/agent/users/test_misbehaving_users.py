@@ -1,47 +1,33 @@
 """Simulated users that misbehave, over HTTP: each ends in the right stop reason and the right class."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from stub_server import Answer, Script, StubServer, call
 
-from reward_kit.agent import RolloutRecord, agent_eval, load_rollout
+from reward_kit.agent import RolloutRecord, agent_eval
 
 AGENT = "gpt-4o-mini"
 USER = "gpt-3.5-turbo"
 WHO = "Who is going to fly?"
 PROMPT = "You are Alice, customer A1234. You want a paid seat on the first flight."
-REQUEST = {"role": "user", "content": "Book me a flight"}
+ROW = {"n_rollouts": 1, "actions": GOLD, "max_steps": 6, "sim_user_prompt": PROMPT}
+ROWS = [{**ROW, "initial_messages": [{"role": "user", "content": "Book me a flight"}]}]
 
 
 @pytest.fixture
-def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_llm: StubServer) -> Any:
+def evaluate(bundle: Bundle, stub_llm: StubServer) -> Any:
     """Evaluate one rollout with scripts for agent and user; its record, and the evaluation's outcomes."""
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
 
     def run(agent: list[Script], says: Any, /, **options: Any) -> tuple[RolloutRecord, list[Any]]:
-        row = {"n_rollouts": 1, "actions": GOLD, "max_steps": 6, "sim_user_prompt": PROMPT}
-        bundle.rows({**row, "initial_messages": [REQUEST], **options.pop("row", {})})
         stub_llm.script(AGENT, agent)
         stub_llm.script(USER, says)
-        result = agent_eval(
-            str(bundle.dataset),
-            **{"model": f"openai/{AGENT}", "sim_model": f"openai/{USER}", "retries": 0, **options},
-        )
-        last = next(outcome for outcome in result.outcomes if outcome.final)
-        with load_rollout(tmp_path / "runs" / last.file) as record:
-            return record, result.outcomes
+        models = {"model": f"openai/{AGENT}", "sim_model": f"openai/{USER}"}
+        result = agent_eval(bundle.dataset, retries=0, **models, **options)
+        return result.record(result.outcomes[0]), result.outcomes
 
     return run
-
-
-def calls_of(stub: StubServer) -> int:
-    return len(stub.requests_for(USER))
 
 
 @pytest.mark.parametrize(
@@ -55,14 +41,12 @@ def calls_of(stub: StubServer) -> int:
     ],
     ids=["blank", "tool call", "thought", "reasoning", "cut off"],
 )
-def test_a_user_with_nothing_to_say_is_at_fault(
-    evaluate: Any, stub_llm: StubServer, strategy: str, answer: Script
-) -> None:
+def test_a_silent_user_is_at_fault(evaluate: Any, stub_llm: Any, strategy: str, answer: Script) -> None:
     record, (outcome,) = evaluate([WHO], [answer], user=strategy)
     assert outcome.stop_reason == "user_error"
     assert "3 answers in a row were empty" in outcome.stop_detail
     assert outcome.reward is None
-    assert calls_of(stub_llm) == 3
+    assert len(stub_llm.requests_for(USER)) == 3
     assert record.usage["user"].calls == 3
     assert [line["content"] for line in record.messages if line["role"] == "user"] == ["Book me a flight"]
 
@@ -77,9 +61,7 @@ def test_what_a_model_says_that_will_not_play_the_user_is_told(evaluate: Any) ->
 @pytest.mark.parametrize("strategy", ["llm", "react", "verify", "reflection"])
 def test_no_thought_reaches_the_agent(evaluate: Any, stub_llm: StubServer, strategy: str) -> None:
     secret = "The secret word is plum."
-    said = (
-        f"<think>{secret}</think>Thought: {secret}\nUser Response: For me." if strategy == "react" else None
-    )
+    said = f"<think>{secret}</think>Thought: {secret}\nUser Response: For me."
 
     def user(request: dict[str, Any], _place: int) -> Script:
         asked = request["messages"]
@@ -87,9 +69,8 @@ def test_no_thought_reaches_the_agent(evaluate: Any, stub_llm: StubServer, strat
             return "true"
         if len(asked) > 4:
             return "###STOP###"
-        return said or Answer(
-            content=f"<think>{secret}</think>For me.", message={"reasoning_content": secret}
-        )
+        plain = Answer(content=f"<think>{secret}</think>For me.", message={"reasoning_content": secret})
+        return said if strategy == "react" else plain
 
     record, (outcome,) = evaluate([WHO, "Wait."], user, user=strategy)
     assert outcome.stop_reason == "user_stop"

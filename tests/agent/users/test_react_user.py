@@ -1,7 +1,5 @@
 """The simulated user that thinks before it speaks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,21 +19,12 @@ def written(line: str) -> str:
 
 async def test_only_the_line_is_heard_and_the_thought_stays_with_the_user(conversation: Any) -> None:
     rollout, model = await conversation(["Where to?", "Done"], [written("To JFK"), written("###STOP###")])
-    assert [line.text for line in rollout.lines] == [
-        "Book me a flight",
-        "Where to?",
-        "To JFK",
-        "Done",
-        "###STOP###",
-    ]
+    spoken = ["Book me a flight", "Where to?", "To JFK", "Done", "###STOP###"]
+    assert [line.text for line in rollout.lines] == spoken
     assert THOUGHT not in str(rollout.messages)
     assert rollout.stop_reason == "user_stop"
-    assert [message["content"] for message in model.seen[1][2:]] == [
-        "User Response:\nBook me a flight",
-        "Where to?",
-        written("To JFK"),
-        "Done",
-    ]
+    heard = ["User Response:\nBook me a flight", "Where to?", written("To JFK"), "Done"]
+    assert [message["content"] for message in model.seen[1][2:]] == heard
 
 
 async def test_a_thought_alone_is_asked_again_and_paid(conversation: Any) -> None:

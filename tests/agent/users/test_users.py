@@ -1,12 +1,10 @@
 """Simulated users, and finding agents and users by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import InProcessModel, small_task, wants
 
 from reward_kit.agent import agent_eval, load_agent
@@ -15,6 +13,8 @@ from reward_kit.agent.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
 
 USER = "llm"
+PLAYERS = "nothing = 3"
+ROWS = [{"id": "talk", "actions": GOLD}, {"id": "single", "sim_user_prompt": None, "actions": GOLD}]
 
 
 async def test_the_user_speaks_first_as_if_it_had_been_greeted(conversation: Any) -> None:
@@ -59,19 +59,8 @@ async def test_an_empty_line_is_asked_for_again(conversation: Any) -> None:
         ("replay:runs", "You are Alice.", "replay:runs"),
     ],
 )
-def test_each_agent_gets_the_user_that_fits(
-    tmp_path: Path, agent: str, prompt: str | None, expected: str
-) -> None:
+def test_an_agent_gets_its_user(tmp_path: Path, agent: str, prompt: str | None, expected: str) -> None:
     assert user_of(small_task(tmp_path, sim_user_prompt=prompt).row, agent) == expected
-
-
-@pytest.fixture
-def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module with agents in the working directory."""
-    name = f"own_agents_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text("nothing = 3")
-    monkeypatch.chdir(tmp_path)
-    return name
 
 
 @pytest.mark.parametrize(
@@ -83,44 +72,28 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("{own}:nothing", "is int"),
     ],
 )
-def test_an_agent_that_cannot_be_found_is_told(own_module: str, spec: str, fault: str) -> None:
+def test_an_agent_that_cannot_be_found_is_told(bundle: Bundle, spec: str, fault: str) -> None:
     with pytest.raises(BundleError, match=fault):
-        load_agent(spec.format(own=own_module))
+        load_agent(spec.format(own=bundle.players))
 
 
 @pytest.mark.parametrize("strategy", ["react", "verify"])
-def test_a_user_that_a_model_plays_asks_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.delenv("MODEL_SIM", raising=False)
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
-    bundle.rows({"actions": GOLD})
+def test_a_user_that_a_model_plays_asks_for_one(bundle: Bundle, strategy: str) -> None:
     with pytest.raises(UsageError, match=rf"the simulated user \({strategy}\) needs a model of its own"):
-        agent_eval(str(bundle.dataset), agent="gold", user=strategy, output_dir=str(tmp_path / "runs"))
+        agent_eval(bundle.dataset, agent="gold", user=strategy)
 
 
 @pytest.mark.parametrize("strategy", ["llm", "verify"])
-def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
-    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+def test_a_user_that_a_model_plays_is_not_in_rows_without_a_prompt(bundle: Bundle, strategy: str) -> None:
     models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["true ###STOP###"])}
-    result = agent_eval(str(bundle.dataset), user=strategy, models=models, n_rollouts=1)
+    result = agent_eval(bundle.dataset, user=strategy, models=models, n_rollouts=1)
     ends = {outcome.row_id: (outcome.stop_reason, "user" in outcome.usage) for outcome in result.outcomes}
     assert ends == {"talk": ("user_stop", True), "single": ("agent_done", False)}
 
 
 @pytest.mark.parametrize("strategy", ["llm", "verify"])
-def test_a_user_with_no_part_in_any_row_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
-    bundle.rows({"id": "talk"}, {"id": "single", "sim_user_prompt": None})
+def test_a_user_with_no_part_in_any_row_is_an_error(bundle: Bundle, strategy: str) -> None:
     models = {"agent": InProcessModel(["Where to?"]), "user": InProcessModel(["###STOP###"])}
     with pytest.raises(UsageError, match=f"--user {strategy} has no effect: none of the selected rows"):
-        agent_eval(str(bundle.dataset), user=strategy, models=models, task_ids="single")
+        agent_eval(bundle.dataset, user=strategy, models=models, task_ids="single")
     assert models["agent"].seen == []

@@ -1,6 +1,4 @@
-"""The simulated user whose lines are judged before they are said."""
-
-from __future__ import annotations
+"""The simulated users whose lines are judged before they are said, and the one that reflects on a refusal."""
 
 from typing import Any
 
@@ -21,22 +19,15 @@ async def test_an_accepted_draft_is_said_and_the_judging_is_paid(conversation: A
     assert said(rollout) == ["JFK", "###STOP###"]
     assert rollout.usage["user"].calls == 4
     assert rollout.usage["user"].cost == 2.0
-    assert [call.answer for call in rollout.model_calls if call.role == "user"] == [
-        "JFK",
-        "true",
-        "###STOP###",
-        "true",
-    ]
+    answers = [call.answer for call in rollout.model_calls if call.role == "user"]
+    assert answers == ["JFK", "true", "###STOP###", "true"]
 
 
 async def test_the_judge_sees_who_said_what(conversation: Any) -> None:
     _, model = await conversation(["Where to?", "Done"], ["JFK", "true", "###STOP###", "true"])
     (question,) = model.seen[3]
     assert question["role"] == "user"
-    assert (
-        "Customer: Book me a flight\n\nAgent: Where to?\n\nCustomer: JFK\n\nAgent: Done"
-        in question["content"]
-    )
+    assert "Book me a flight\n\nAgent: Where to?\n\nCustomer: JFK\n\nAgent: Done" in question["content"]
     assert "<line>\n###STOP###\n</line>" in question["content"]
     assert "You are Alice {and} you want a seat." in question["content"]
     assert model.tools == [None] * 4
@@ -58,6 +49,28 @@ async def test_if_all_are_refused_the_last_draft_is_said(conversation: Any) -> N
     rollout, model = await conversation(["Where to?", "Done"], drafts)
     assert said(rollout) == ["C", "###STOP###"]
     assert len(model.seen) == 8
+
+
+REFLECTION = "Reflection: there is no flight to Mars.\nResponse: JFK, please"
+
+
+async def test_a_refused_draft_is_written_anew_with_the_reflection(conversation: Any) -> None:
+    answers = ["To Mars", "false", REFLECTION, "JFK", "true", "###STOP###", "true"]
+    rollout, model = await conversation(["Where to?", "Done"], answers, "reflection")
+    assert said(rollout) == ["JFK", "###STOP###"]
+    assert "To Mars" in model.seen[2][0]["content"]
+    redraft = model.seen[3][-1]["content"]
+    assert redraft.startswith("Where to?")
+    assert "To Mars" in redraft
+    assert REFLECTION in redraft
+    assert "Mars" not in str(model.seen[5:])
+    assert (rollout.usage["user"].calls, rollout.usage["user"].cost) == (7, 3.5)
+
+
+async def test_the_draft_after_a_reflection_is_said_even_if_it_is_refused(conversation: Any) -> None:
+    answers = ["To Mars", "false", REFLECTION, "To Venus", "false", "###STOP###", "true"]
+    rollout, _ = await conversation(["Where to?", "Done"], answers, "reflection")
+    assert said(rollout) == ["To Venus", "###STOP###"]
 
 
 @pytest.mark.parametrize(

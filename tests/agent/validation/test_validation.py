@@ -110,15 +110,80 @@ async def test_gold_actions_that_do_not_lead_to_success_are_errors(
     assert all(finding.place == "task.jsonl:1 r0" for finding in report.errors)
 
 
-async def test_a_gold_action_that_its_tool_refuses_is_reported_but_no_fault(tmp_path: Path) -> None:
-    refused = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
-    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [refused, TAKE_1]})
-    assert report.ok
-    assert report.lines()[-1] == (
-        "ok: task.jsonl:1 r0: 1 of the gold actions refused by their tool, "
-        "gold action 0 (take) with 'Error: seat taken'; 2 gold actions give reward 1; "
-        "doing nothing gives 0"
-    )
+REFUSED = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
+
+
+@pytest.mark.parametrize(
+    ("actions", "fault"),
+    [
+        ([{**REFUSED, "refused": True}, TAKE_1], None),
+        ([REFUSED, TAKE_1], "gold action 0 (take) is refused by its tool, 'Error: seat taken'"),
+        (
+            [{**TAKE_1, "refused": True}],
+            'gold action 0 (take) has "refused": true, but its tool carries it out',
+        ),
+    ],
+)
+async def test_a_gold_action_is_refused_if_and_only_if_the_row_says_so(
+    tmp_path: Path, actions: list[Any], fault: str | None
+) -> None:
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions})
+    if fault is None:
+        assert (
+            "1 of the gold actions refused by their tool; 2 gold actions give reward 1" in report.lines()[-1]
+        )
+    else:
+        (error,) = report.errors
+        assert error.text.startswith(fault)
+        assert error.kind == "refused-gold"
+
+
+async def test_a_fault_of_several_rows_is_told_once_with_the_rows(tmp_path: Path) -> None:
+    row = {"end_goal_sql": ALICE_SITS, "actions": [REFUSED, TAKE_1]}
+    report = await check(tmp_path, row, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, row, row)
+    (error,) = report.errors
+    assert error.rows == ("r0", "r2", "r3")
+    assert str(error).startswith("error: task.jsonl:1 r0: ")
+    assert str(error).endswith(" (also in r2, r3)")
+
+
+IGNORING = """\
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return {"score": float(db.equals(gold_db, ignore=%r))}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ignored", "unknown"),
+    [
+        (("seats.id", "*.TAKEN_BY", "seats"), []),
+        (("seats.takenby", "*.id"), ["seats.takenby"]),
+        (("chairs",), ["chairs"]),
+    ],
+)
+async def test_a_name_that_the_reward_ignores_is_a_table_or_column(
+    tmp_path: Path, ignored: tuple[str, ...], unknown: list[str]
+) -> None:
+    report = await check(tmp_path, {"actions": [TAKE_1]}, reward=IGNORING % (ignored,))
+    texts = [finding.text for finding in report.errors if finding.kind == "unknown-ignored"]
+    assert [text.split(", ")[0] for text in texts] == [f"the reward ignores {name!r}" for name in unknown]
+
+
+async def test_an_async_tool_that_sleeps_through_its_time_limit_is_an_error(tmp_path: Path) -> None:
+    slow = TOOLS.replace('ToolRegistry("seats")', 'ToolRegistry("seats", tool_timeout=0.2)')
+    slow = slow.replace("    await db.execute", "    __import__('time').sleep(0.6)\n    await db.execute")
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=slow)
+    assert any("past its limit of 0.2 s" in finding.text for finding in report.errors), report.lines()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_misspelt_field_is_an_error_if_strict(tmp_path: Path, strict: bool) -> None:
+    folder = write(tmp_path, {"end_goal_sql": ALICE_SITS, "action": []})
+    with TaskBundle.load(folder) as bundle:
+        report = await validate(bundle, strict=strict)
+    (finding,) = report.errors if strict else report.warnings
+    assert "did you mean 'actions'?" in finding.text
+    assert report.ok is not strict
 
 
 async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> None:

@@ -79,7 +79,10 @@ class FastWorkflow:
         environment = preflight.worker_environment(self.config)
         faults = preflight.faults_of_home(self._home)
         of_tools, warnings = preflight.faults_of_tools(self._home, self._tasks)
+        of_training, untrained = preflight.training_of(self._home)
+        warnings += untrained
         cannot_start = bool(faults)
+        faults += of_training
         faults += [*preflight.faults_of_settings(environment), *_local_model(self.config), *of_tools]
         if cannot_start:
             preflight.check(faults)

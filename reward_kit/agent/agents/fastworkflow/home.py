@@ -80,6 +80,11 @@ class FastWorkflowHome:
             return None
         return self.workflows / (DEFAULT_WORKFLOW if DEFAULT_WORKFLOW in names else names[0])
 
+    def internal_workflows(self) -> list[Path]:
+        """The workflows of the installed package itself, which training covers as well."""
+        found = self.package.glob("_workflows/*/_commands") if self.package else ()
+        return sorted(path.parent for path in found)
+
     def _installed(self, pattern: str) -> Path | None:
         places = ("lib/python3.*/site-packages", "Lib/site-packages")
         return next((found for place in places for found in self.venv.glob(f"{place}/{pattern}")), None)

@@ -11,6 +11,7 @@ from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
@@ -20,6 +21,11 @@ ROLES = ("AGENT", "PLANNER", "PARAM_EXTRACTION")
 """The models of a conversation are named by ``LLM_<ROLE>``, their keys by ``LITELLM_API_KEY_<ROLE>``."""
 
 TRAINING_ROLE = "SYNDATA_GEN"
+ARTIFACTS = (
+    *("tinymodel.pth", "largemodel.pth", "label_encoder.pkl"),
+    *("threshold.json", "tiny_ambiguous_threshold.json", "large_ambiguous_threshold.json"),
+)
+"""Files that FastWorkflow's training writes for each context of a workflow."""
 MODEL_ARGUMENTS = "REWARD_KIT_FASTWORKFLOW_MODEL_ARGS"
 """Passes the arguments of all model calls (temperature, --model-arg) to a worker; may hold keys."""
 _QUIET = {
@@ -94,6 +100,36 @@ def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
             needed = " and ".join(lacking)
             faults.append(f"the model of LLM_{role} needs {needed}: set it{key}, in the environment or .env")
     return faults
+
+
+def incomplete_training(workflow: Path) -> list[str]:
+    """List contexts with a part of the trained files missing, as after a training broken off."""
+    trained = sorted(
+        {file.parent for name in ARTIFACTS for file in workflow.glob(f"___command_info/*/{name}")}
+    )
+    missing = {part.name: [name for name in ARTIFACTS if not (part / name).exists()] for part in trained}
+    return [f"{part}: {', '.join(names)}" for part, names in missing.items() if names]
+
+
+def training_of(home: FastWorkflowHome) -> tuple[list[str], list[str]]:
+    """Return faults of the workflow's training, and warnings of that of FastWorkflow's internal workflows.
+
+    A run reads no models of an internal workflow, but ``train`` makes them.
+    """
+    remedy = "run `reward-kit fastworkflow train`"
+    workflow = home.workflow()
+    faults = []
+    if workflow is not None:
+        name = f"the training of {workflow.name} is not complete"
+        faults = [f"{name} ({part}): {remedy}" for part in incomplete_training(workflow)]
+    warnings = []
+    for internal in home.internal_workflows():
+        missing = incomplete_training(internal)
+        if missing or not any(internal.glob("___command_info/*/threshold.json")):
+            parts = f" ({'; '.join(missing)})" if missing else ""
+            name = f"FastWorkflow's internal workflow {internal.name}"
+            warnings.append(f"{name} is not trained{parts}: {remedy}")
+    return faults, warnings
 
 
 def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list[str], list[str]]:

@@ -17,6 +17,8 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+TRAINED, KEPT = "___command_info", "kept_training"
+"""Folders of trained models: in a workflow, and beside the environment while it is made anew."""
 PYTHON = "Python 3.11 to 3.13"
 _REMEDY = f"FastWorkflow needs {PYTHON}; name one with --python."
 
@@ -53,12 +55,32 @@ def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_argum
     """
     if not home.has_right_version:
         home.folder.mkdir(parents=True, exist_ok=True)
+        _keep_training(home)
         make = [python or sys.executable, "-m", "venv", "--clear", str(home.venv)]
         _run(make, "the environment cannot be created", remedy=_REMEDY)
         # pip uses the index and proxy that the user has configured
         pip = [str(home.python), "-m", "pip", "install", "--disable-pip-version-check"]
         _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow", remedy=_REMEDY)
+    _restore_training(home)
     return prepare_workflow(home, workflow)
+
+
+def _keep_training(home: FastWorkflowHome) -> None:
+    """Copy what was trained in the environment, which is about to be cleared, beside it."""
+    for internal in home.internal_workflows():
+        if any(internal.glob(f"{TRAINED}/*/threshold.json")):
+            shutil.copytree(internal / TRAINED, home.folder / KEPT / internal.name, dirs_exist_ok=True)
+
+
+def _restore_training(home: FastWorkflowHome) -> None:
+    """Put back what was kept; an installation that failed is made up for by the next one."""
+    for internal in home.internal_workflows():
+        kept = home.folder / KEPT / internal.name
+        for context in kept.glob("*/"):
+            # copied without its times: training older than the commands counts as out of date
+            target = internal / TRAINED / context.name
+            shutil.copytree(context, target, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    shutil.rmtree(home.folder / KEPT, ignore_errors=True)
 
 
 def train(home: FastWorkflowHome, workflow: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.models.local.recognise import OWN_TOKENIZERS
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -132,6 +133,22 @@ def _check_template(file: LocalFile, backend: Backend) -> None:
             "there is no chat template in the folder, so the model cannot converse",
             place=f"model {file.name}",
             remedy=f"{remedy}.",
+        )
+
+
+def check_tools(file: LocalFile, backend: Backend) -> None:
+    """Raise ``ModelSetupError`` if the model would never be shown the tools of ``tool-calling``.
+
+    llama-server writes tools into the prompt itself, and Mistral's tokenizers do without a template.
+    """
+    own = any(any(file.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
+    if backend.name == "llama-server" or own or _given("--chat-template", extra_arguments()):
+        return
+    if file.ignores_tools:
+        raise ModelSetupError(
+            "the chat template ignores tools, so the agent tool-calling cannot call any",
+            place=f"model {file.name}",
+            remedy="Use an agent that writes actions as text: --agent react.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 Kind = Literal["folder", "gguf"]
 
 GGUF_MAGIC = b"GGUF"
+GGUF_TEMPLATE = b"tokenizer.chat_template"
+LONGEST_METADATA = 2**26
+"""Bytes at the start of a GGUF file in which its chat template is looked for."""
 POINTER = b"version https://git-lfs"
 """Start of a Git LFS pointer, which stands for a file that was not downloaded."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -85,6 +89,21 @@ class LocalFile:
         if inline:
             texts.append(inline if isinstance(inline, str) else json.dumps(inline, ensure_ascii=False))
         return "\n".join(texts) or None
+
+    @cached_property
+    def ignores_tools(self) -> bool:
+        """True if no chat template of the model uses the variable ``tools``; that of a GGUF file is in it."""
+        text = self.chat_template
+        if self.kind == "gguf":
+            with self.path.open("rb") as file:
+                start = file.read(LONGEST_METADATA)
+            found = start.find(GGUF_TEMPLATE)
+            if found < 0:
+                return False
+            place = found + len(GGUF_TEMPLATE) + 4  # behind the type of the value: its length and its bytes
+            length = int.from_bytes(start[place : place + 8], "little")
+            text = start[place + 8 : place + 8 + length].decode(errors="replace")
+        return text is not None and not re.search(r"\btools\b", text)
 
     @property
     def needs_chat_template(self) -> bool:

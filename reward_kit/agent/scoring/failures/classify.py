@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import is_success
+from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
-from reward_kit.agent.scoring.outputs import missing_outputs, replies
 from reward_kit.agent.scoring.user_faults import find_user_faults
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def classify(
         expected=expected,
         differences=row_differences(made, wanted) if judged and wanted is not None else None,
         outputs=record.outputs if judged else (),
-        said=replies(record.messages, record.opening),
+        said=said_to_user(record.messages[record.opening :]),
         steps=record.steps,
         turns=record.turns,
         user_fault=decisive if judged else None,
@@ -140,6 +140,7 @@ def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -
         tool_calls=record.tool_calls,
         stop_reason=record.stop_reason,
         missing=missing,
+        sent_back=record.sent_back,
         given=len(History(record.fields.get("initial_messages") or ()).lines),
     )
 

@@ -1,0 +1,174 @@
+"""Values of gold calls and outputs that nobody can know, and facts that agents may ask for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.audit.reach import Answer, Reach, holds, keyed_scalars, scalars, spoken, words
+from reward_kit.agent.base.gold_reference import is_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from reward_kit.agent.audit.reach import Reader
+    from reward_kit.agent.bundles.bundle import Task
+    from reward_kit.agent.validation.playing import Played
+
+MOST_NUMBERS, MOST_SUMMED = 400, 16
+"""Known numbers of which sums and differences of two are tried; prices of which all sums are."""
+_SAYS_NOTHING = frozenset({"[]", "{}", "null", "true", "false", ""})
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.+Z-]+)?|\d{1,2}:\d\d(:\d\d)?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PRICE = re.compile(r"\d+\.\d+")
+_NUMBERED = ("id", "ids", "number", "no", "code")
+
+
+async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
+    """The values that can be known in a row.
+
+    Tools are called with what the instruction says. If that does not lead to all values of gold, they are
+    called with those too, and only answers count that have to do with something that the instruction says.
+    """
+    reach = Reach(spoken(task).casefold())
+    known = {
+        (key, value)
+        for action in task.row.actions or ()
+        for key, value in keyed_scalars(action.arguments)
+        if isinstance(value, str | int) and not isinstance(value, bool)
+    }
+    told = {(key, value) for key, value in known if holds(reach.text, str(value).casefold())}
+    for some in (told, known):
+        for key, value in sorted(some, key=str):
+            reach.learn(key, value)
+        await reach.explore(task, reader)
+        if some is told and all(reach.tells(value) for _, value in known - told):
+            break
+    else:
+        reach.keep_anchored(task)
+    for number, call in gold.calls.items():  # what a writing call answers is known as well
+        if call.status == "ok" and call.name in reader.writing:
+            action = (task.row.actions or ())[number]
+            reach.take(Answer(action.name, action.arguments, call.content))
+    return reach
+
+
+def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
+    """Each value of a gold call that neither the instruction nor a tool gives."""
+    told = set[str]()
+    earlier: list[str] = []
+    for number, action in enumerate(task.row.actions or ()):
+        tool = task.registry.tools.get(action.name)
+        offered = words(json.dumps(tool.schema) + tool.description) if tool is not None else frozenset()
+        for key, value in keyed_scalars(action.arguments):
+            shown = str(value)
+            if (
+                tool is None
+                or tool.terminal
+                or action.refused
+                or shown in told
+                or not _is_checked(key, value)
+            ):
+                continue
+            if words(shown) <= offered or reach.tells(value):
+                continue
+            if any(holds(text, shown.casefold()) for text in earlier) or _is_told_in_words(reach, shown):
+                continue
+            told.add(shown)
+            text = f"neither the instruction nor a tool gives {key} {shown!r}"
+            yield f"gold action {number} ({action.name}): {text}"
+        if number in gold.calls and not any(map(is_reference, action.arguments.values())):
+            known = all(reach.tells(value) for value in scalars(action.arguments))
+            earlier += [gold.calls[number].content.casefold()] * known
+
+
+def _is_checked(key: str, value: Any) -> bool:
+    """True for names and ids: text with a digit or a capital, numbers under a key such as ``seat_id``."""
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        return False
+    if isinstance(value, int):
+        return key.casefold().rpartition("_")[2] in _NUMBERED
+    if _TIME.fullmatch(value) or len(value) > 60 or len(value.split()) > 3:
+        return False
+    if any(character.isdigit() or character in "@#" for character in value):
+        return len(value) > 1 and " " not in value
+    return len(value) > 3 and value[0].isupper() and not value.isupper() and value.replace(" ", "").isalpha()
+
+
+def _is_told_in_words(reach: Reach, shown: str) -> bool:
+    """True if every word of a text is in the instruction, or in one answer."""
+    parts = words(shown)
+    if parts <= words(reach.text):
+        return True
+    return any(parts <= words(answer.content) for answer in reach.answers)
+
+
+def unknown_outputs(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
+    """Each output that is in no answer and, if it is a number, no count, sum or difference of known ones."""
+    own = [call.content for call in gold.calls.values() if call.status == "ok"]
+    texts = [*own, *(answer.content for answer in reach.answers)]
+    plain = "\n".join([reach.text, *texts]).casefold().replace(",", "")
+    numbers: set[float] | None = None
+    for output in task.row.outputs:
+        shown = output.casefold().replace(",", "").strip()
+        if shown in plain or words(shown) <= words(plain):
+            continue
+        figure = shown.strip("$€£ ")
+        if _NUMBER.fullmatch(figure):
+            if numbers is None:
+                numbers = _derived(texts)
+            many = len({price for text in own for price in _PRICE.findall(text)}) > MOST_SUMMED
+            if round(float(figure), 2) in numbers or (many and "." in figure):
+                continue
+        yield f"no tool gives {output!r}"
+
+
+def _derived(texts: Iterable[str]) -> set[float]:
+    """Known numbers, differences and sums of two, sums of up to ``MOST_SUMMED`` prices, and small counts."""
+    known: dict[float, None] = {}
+    for text in texts:
+        known |= dict.fromkeys(float(number) for number in _NUMBER.findall(text) if len(number) < 10)
+    numbers = [*known][:MOST_NUMBERS]
+    sums = {0.0}
+    for price in [number for number in numbers if number % 1][:MOST_SUMMED]:
+        sums |= {round(one + price, 2) for one in sums}
+    pairs = {
+        round(value, 2)
+        for one, other in itertools.combinations(numbers, 2)
+        for value in (one + other, abs(one - other))
+    }
+    return set(map(float, range(101))) | known.keys() | pairs | sums
+
+
+def unstated_facts(reach: Reach) -> Iterator[str]:
+    """Each fact that the agent may ask for instead of one that the instruction gives.
+
+    A tool answers the same to it as another one to what the instruction says, and needs no more arguments.
+    """
+    told = set[str]()
+    by_content: dict[str, list[Answer]] = {}
+    for answer in reach.answers:
+        if answer.arguments and answer.content not in _SAYS_NOTHING:
+            by_content.setdefault(answer.content, []).append(answer)
+    for answer in [one for same in by_content.values() if len(same) > 1 for one in same]:
+        if not all(holds(reach.text, str(value).casefold()) for value in answer.arguments.values()):
+            continue
+        for other in by_content[answer.content]:
+            if other.tool != answer.tool and len(other.arguments) <= len(answer.arguments):
+                for name in _unsaid(other.arguments, reach):
+                    if name not in told:
+                        told.add(name)
+                        yield (
+                            f"{other.tool} answers to {name} as {answer.tool} does to "
+                            f"{' and '.join(answer.arguments)}, and the instruction says nothing of {name}"
+                        )
+
+
+def _unsaid(arguments: Mapping[str, Any], reach: Reach) -> Iterator[str]:
+    for name, value in arguments.items():
+        if not holds(reach.text, str(value).casefold()) and not words(name.replace("_", " ")) & words(
+            reach.text
+        ):
+            yield name

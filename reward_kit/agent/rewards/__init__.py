@@ -1,0 +1,39 @@
+"""Rewards to build on: checks of a finished rollout, two ways to combine them, and the default reward.
+
+from reward_kit import reward_function
+from reward_kit.agent.rewards import all_of, database_equal, outputs_said
+
+
+@reward_function
+def evaluate(messages, *, db, gold_db=None, outputs=(), rollout=None, **kwargs):
+    checks = {"database": database_equal(db, gold_db), "outputs": outputs_said(outputs, messages)}
+    return all_of(checks, rollout=rollout)
+"""
+
+from reward_kit.agent.rewards.checks import (
+    all_of,
+    calls_made,
+    database_equal,
+    missing_outputs,
+    outputs_said,
+    rules_kept,
+    said_to_user,
+    weighted_sum,
+)
+from reward_kit.agent.rewards.criteria import criteria_met
+from reward_kit.agent.rewards.default import evaluate
+from reward_kit.agent.rewards.made_up_ids import database_equal_up_to_ids
+
+__all__ = [
+    "all_of",
+    "calls_made",
+    "criteria_met",
+    "database_equal",
+    "database_equal_up_to_ids",
+    "evaluate",
+    "missing_outputs",
+    "outputs_said",
+    "rules_kept",
+    "said_to_user",
+    "weighted_sum",
+]

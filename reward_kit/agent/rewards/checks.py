@@ -1,0 +1,146 @@
+"""Checks of a finished rollout, and their combination; each check is a metric with a score and a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.text import call_line, text_of
+from reward_kit.models import EvaluateResult, MetricResult
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from reward_kit.agent.base.types import Message, ToolCall
+    from reward_kit.agent.database import ReadOnlyDatabase
+
+FINISHED = frozenset({"user_stop", "terminal_tool", "agent_done"})
+"""Stop reasons of a conversation that came to its end; any other has cut it off."""
+EQUAL = "The data equal those after the gold actions"
+
+
+def check_of(faults: Sequence[str], passed: str) -> MetricResult:
+    """The metric of a check: 1.0 with the reason ``passed``, or 0.0 with the ``faults``."""
+    return MetricResult(score=0.0 if faults else 1.0, reason="; ".join(faults) or passed)
+
+
+def database_equal(
+    db: ReadOnlyDatabase, gold_db: ReadOnlyDatabase | None, *, ignore: Collection[str] = ()
+) -> MetricResult:
+    """1.0 if the data are those after the gold actions, or unchanged without ``gold_db``.
+
+    ``ignore`` names what is not compared: ``"table.column"``, ``"*.column"`` or ``"table"``.
+    """
+    if gold_db is None:
+        changes = db.changes().ignoring(ignore)
+        faults = [f"expected no change, got {line}" for line in changes.lines()]
+    elif db.equals(gold_db, ignore):
+        faults = []
+    else:
+        faults = db.changes().describe(gold_db.changes(), ignore)
+        faults = faults or ["the two databases come from different seeds"]
+    return check_of(faults, EQUAL)
+
+
+def outputs_said(outputs: Sequence[str] | None, messages: Iterable[Message]) -> MetricResult:
+    """1.0 if the agent has said each of ``outputs`` to the user; see ``missing_outputs``."""
+    missing = missing_outputs(outputs or (), said_to_user(messages))
+    faults = [f"never said: {output!r}" for output in missing]
+    return check_of(faults, "Every output was said" if outputs else "There was nothing to be said")
+
+
+def said_to_user(messages: Iterable[Message]) -> list[str]:
+    """The agent's replies; text beside a tool call does not reach the user."""
+    return [
+        text_of(message.get("content"))
+        for message in messages
+        if message["role"] == "assistant" and not message.get("tool_calls")
+    ]
+
+
+def missing_outputs(outputs: Iterable[str], said: Iterable[str]) -> list[str]:
+    """The ``outputs`` that no text of ``said`` contains, also inside words and numbers.
+
+    Case is ignored, and so are commas in ``said``, which separate thousands (the rule of tau-bench).
+    """
+    texts = [text.replace(",", "").lower() for text in said]
+    return [output for output in outputs if not any(output.lower() in text for text in texts)]
+
+
+def calls_made(
+    tool_calls: Iterable[ToolCall],
+    *,
+    required: Iterable[str | Mapping[str, Any]] = (),
+    forbidden: Iterable[str | Mapping[str, Any]] = (),
+) -> MetricResult:
+    """1.0 if every ``required`` tool call was made and succeeded, and no ``forbidden`` one was tried.
+
+    A call is the name of a tool, or ``{"name": …, "arguments": {…}}``: a call of the tool with at least these
+    arguments. ``tool_calls`` are those of the rollout.
+    """
+    made = list(tool_calls)
+    faults = [
+        f"never called: {_text(wanted)}"
+        for wanted in required
+        if not any(call.status == "ok" and _fits(call, wanted) for call in made)
+    ]
+    faults += [
+        f"called {_text(unwanted)}, which is forbidden"
+        for unwanted in forbidden
+        if any(_fits(call, unwanted) for call in made)
+    ]
+    return check_of(faults, "The tool calls are as required")
+
+
+def rules_kept(rollout: Any) -> MetricResult:
+    """1.0 if the rollout broke no rule of the bundle's ``rules.sql``."""
+    broken = [f"broke the rule {name}" for name, rows in (rollout.violations or {}).items() if rows]
+    return check_of(broken, "All rules were kept")
+
+
+def _fits(call: ToolCall, wanted: str | Mapping[str, Any]) -> bool:
+    if isinstance(wanted, str):
+        return call.name == wanted
+    given = call.arguments if isinstance(call.arguments, dict) else {}
+    arguments = wanted.get("arguments") or {}
+    return call.name == wanted["name"] and all(
+        name in given and given[name] == value for name, value in arguments.items()
+    )
+
+
+def _text(call: str | Mapping[str, Any]) -> str:
+    return call if isinstance(call, str) else call_line(call["name"], call.get("arguments") or {})
+
+
+def all_of(
+    checks: Mapping[str, MetricResult], *, rollout: Any = None, passed: str = "Everything is as required"
+) -> EvaluateResult:
+    """1.0 if all ``checks`` are, else 0.0; they are the metrics of the result.
+
+    The reason is those of the failed checks, or ``passed``. With ``rollout``, a conversation that was cut off
+    (by ``max_steps``, for example) gets 0.0.
+    """
+    faults = [*_cut_off(rollout), *(check.reason for check in checks.values() if check.score < 1.0)]
+    return EvaluateResult(
+        score=0.0 if faults else 1.0, reason="; ".join(faults) or passed, metrics=dict(checks)
+    )
+
+
+def weighted_sum(
+    checks: Mapping[str, MetricResult], weights: Mapping[str, float], *, rollout: Any = None
+) -> EvaluateResult:
+    """The mean score of ``checks``, by ``weights``; ``rollout`` and the reason are those of ``all_of``.
+
+    Raises ``ValueError`` unless each check has a weight of at least 0, and one of them more.
+    """
+    if checks.keys() != weights.keys() or min(weights.values(), default=0) < 0 or not any(weights.values()):
+        raise ValueError(f"the weights {dict(weights)} do not fit the checks {', '.join(checks)}")
+    result = all_of(checks, rollout=rollout)
+    if not _cut_off(rollout):
+        total = sum(weights[name] * check.score for name, check in checks.items())
+        result.score = total / sum(weights.values())
+    return result
+
+
+def _cut_off(rollout: Any) -> list[str]:
+    reason = getattr(rollout, "stop_reason", None)
+    return [] if reason is None or reason in FINISHED else [f"the conversation was cut off: {reason}"]

@@ -1,0 +1,57 @@
+"""The reward of a bundle without ``reward.py``, which judges by what the row says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.rewards.checks import all_of, calls_made, check_of, outputs_said
+from reward_kit.agent.rewards.criteria import criteria_met
+from reward_kit.agent.rewards.made_up_ids import database_equal_up_to_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.database import ReadOnlyDatabase
+    from reward_kit.models import EvaluateResult
+
+
+def evaluate(
+    messages: Sequence[Message],
+    *,
+    db: ReadOnlyDatabase,
+    gold_db: ReadOnlyDatabase | None = None,
+    rollout: Any = None,
+    end_goal_sql: str | None = None,
+    outputs: Sequence[str] = (),
+    required_calls: Sequence[Any] = (),
+    forbidden_calls: Sequence[Any] = (),
+    criteria: Sequence[str] = (),
+    judge_model: str | None = None,
+    **kwargs: Any,  # noqa: ARG001 - the other fields of the row
+) -> EvaluateResult:
+    """1.0 if everything holds that the row says, else 0.0.
+
+    With ``end_goal_sql`` the first value of its result is true (not 0, not empty, not NULL); else the data
+    equal those after the gold actions up to made-up ids, the outputs were said, and the conversation was not
+    cut off. Further, the tool calls are as ``required_calls`` and ``forbidden_calls`` say, and the judge
+    finds the ``criteria`` met.
+    """
+    checks = {}
+    passed = "Everything is as required"
+    if end_goal_sql is not None:
+        reached = bool(db.execute(end_goal_sql).scalar())
+        goal = check_of([] if reached else ["The end goal is not reached"], "The end goal is reached")
+        checks["end_goal"] = goal
+        passed = goal.reason
+    else:
+        if gold_db is not None:
+            checks["database"] = database_equal_up_to_ids(db, gold_db, rollout)
+        if outputs:
+            checks["outputs"] = outputs_said(outputs, messages)
+    if required_calls or forbidden_calls:
+        made = rollout.tool_calls if rollout is not None else ()
+        checks["calls"] = calls_made(made, required=required_calls, forbidden=forbidden_calls)
+    if criteria:
+        checks["criteria"] = criteria_met(criteria, messages, model=judge_model, rollout=rollout)
+    return all_of(checks, rollout=None if end_goal_sql is not None else rollout, passed=passed)

@@ -1,0 +1,101 @@
+"""``reward-kit audit``: rows of a bundle that measure the wrong thing, found without a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import print_lines
+from reward_kit.agent.base.text import count
+from reward_kit.cli_commands.runs_option import runs_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.audit.findings import AuditReport
+
+CLEAN, FOUND = 0, 1
+
+
+@click.command("audit")
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
+@click.option(
+    "--task-ids", metavar="IDS", help="Only these rows: ids or positions from 0, separated by commas."
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="DATASET",
+    help="Another split to look for near-duplicates in; repeatable. Default: all .jsonl files of the folder.",
+)
+@click.option(
+    "--evaluation",
+    "evaluations",
+    multiple=True,
+    metavar="NAME",
+    help="Also look at the rollouts of this evaluation; repeatable.",
+)
+@runs_option
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the findings to a file (-: to the output).")
+def audit(
+    bundle: str,
+    task_dir: str | None,
+    task_ids: str | None,
+    against: tuple[str, ...],
+    evaluations: tuple[str, ...],
+    output_dir: str,
+    strict: bool,
+    json_path: str | None,
+) -> int:
+    """Look for tasks that measure the wrong thing, without a model.
+
+    BUNDLE is a .jsonl file, a bundle's folder, a packed or an installed bundle. The audit runs
+    --validate-only, plays mutants of each row's gold calls, and asks the reward about them. docs/audit.md
+    explains each kind of finding.
+    The exit code is 1 if a finding has the grade error, and 2 after an error in the command or the bundle.
+    """
+    from reward_kit.agent.audit.bundle_audit import audit as audit_bundle
+    from reward_kit.agent.base.strict_json import readable_json
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.runner.signals import run_in_loop
+
+    check_target("--json", json_path)
+    with TaskBundle.load(bundle, task_dir=task_dir) as opened:
+        report = run_in_loop(
+            audit_bundle(
+                opened,
+                tasks=opened.select(task_ids=task_ids),
+                against=against or None,
+                evaluations=evaluations,
+                output_dir=output_dir,
+            )
+        )
+    print_lines(_lines(report), err=json_path == TO_OUTPUT)
+    if json_path is not None:
+        write_output([readable_json(report.to_json())], json_path)
+    failing = {"error", "warning"} if strict else {"error"}
+    return FOUND if any(finding.grade in failing for finding in report.findings) else CLEAN
+
+
+def _lines(report: AuditReport) -> Iterator[str]:
+    from reward_kit.agent.audit.findings import KINDS
+
+    yield from map(str, report.findings)
+    if report.findings:
+        yield ""
+        yield f"{'kind':18}{'grade':9}{'findings':>8}{'rows':>6}  remedy"
+        for kind, grade, number, rows in report.counts():
+            yield f"{kind:18}{grade:9}{number:>8}{rows:>6}  {KINDS[kind].remedy}"
+        yield ""
+    if report.mutation_score is not None:
+        yield f"mutation score {report.mutation_score:.3f}: the reward refuses {_refused(report)}"
+    yield f"{count(len(report.findings), 'finding')} in {count(len(report.rows), 'row')} with gold actions"
+
+
+def _refused(report: AuditReport) -> str:
+    paid = sum(row.paid for row in report.rows)
+    return f"{report.mutants - paid} of {count(report.mutants, 'mutant')} of the gold calls"

@@ -1,0 +1,210 @@
+"""Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_bundle import GOLD, Bundle, flight_bundle
+from stored_rollouts import query
+from stub_server import Answer, StubServer
+
+from reward_kit.agent import EvaluationResult, TaskBundle, agent_eval, validate
+from reward_kit.agent.rewards import all_of, calls_made, outputs_said, weighted_sum
+from reward_kit.errors import BundleError, ModelSetupError
+
+BOOK, PAY = GOLD
+OTHER = {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Bob"}}
+AGENT = '''
+import json
+
+class Planned:
+    """Makes the calls of the row's metadata; a booking is paid by its position among the calls."""
+
+    async def respond(self, rollout):
+        results = []
+        for name, arguments in rollout.metadata["calls"]:
+            if "of" in arguments:
+                arguments = {"booking_id": json.loads(results[arguments["of"]])["booking_id"]}
+            results.append(await rollout.call_tool(name, arguments))
+        return rollout.metadata.get("says", "Done.")
+'''
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    made = flight_bundle(tmp_path)
+    (made.folder / "reward.py").unlink()
+    monkeypatch.chdir(tmp_path)
+    name = f"planned_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(AGENT)
+    made.players = f"{name}:Planned"
+    return made
+
+
+def played(bundle: Bundle, calls: list[Any], says: str = "Done.", **fields: Any) -> EvaluationResult:
+    """One rollout in which these calls are made; ``fields`` are the row's."""
+    given = {"end_goal_sql": None, "n_rollouts": 1, "metadata": {"calls": calls, "says": says}, **fields}
+    bundle.rows(given)
+    return agent_eval(bundle.dataset, agent=bundle.players, no_sim_user=True, retries=0)
+
+
+def book(name: str) -> list[Any]:
+    return ["create_booking", {"flight_id": 1, "passenger": name}]
+
+
+TWO = [BOOK, OTHER, {"name": "pay_booking", "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
+
+
+@pytest.mark.parametrize(
+    ("calls", "fields", "score"),
+    [
+        ([book("Alice"), ["pay_booking", {"of": 0}]], {"actions": GOLD}, 1.0),
+        ([book("Alice")], {"actions": GOLD}, 0.0),
+        ([book("Bob"), book("Alice"), ["pay_booking", {"of": 0}]], {"actions": TWO}, 1.0),
+        ([book("Bob"), book("Alice"), ["pay_booking", {"of": 1}]], {"actions": TWO}, 0.0),
+        ([], {"actions": [], "outputs": ["done"]}, 1.0),
+        ([], {"actions": [], "outputs": ["1,000"]}, 0.0),
+        ([], {"actions": [], "outputs": ["1"], "end_goal_sql": "SELECT 1"}, 1.0),  # the goal alone decides
+        ([book("Al")], {"required_calls": ["create_booking"]}, 1.0),
+        ([book("Al")], {"required_calls": [BOOK]}, 0.0),
+        ([book("Al")], {"forbidden_calls": ["pay_booking"]}, 1.0),
+        ([book("Al")], {"forbidden_calls": [{"name": "create_booking"}], "end_goal_sql": "SELECT 1"}, 0.0),
+    ],
+)
+def test_the_row_says_when_its_task_is_solved(
+    bundle: Bundle, calls: list[Any], fields: dict[str, Any], score: float
+) -> None:
+    assert played(bundle, calls, **fields).score == score
+
+
+def test_the_default_reward_can_be_named_beside_a_reward_py(bundle: Bundle) -> None:
+    bundle.write("reward.py", "def evaluate(messages, **kwargs):\n    return {'score': 0.0}\n")
+    named = {"reward": "reward_kit.agent.rewards:evaluate", "actions": GOLD}
+    assert played(bundle, [book("Alice"), ["pay_booking", {"of": 0}]], **named).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "faults"),
+    [
+        (
+            {},
+            ["field 'end_goal_sql': is missing, and there is no flight_task/reward.py", "criteria would do"],
+        ),
+        (
+            {"required_calls": "pay"},
+            ["field 'required_calls': got \"pay\" (a string), expected a list of tool calls"],
+        ),
+        (
+            {"required_calls": [{"tool": "pay"}]},
+            ["field 'required_calls[0]': got", "the name of a tool or an"],
+        ),
+        ({"criteria": [" "]}, ["field 'criteria[0]'", "expected a sentence"]),
+    ],
+)
+def test_a_fault_of_these_fields_says_what_is_expected(
+    bundle: Bundle, fields: dict[str, Any], faults: list[str]
+) -> None:
+    bundle.rows({"end_goal_sql": None, **fields})
+    with pytest.raises(BundleError) as raised:
+        TaskBundle.load(bundle.dataset)
+    assert all(fault in str(raised.value) for fault in faults), str(raised.value)
+
+
+def test_a_call_of_a_tool_that_does_not_exist_is_a_warning(bundle: Bundle) -> None:
+    bundle.rows({"required_calls": ["pay_bookings"]})
+    with TaskBundle.load(bundle.dataset) as loaded:
+        (warning,) = loaded.warnings
+    assert "field 'required_calls': there is no tool 'pay_bookings'" in warning
+
+
+def test_a_weighted_sum_needs_a_weight_for_each_check() -> None:
+    checks = {"said": outputs_said(["x"], []), "calls": calls_made([])}
+    assert weighted_sum(checks, {"said": 3, "calls": 1}).score == 0.25
+    assert all_of(checks).reason == "never said: 'x'"
+    for weights in ({"said": 1}, {"said": -1, "calls": 2}, {"said": 0, "calls": 0}):
+        with pytest.raises(ValueError, match="do not fit the checks said, calls"):
+            weighted_sum(checks, weights)
+
+
+# --- a model as judge
+
+
+def verdicts(*met: bool) -> str:
+    listed = [{"criterion": number, "reason": "It says so.", "met": one} for number, one in enumerate(met, 1)]
+    return f"Here it is: {json.dumps({'verdicts': listed})}"
+
+
+@pytest.fixture
+def judge(stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch) -> StubServer:
+    monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
+    monkeypatch.setenv("MODEL_JUDGE", "openai/gpt-4o-mini")
+    return stub_llm
+
+
+CRITERIA = ["The agent is polite.", "The agent names the price."]
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_judge_is_asked_counted_and_recorded(
+    bundle: Bundle, judge: StubServer, workers: int | None
+) -> None:
+    judge.fail("gpt-4o-mini", Answer(status=500), times=1)
+    judge.script("gpt-4o-mini", [verdicts(True, False)])
+    bundle.rows(
+        {"end_goal_sql": None, "criteria": CRITERIA, "n_rollouts": 2, "metadata": {"calls": [book("Al")]}}
+    )
+    result = agent_eval(
+        bundle.dataset, agent=bundle.players, no_sim_user=True, eval_id="judged", workers=workers
+    )
+    assert result.score == 0.0
+    assert result.usage["judge"].calls == 2
+    assert result.usage["judge"].cost > 0
+    (stored, _) = query(Path("runs/evals/judged.db"), "SELECT json FROM trajectories")
+    metric = json.loads(stored["json"])["result"]["metrics"]["criteria"]
+    assert metric["score"] == 0.5
+    assert metric["reason"].startswith("judge openai/gpt-4o-mini, prompt ")
+    assert "1 of 2 criteria met; not met: 'The agent names the price.' (It says so.)" in metric["reason"]
+    asked = judge.requests[-1]["messages"][-1]["content"]
+    assert "2. The agent names the price." in asked
+    assert "agent calls: create_booking" in asked
+
+
+@pytest.mark.parametrize(
+    ("answers", "score", "error"),
+    [
+        (["No.", verdicts(True, True)], 1.0, None),
+        ([verdicts(True)], None, 'last because the answer holds no object with the list "verdicts" of 2'),
+    ],
+)
+def test_an_unusable_answer_is_asked_for_again(
+    bundle: Bundle, judge: StubServer, answers: list[str], score: float | None, error: str | None
+) -> None:
+    judge.script("gpt-4o-mini", answers)
+    result = played(bundle, [], criteria=CRITERIA)
+    (outcome,) = result.outcomes
+    assert outcome.reward == score
+    assert (error or "") in (outcome.error or "")
+    assert result.usage["judge"].calls == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({}, 'Name one in the environment (MODEL_JUDGE), or in the row ("judge_model").'),
+        ({"judge_model": "anthropic/claude"}, "ANTHROPIC_API_KEY is not set"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_ends_the_run_before_it_begins(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], fault: str
+) -> None:
+    for name in ("MODEL_JUDGE", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises((BundleError, ModelSetupError)) as raised:
+        played(bundle, [], criteria=CRITERIA, **fields)
+    assert fault in str(raised.value)
+    with TaskBundle.load(bundle.dataset) as loaded:  # a check asks no model
+        assert asyncio.run(validate(loaded)).ok
