@@ -103,7 +103,7 @@ class EvaluationConfig:
     )
     task_ids: tuple[str, ...] | None = _task(
         None, "--task-ids", metavar="IDS",
-        help="Run only these rows: ids or positions from 0, separated by commas.",
+        help="Run only these rows: ids, patterns (book.*) or positions from 0, separated by commas.",
     )
     start_index: int | None = _task(
         None, "--start-index", kind=int, minimum=0, help="Run only rows from this position (the first is 0).",
@@ -111,6 +111,10 @@ class EvaluationConfig:
     end_index: int | None = _task(
         None, "--end-index", kind=int, minimum=-1,
         help="Run only rows before this position (-1: to the end).",
+    )
+    filter: Mapping[str, Any] = _task(
+        {}, "--filter", kind=dict, metavar="FIELD=VALUE",
+        help="Run only rows whose field has this value (metadata.domain=hotel). Repeatable: all must hold.",
     )
     shuffle: bool = _task(False, "--shuffle", kind=bool, help="Shuffle the selected rows, by the seed.")
     max_tasks: int | None = _task(
@@ -359,6 +363,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.task_ids is not None:
             self.task_ids = split_ids(self.task_ids)
+        self.filter = key_values(self.filter, "--filter")
         self.model_args = key_values(self.model_args, "--model-arg")
         self.user_model_args = key_values(self.user_model_args, "--user-model-arg")
         for name, option in OPTIONS.items():

@@ -14,8 +14,8 @@ from reward_kit.cli_commands.agent_eval import agent_eval, given_options
 
 
 def test_every_field_is_an_option_of_the_command_and_the_other_way_round() -> None:
-    commands = {parameter.name: parameter for parameter in agent_eval.params if parameter.expose_value}
-    assert set(commands) == {field.name for field in fields(EvaluationConfig)}
+    commands = {parameter.name: parameter for parameter in agent_eval.params}
+    assert set(commands) == {field.name for field in fields(EvaluationConfig)} | {"help_all"}
     for name, option in OPTIONS.items():
         said = [*commands[name].opts, *commands[name].secondary_opts]
         assert sorted(said) == sorted(flag for flags in option.flags for flag in flags.split("/"))

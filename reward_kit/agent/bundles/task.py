@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.task_row import TaskRow
@@ -64,6 +66,8 @@ class Task:
 
 
 _T = TypeVar("_T", Task, TaskRow)
+GLOB = re.compile(r"[*?\[]")
+"""Signs of a pattern of row ids, none of which an id can have."""
 
 
 def select_tasks(
@@ -77,10 +81,10 @@ def select_tasks(
 ) -> list[_T]:
     """The tasks (or rows) named by ``task_ids``, or those of a range of positions; at most ``max_tasks``.
 
-    ``task_ids`` are row ids or positions from 0 (also as text, separated by commas); an id wins over a
-    position that looks the same. They come in the order given, each once. A range excludes ``end_index``;
-    None or -1 there means the end. ``called`` gives the name of a parameter in messages. Raises
-    ``BundleError`` for a task that does not exist, and if none is left.
+    ``task_ids`` are row ids, patterns of these (``book.*``) or positions from 0 (also as text, separated by
+    commas); an id wins over a position that looks the same. They come in the order given, each once. A range
+    excludes ``end_index``; None or -1 there means the end. ``called`` gives the name of a parameter in
+    messages. Raises ``BundleError`` for a task that does not exist, and if none is left.
     """
     if max_tasks is not None and max_tasks < 1:
         raise BundleError(f"got {max_tasks}, expected a whole number >= 1", place=called("max_tasks"))
@@ -110,6 +114,12 @@ def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list
     for item in names:
         name = str(item).strip()
         position = positions.get(name) if isinstance(item, str) else None
+        if position is None and isinstance(item, str) and GLOB.search(name):
+            found = [position for row_id, position in positions.items() if fnmatchcase(row_id, name)]
+            chosen |= {position: tasks[position] for position in found}
+            if not found:
+                unknown.append(repr(name))
+            continue
         if position is None and name.isascii() and name.isdigit() and int(name) < len(tasks):
             position = int(name)
         if position is not None:

@@ -22,6 +22,7 @@ class EvaluationOptions(TypedDict, total=False):
     task_ids: str | Iterable[str | int] | None
     start_index: int | None
     end_index: int | None
+    filter: Mapping[str, Any]
     shuffle: bool
     max_tasks: int | None
     n_rollouts: int | None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.config import flag_of
+from reward_kit.agent.scoring.groups import values_at
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -51,9 +53,18 @@ def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
         end_index=config.end_index,
         called=flag_of,
     )
+    for field, value in config.filter.items():
+        chosen = [one for one in chosen if value in values_at(_row(one).reward_fields(), field)]
+    if not chosen:
+        wanted = ", ".join(f"{field}={value}" for field, value in config.filter.items())
+        raise BundleError(f"no row has {wanted}", place=flag_of("filter"))
     if config.shuffle:
         random.Random(config.seed).shuffle(chosen)  # noqa: S311 - an order that can be had again, not a secret
     return chosen[: config.max_tasks]
+
+
+def _row(one: _Row) -> TaskRow:
+    return one if isinstance(one, TaskRow) else one.row
 
 
 def plan(

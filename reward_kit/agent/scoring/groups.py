@@ -52,7 +52,7 @@ def groups_of(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str) -
     """
     found: dict[str, tuple[Any, list[RowResult]]] = {}
     for row, fields in rows:
-        for value in _values(fields, field) or [None]:
+        for value in values_at(fields, field) or [None]:
             found.setdefault(_key(value), (value, []))[1].append(row)
     if set(found) <= {_key(None)}:
         raise _no_such_field(field, [fields for _, fields in rows])
@@ -83,7 +83,7 @@ def metadata_groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]]) -> dict
     return {
         f"metadata.{path}": groups_of(rows, f"metadata.{path}")
         for path in paths
-        if _are_groups([value for fields in metadata for value in _values(fields, path)])
+        if _are_groups([value for fields in metadata for value in values_at(fields, path)])
     }
 
 
@@ -93,7 +93,7 @@ def _are_groups(values: Sequence[Any]) -> bool:
     return is_plain and 2 <= different <= MOST_GROUPS and 2 * different <= len(values)
 
 
-def _values(fields: Mapping[str, Any], path: str) -> list[Any]:
+def values_at(fields: Mapping[str, Any], path: str) -> list[Any]:
     """The value at ``path``, or the distinct members of a list; empty for null or a missing field."""
     value = _at(fields, path)
     members = value if isinstance(value, list) else [value]

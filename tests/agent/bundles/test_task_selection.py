@@ -35,6 +35,7 @@ def chosen(**options: Any) -> list[str]:
         ({"task_ids": "0,3"}, ["a", "d"]),
         ({"task_ids": "1"}, ["1"]),
         ({"task_ids": [1]}, ["b"]),
+        ({"task_ids": "[bd],?"}, ["b", "d", "a", "1"]),
     ],
 )
 def test_tasks_are_chosen(options: dict[str, Any], ids: list[str]) -> None:
@@ -45,6 +46,7 @@ def test_tasks_are_chosen(options: dict[str, Any], ids: list[str]) -> None:
     ("options", "expected"),
     [
         ({"task_ids": "aa,b,9"}, "task_ids: there is no row 'aa' (did you mean 'a'?), '9'. The dataset"),
+        ({"task_ids": "b*,x*"}, "task_ids: there is no row 'x*'"),
         ({"task_ids": [-1]}, "task_ids: there is no row '-1'"),
         ({"task_ids": "a", "start_index": 0}, "cannot be given together"),
         ({"start_index": 2, "end_index": 2}, "end_index: got 2, expected more than start_index (2)"),
