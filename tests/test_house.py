@@ -15,17 +15,21 @@ spec.loader.exec_module(house)
 FEATURES = {
     "messages and limits that had been lost": (130, 0),
     "bundles: init, validate, tools, play, pack, list": (800, 6),
-    "pytest plugin": (99, 1),
+    "pytest plugin, tables in notebooks": (150, 1),
     "stopping when it is decided, gate": (671, 5),
     "intervals for these tasks and for tasks like these, plan": (433, 3),
     "rewards to build on, guarded users": (921, 6),
+    "the benchmark's prompts in bundles": (43, 0),
+    "audit": (1377, 9),
+    "rules, cards": (775, 4),
+    "rows by patterns and fields": (30, 0),
 }
 """Lines and files of what users have got since the house was bounded, as counted when it was merged."""
 LINES, FILES = (sum(sizes) for sizes in zip(*FEATURES.values(), strict=True))
 BOUNDS = {
     "lines": (37_015 + LINES, 27_000 + LINES),
     "files": (244 + FILES, 230 + FILES),
-    "files under 80 lines": (30, 35),
+    "files under 80 lines": (33, 35),
     "modules at the top of agent/": (1, 4),
     "longest import chain of files": (12, 14),
     "room levels": (10, 10),

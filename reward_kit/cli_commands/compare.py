@@ -34,7 +34,7 @@ def compare(
 ) -> int:
     """Compare evaluations, row by row: which is better, and is it noise?
 
-    A, B … are names of evaluations (latest: the last), or paths of their logs or results. Each is
+    A, B … are names of evaluations (latest: the last), or paths of their logs, results or cards. Each is
     compared with A. Each difference has two 95 % intervals: for these tasks, where only the rollouts are
     random, and for tasks like these, where the rows are a sample as well. The exit code is 2 after an error.
     """

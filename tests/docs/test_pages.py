@@ -95,6 +95,7 @@ def finds(request: dict[str, Any], _place: int) -> str:
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "audit": (FLIGHT, {}),
+    "card": (RETAIL, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
     "export": (readme_bundle, {}),
@@ -109,6 +110,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
     "rewards": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
+    "rules": (FLIGHT, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
     "tutorial": (
         None,

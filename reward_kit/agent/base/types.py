@@ -39,6 +39,9 @@ LATEST = 2.5e11
 Message = dict[str, Any]
 """One chat message in the OpenAI format."""
 
+Violations = dict[str, list[dict[str, Any]]]
+"""The rows that each rule of a bundle has returned, by column; an empty list for a rule that was kept."""
+
 
 @dataclass(slots=True)
 class Usage:

@@ -10,6 +10,7 @@ from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
+from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, select_tasks
@@ -52,6 +53,7 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
+        self.rules = read_rules(source.folder)
         self._source = source
 
     def open(self) -> TaskBundle:
@@ -105,6 +107,7 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         self.dataset = read.dataset
         self.folder = read.folder
         self.tasks = tasks
+        self.rules = read.rules
         self.warnings = [*read.warnings, *_unknown_gold_tools(tasks)]
         self._read = read
         self._imports = imports
@@ -207,7 +210,7 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, reward.function, seed, read.folder, read.prompts)
+        Task(row, registry, reward.function, seed, read.folder, read.prompts, read.rules)
         for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
     ]
 

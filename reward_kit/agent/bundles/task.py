@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -29,7 +30,7 @@ DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
-    ``prompts`` are the bundle's own prompts, by name (``prompts/*.txt``).
+    ``prompts`` are the bundle's own prompts, by name (``prompts/*.txt``), ``rules`` those of ``rules.sql``.
     """
 
     row: TaskRow
@@ -38,6 +39,7 @@ class Task:
     seed: Seed
     folder: Path
     prompts: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.comparison.compare import CONTENT
-from reward_kit.agent.comparison.measures import RowPair
+from reward_kit.agent.comparison.measures import CONTENT, RowPair
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.scoring.rows import RowResult

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import html_table
-from reward_kit.agent.comparison.measures import Measure, RowPair, measures_of, metrics_of
+from reward_kit.agent.comparison.card import is_card, load_card
+from reward_kit.agent.comparison.measures import CONTENT, Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
-from reward_kit.agent.scoring.rows import row_result
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from reward_kit.agent.comparison.measures import PairedDifference
     from reward_kit.agent.scoring.rows import RowResult
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
 CHANGED = "changed in between"
-CONTENT = ("row", "seed")
-"""Fingerprints of a row's content: its fields, and its seeded database."""
 ALSO_RELEVANT = ("errors_as_failures",)
 """Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)
@@ -119,13 +118,21 @@ class EvaluationComparison:
 def compare(
     a: Named, b: Named, *, output_dir: str | Path = "runs", changed_rows: bool = False
 ) -> EvaluationComparison:
-    """Compare evaluation ``b`` with ``a``: names in ``output_dir``, paths, or results of ``evaluate``.
+    """Compare evaluation ``b`` with ``a``: names in ``output_dir``, paths (also of cards), or results of
+    ``evaluate``.
 
     Rows with changed fields or seed are left out unless ``changed_rows`` is set. Unjudged rollouts count as
     failed only if both evaluations were configured so. Raises ``UsageError`` for an unknown evaluation or
     without comparable rows, ``StorageError`` for a damaged file.
     """
-    return _compared(load_evaluation(a, output_dir), load_evaluation(b, output_dir), changed_rows)
+    return _compared(_loaded(a, output_dir), _loaded(b, output_dir), changed_rows)
+
+
+def _loaded(name: Named, output_dir: str | Path) -> StoredEvaluation:
+    """The evaluation, or as much of it as a card tells."""
+    if isinstance(name, str | os.PathLike) and is_card(Path(name)):
+        return load_card(Path(name))
+    return load_evaluation(name, output_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +158,9 @@ def compare_with(
     changed_rows: bool = False,
 ) -> BaselineComparison:
     """Compare each of ``others`` with ``baseline``, which is skipped among them; otherwise as ``compare``."""
-    one = load_evaluation(baseline, output_dir)
+    one = _loaded(baseline, output_dir)
     named = others if isinstance(others, Sequence) and not isinstance(others, str) else [others]
-    loaded = [load_evaluation(other, output_dir) for other in named]
+    loaded = [_loaded(other, output_dir) for other in named]
     compared = tuple(
         _compared(one, other, changed_rows)
         for other in loaded
@@ -200,12 +207,7 @@ def pair_rows(
 ) -> tuple[list[RowPair], dict[str, list[str]]]:
     """Return the row pairs in A's order, and the ids of other rows by the reason for leaving them out."""
     rows_a, rows_b = (
-        {
-            row.row_id: row_result(
-                row.row_id, row.planned, row.outcomes, errors_as_failures=errors_as_failures
-            )
-            for row in one.rows
-        }
+        {row.row_id: row.recounted(errors_as_failures=errors_as_failures) for row in one.rows}
         for one in (a, b)
     )
     changed = set() if changed_rows else set(changed_rows_between(a, b))
@@ -235,7 +237,9 @@ def changed_rows_between(
 
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
     """Return the names of a row's changed fields."""
-    before, now = (one.fields_of(row_id) or {} for one in (a, b))
+    before, now = (one.fields_of(row_id) for one in (a, b))
+    if before is None or now is None:  # a card has no fields
+        return []
     return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
 
 
@@ -243,7 +247,7 @@ def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
     for what, wanting in (
-        ("not run", (not a.outcomes, not b.outcomes)),
+        ("not run", (not a.finished, not b.finished)),
         ("not judged", (not a.judged, not b.judged)),
     ):
         if any(wanting):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]
+CONTENT = ("row", "seed")
+"""Fingerprints of a row's content: its fields, and its seeded database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
         yield _pass_power(pairs, k)
     yield _measure(pairs, "reward", "share", attrgetter("rewards"))
+    if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
+        return  # a card has counts only
     used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
     roles = {role for role, usage in used if usage.calls}
     if roles:
@@ -153,8 +157,11 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
 def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield each metric of the rewards, over the rollouts that have it.
 
-    If no row has it on both sides, there is no difference, and each mean is over the rows of its side.
+    If no row has it on both sides, there is no difference, and each mean is over the rows of its side. A
+    card has none.
     """
+    if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
+        return
     for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
         yield _measure(pairs, name, "score", methodcaller("scores", name))
 

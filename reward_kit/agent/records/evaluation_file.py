@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ CREATE TABLE rollouts (          -- one row per attempt
     metrics TEXT,                -- JSON
     base TEXT NOT NULL,
     file TEXT,                   -- complete final database, relative to the runs folder
-    judged REAL                  -- Unix seconds; only of rollouts that were judged again
+    judged REAL,                 -- Unix seconds; only of rollouts that were judged again
+    violations TEXT              -- JSON: rows that each rule returned; NULL without rules
 );
 CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
 CREATE TABLE trajectories (rollout TEXT PRIMARY KEY, json TEXT NOT NULL);
@@ -116,6 +118,10 @@ CREATE TABLE notes (
     json TEXT NOT NULL
 );
 """
+
+ADDED = {"violations": "TEXT"}
+"""Columns of ``rollouts`` that older files lack, until one of them is written to again."""
+VIEW_SCHEMA = "".join(f"CREATE VIEW IF NOT EXISTS {name} AS {query};\n" for name, query in VIEWS.items())
 
 FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
 """SQL: of each rollout the last final attempt, which is the one that counts."""

@@ -13,6 +13,8 @@ from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from reward_kit.agent.base.types import Violations
+
 REWARD_ERROR = "reward_error"
 SUCCESS_THRESHOLD = 1 - 1e-6
 """A reward of at least this much is a success."""
@@ -81,7 +83,8 @@ class RolloutOutcome(Attempt):
     ``database`` the complete final database, both relative to the runs folder. ``user_faults`` are the kinds
     of the simulated user's faults, None without such a user. ``tool_faults`` are the tools that raised
     something other than ``ToolError``, or broke or held up what others need. ``metrics`` are the scores of
-    the reward's metrics, None for none.
+    the reward's metrics, None for none. ``violations`` are the rows that each rule of the bundle has
+    returned; None without rules, and if nothing was judged.
     """
 
     final: bool
@@ -98,6 +101,12 @@ class RolloutOutcome(Attempt):
     timed_calls: int | None = None
     metrics: dict[str, float] | None = None
     database: str | None = None
+    violations: Violations | None = None
+
+    @property
+    def broken_rules(self) -> list[str]:
+        """The names of the rules with violations."""
+        return [name for name, rows in (self.violations or {}).items() if rows]
 
     @property
     def trouble(self) -> str:

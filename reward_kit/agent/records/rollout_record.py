@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.strict_json import as_json, json_bytes, json_text
 from reward_kit.agent.base.text import html_table, text_of
-from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, check_number
+from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, check_number
 from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
@@ -41,8 +41,9 @@ class RolloutRecord(Attempt):
     seed. ``failure`` is a ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without
     one. ``sent_back`` are lines of its model that ``--guard-user`` did not let it say, by turn.
     ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
-    of the bundle. ``source`` is the file or the place in an evaluation that it was read from; only the latter
-    has its databases.
+    of the bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
+    ``source`` is the file or the place in an evaluation that it was read from; only the latter has its
+    databases.
     """
 
     eval_id: str
@@ -62,6 +63,7 @@ class RolloutRecord(Attempt):
     user_faults: list[dict[str, Any]] | None = None
     sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None
+    violations: Violations | None = None
     format: Literal["reward-kit.rollout/1"] = FORMAT
 
     def __post_init__(self) -> None:

@@ -56,7 +56,6 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
             rows.append((name, *_cells(measure, len(comparison.rows))))
     rows += _unjudged("not judged", comparison)
     yield from table_lines(rows, right=(1, 2, 3))
-    yield _PER_ROLLOUT
     yield from _metric_notes([comparison])
     yield ""
     yield from verdict_lines(comparison.success)
@@ -84,7 +83,6 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     if unjudged:
         rows += [("",) * 6, ("not judged", *("",) * 5), *unjudged]
     yield from table_lines(rows, right=(1, 2, 3))
-    yield _PER_ROLLOUT
     yield from _metric_notes(found.comparisons)
     yield ""
     for side, each in others:
@@ -170,7 +168,7 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
     status = "" if stored.status == "complete" else f"{stored.status}, "
     spent = money(total_usage(stored.usage.values()))
     cost = "" if spent == NOTHING else f", {spent}"
-    rollouts = f"{len(stored.outcomes)} of {count(stored.planned, 'rollout')}"
+    rollouts = f"{sum(row.finished for row in stored.rows)} of {count(stored.planned, 'rollout')}"
     yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
     yield f"   {status}{count(len(stored.rows), 'row')}, {rollouts}{cost}"
 
@@ -256,7 +254,9 @@ def _clearest(metrics: Sequence[Mapping[str, Measure]]) -> list[str]:
 
 
 def _metric_notes(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
-    """Notes on metrics that are not shown or cannot be compared."""
+    """Notes on what the means are over, and on metrics that are not shown or cannot be compared."""
+    if any(measure.name == "steps" for each in comparisons for measure in each.measures):
+        yield _PER_ROLLOUT
     names = dict.fromkeys(metric.name for each in comparisons for metric in each.metrics)
     shared = {name for each in comparisons for name in _shared_metrics(each)}
     if len(shared) > SHOWN_METRICS:

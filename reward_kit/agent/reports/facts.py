@@ -147,6 +147,7 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
     yield from _spending(result)
     yield from _failures(result)
     yield from _unjudged(result)
+    yield from _rules(result)
     faults = result.user_faults
     if faults.faulty:
         rollouts = count(faults.simulated, "rollout")
@@ -227,6 +228,20 @@ def _unjudged(result: EvaluationResult) -> Iterator[Fact]:
     if REWARD_ERROR in result.unjudged:
         judging = _command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")
         yield "", f"judge with another reward: {judging}"
+
+
+def _rules(result: EvaluationResult) -> Iterator[Fact]:
+    broken = result.broken_rules
+    if not broken:
+        return
+    powers = result.passes_by_rules.pass_power
+    shown = [f"Pass^{k} {estimate(powers[k])}" for k in LEADERBOARD_KS if k in powers]
+    checked = sum(outcome.violations is not None for outcome in result.outcomes)
+    yield "rules", f"passed and all kept: {', '.join(shown)}"
+    for name, number in broken.items():
+        first = next((one for one in result.outcomes if name in one.broken_rules), None)
+        where = "" if first is None else f", first {first.row_id} #{first.index + 1}"
+        yield "", f"{name}: broken in {number} of {count(checked, 'rollout')}{where}"
 
 
 def _explanations(result: EvaluationResult) -> Iterator[Fact]:

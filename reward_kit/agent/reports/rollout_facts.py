@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import shown_text
 from reward_kit.agent.base.text import call_line, count
+from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.numbers import duration_with_waiting, money, tokens
 from reward_kit.agent.scoring.failures.row_differences import row_line
@@ -34,7 +35,7 @@ def player_facts(record: RolloutRecord) -> Iterator[Fact]:
 
 
 def end_facts(record: RolloutRecord) -> Iterator[Fact]:
-    """The stop reason, the length, and the cost of each model."""
+    """The stop reason, the length, the cost of each model, and violations of rules."""
     yield "stopped", f"{record.stop_reason}{f' ({record.stop_detail})' if record.stop_detail else ''}"
     counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
     took = duration_with_waiting(record.seconds, record.waited)
@@ -46,6 +47,8 @@ def end_facts(record: RolloutRecord) -> Iterator[Fact]:
         if usage.calls or usage.input_tokens or usage.output_tokens:
             flow = f"{tokens(usage.input_tokens)} tokens in, {tokens(usage.output_tokens)} out"
             yield name, f"{money(usage)}, {count(usage.calls, 'model call')}, {flow}"
+    for rule, rows in (record.violations or {}).items():
+        yield from (("broken rule", f"{rule}: {violation_text(row)}") for row in rows)
 
 
 def failure_facts(failure: Mapping[str, Any]) -> Iterator[Fact]:

@@ -192,6 +192,7 @@ class _Judge:
     ) -> None:
         self._tasks = {task.row.id: task for task in bundle.tasks}
         self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
+        self._rules = bundle.rules
         self._dataset = bundle.dataset
         self._folder = stored.folder
         self._timeout = timeout
@@ -210,7 +211,9 @@ class _Judge:
                 fault = str(error)
             except DAMAGED as error:
                 fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
-        cleared = dict.fromkeys(("reward", "failure", "failure_detail", "failure_step", "turn_of_success"))
+        cleared = dict.fromkeys(
+            ("reward", "failure", "failure_detail", "failure_step", "turn_of_success", "violations")
+        )
         return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
 
     async def _again(self, outcome: RolloutOutcome) -> Rejudged:
@@ -220,6 +223,7 @@ class _Judge:
         result = await judge_record(
             record,
             reward,
+            rules=self._rules,
             mode=task.registry.database if task else "overlay",
             timeout=self._timeout,
             retries=self._retries,
@@ -324,6 +328,7 @@ def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Play
     record.eval_id = eval_id
     if rollout.fields is not None:
         record.fields = rollout.fields
+    record.violations = rollout.now.violations
     record.reward, record.result, record.error = rollout.now.reward, rollout.result, rollout.now.error
     if rollout.now.failure is None:
         record.failure = None

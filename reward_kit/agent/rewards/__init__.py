@@ -16,6 +16,7 @@ from reward_kit.agent.rewards.checks import (
     database_equal,
     missing_outputs,
     outputs_said,
+    rules_kept,
     said_to_user,
     weighted_sum,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "evaluate",
     "missing_outputs",
     "outputs_said",
+    "rules_kept",
     "said_to_user",
     "weighted_sum",
 ]

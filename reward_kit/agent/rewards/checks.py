@@ -91,6 +91,12 @@ def calls_made(
     return check_of(faults, "The tool calls are as required")
 
 
+def rules_kept(rollout: Any) -> MetricResult:
+    """1.0 if the rollout broke no rule of the bundle's ``rules.sql``."""
+    broken = [f"broke the rule {name}" for name, rows in (rollout.violations or {}).items() if rows]
+    return check_of(broken, "All rules were kept")
+
+
 def _fits(call: ToolCall, wanted: str | Mapping[str, Any]) -> bool:
     if isinstance(wanted, str):
         return call.name == wanted

@@ -314,6 +314,7 @@ _COPIES: dict[str, Callable[[Episode], Any]] = {
     "gold": lambda episode: list(episode.row.copied().actions or ()),
     "outputs": lambda episode: list(episode.row.outputs or ()),
     "messages": lambda episode: copied(episode.messages),
+    "violations": lambda episode: copied(episode.violations),
     "tool_calls": lambda episode: [
         replace(call, arguments=copied(call.arguments), changes=copied(call.changes))
         for call in episode.tool_calls

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.task_row import TaskRow
-    from reward_kit.agent.base.types import Message, Model, Role, StopReason
+    from reward_kit.agent.base.types import Message, Model, Role, StopReason, Violations
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.users import User
@@ -93,6 +93,8 @@ class EpisodeState:
         """The one who acts just now, and is at fault for an exception."""
         self.stop_reason: StopReason | None = None
         self.stop_detail: str | None = None
+        self.violations: Violations | None = None
+        """Set when it is judged; None for a bundle without rules."""
         self.sent_back: dict[int, str] = {}
         """Lines of the user's model that were not said, by the turn that they answered."""
         self.refused: ModelSetupError | None = None

@@ -289,6 +289,7 @@ class InProcess:
             result = await judge_record(
                 record,
                 task.reward,
+                rules=task.rules,
                 mode=task.registry.database,
                 timeout=self._limits.reward_timeout,
                 retries=self._config.retries,

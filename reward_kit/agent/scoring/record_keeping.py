@@ -66,6 +66,7 @@ def record_of(
         gold_database=gold_database,
         sent_back=rollout.sent_back,
         offered_tools=rollout.offered_tools,
+        violations=rollout.violations,
     )
 
 
@@ -107,6 +108,7 @@ def outcome_of(
         user_faults=None if faults is None else [fault["kind"] for fault in faults],
         tool_faults=tool_faults,
         metrics=record.metric_scores,
+        violations=record.violations,
         file=f"evals/{record.eval_id}.db/{record.id}",
         database=database,
     )

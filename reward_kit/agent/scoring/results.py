@@ -12,7 +12,7 @@ from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
-from reward_kit.agent.scoring.metrics import passes_of, success_within_turns
+from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
 from reward_kit.agent.scoring.rows import Counted, averages_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
 SHOWN_ROWS = 50
 """Rows of the table in a notebook."""
-_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database"})
+_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
 
 
@@ -90,6 +90,11 @@ class EvaluationResult(Counted):
     def passes(self) -> PassTable:
         """Pass^k and Pass@k with intervals."""
         return passes_of(self.rows)
+
+    @cached_property
+    def passes_by_rules(self) -> PassTable:
+        """Pass^k and Pass@k of rollouts that passed and broke no rule of the bundle."""
+        return pass_table([(row.judged, row.rules_kept) for row in self.rows])
 
     @cached_property
     def averages(self) -> Averages:
@@ -246,8 +251,20 @@ class EvaluationResult(Counted):
             "averages": self.averages.to_json(),
             "usage": {role: as_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
+            "rules": self._rules_to_json(),
             **{name: part.to_json() for name, part in optional.items() if part is not None},
             "rows": [row.to_json() for row in self.rows],
+        }
+
+    def _rules_to_json(self) -> dict[str, Any] | None:
+        if not (broken := self.broken_rules):
+            return None
+        powers = self.passes_by_rules.pass_power
+        return {
+            "checked": sum(outcome.violations is not None for outcome in self.outcomes),
+            "kept": self.rules_kept,
+            "pass_power": {str(k): one.to_json() for k, one in powers.items()},
+            "broken": broken,
         }
 
 
@@ -263,6 +280,7 @@ def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
         **{name: value for name, value in plain.items() if name not in _NOT_COPIED},
         "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
         "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
+        "broken_rules": None if outcome.violations is None else ", ".join(outcome.broken_rules),
         "cost": None if unpriced else outcome.cost,
         **{f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()},
         **{

@@ -61,6 +61,17 @@ class Counted:
         kinds = Counter(kind for faults in simulated for kind in set(faults))
         return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
 
+    @property
+    def broken_rules(self) -> dict[str, int]:
+        """The number of rollouts that broke each rule, zeros included; empty without rules."""
+        names = dict.fromkeys(name for one in self.outcomes for name in one.violations or ())
+        return {name: sum(name in one.broken_rules for one in self.outcomes) for name in names}
+
+    @property
+    def rules_kept(self) -> int:
+        """The successful rollouts that broke no rule."""
+        return sum(one.success and not one.broken_rules for one in self.outcomes)
+
 
 @dataclass(frozen=True, slots=True)
 class RowResult(Counted):
@@ -104,6 +115,15 @@ class RowResult(Counted):
         """A metric in the rollouts whose reward has it."""
         return [scores[name] for one in self.outcomes if name in (scores := one.metrics or {})]
 
+    @property
+    def finished(self) -> int:
+        """The number of finished rollouts."""
+        return len(self.outcomes)
+
+    def recounted(self, *, errors_as_failures: bool) -> RowResult:
+        """The same rollouts, with the unjudged ones counted as failed or not at all."""
+        return row_result(self.row_id, self.planned, self.outcomes, errors_as_failures=errors_as_failures)
+
     def metric(self, name: str) -> float | None:
         """The mean of a metric over the rollouts whose reward has it."""
         return mean(self.scores(name))
@@ -125,6 +145,8 @@ class RowResult(Counted):
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
             "user_faults": self.user_faults.to_json(),
+            "rules_kept": self.rules_kept if self.broken_rules else None,
+            "broken_rules": self.broken_rules,
             "steps": mean([outcome.steps for outcome in self.outcomes]),
             "seconds": mean([outcome.seconds for outcome in self.outcomes]),
             "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),

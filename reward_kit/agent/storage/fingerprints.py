@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.bundles.rules import RULES
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
 
 if TYPE_CHECKING:
@@ -29,14 +30,17 @@ MOST_FOLLOWED = 200
 def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     """A fingerprint for each module of the bundle in ``folder``, by its path: ``my_task/reward.py``.
 
-    Those that were imported from there, that of an agent or user of one's own, the file of few-shot
-    displays and the results file of tau-bench (by their names alone), and what all these import, at their
-    beginning or when a function is called (``../shared.py`` if it lies elsewhere), but no installed
+    Its rules, those that were imported from there, that of an agent or user of one's own, the file of
+    few-shot displays and the results file of tau-bench (by their names alone), and what all these import, at
+    their beginning or when a function is called (``../shared.py`` if it lies elsewhere), but no installed
     packages.
     """
     _, is_replay, results = (config.agent or "").partition("tau-bench:")
     given = map(Path, filter(None, [config.few_shot_displays, results if is_replay else None]))
     found = {path.name: _fingerprint(path) for path in given if path.is_file()}
+    rules = folder / RULES
+    if rules.is_file():
+        found[f"{folder.name}/{RULES}"] = _fingerprint(rules)
     waiting = dict(_imported(folder))
     for name, path in _players(config):
         found[path.name] = _fingerprint(path)

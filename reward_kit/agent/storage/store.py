@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Any, Self
 from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.redaction import environment_secrets, hide_in_json
 from reward_kit.agent.base.strict_json import json_text
-from reward_kit.agent.records.evaluation_file import APPLICATION, SCHEMA, VERSION, check_format, sqlite_faults
+from reward_kit.agent.records.evaluation_file import (
+    ADDED,
+    APPLICATION,
+    SCHEMA,
+    VERSION,
+    VIEW_SCHEMA,
+    check_format,
+    sqlite_faults,
+)
 from reward_kit.agent.storage.lock import writer_lock
 from reward_kit.agent.storage.outcome_rows import WRITTEN, row_of, storable, totals
 from reward_kit.errors import StorageError
@@ -89,9 +97,14 @@ class Store:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables:
             check_format(connection, self.path)
+            known = {column[1] for column in connection.execute("PRAGMA table_info(rollouts)")}
+            for name, kind in ADDED.items():
+                if name not in known:
+                    connection.execute(f"ALTER TABLE rollouts ADD COLUMN {name} {kind}")
+            connection.executescript(VIEW_SCHEMA)
             return
         head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {head}; COMMIT")
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {VIEW_SCHEMA} {head}; COMMIT")
         with as_storage_error(self.path):
             sync_folder(self.path.parent)
 

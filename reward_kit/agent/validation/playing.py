@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.base.task_row import Action
-    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.base.types import ToolCall, Violations
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.database import Database
 
@@ -34,6 +34,7 @@ class Played:
     error: str | None
     calls: dict[int, ToolCall] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
+    violations: Violations | None = None
 
     @property
     def reached(self) -> bool:
@@ -82,7 +83,9 @@ async def play_gold(
         played = await _judged(episode, gold_database)
         changes = Changes(tuple(episode.changes()))
         made = episode.tool_calls and agent.made
-    return Played(played.reward, played.reason, fault or played.error, made or {}, changes)
+    return Played(
+        played.reward, played.reason, fault or played.error, made or {}, changes, episode.violations
+    )
 
 
 async def _judged(episode: Episode, gold_database: Database | None) -> Played:

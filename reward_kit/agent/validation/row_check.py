@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reward_kit.agent.base.text import count, did_you_mean, one_line
+from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rollout.gold import replay_gold_calls
@@ -203,6 +204,10 @@ def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdi
     elif gold.is_sound:
         gives = "gives" if len(gold.calls) == 1 else "give"
         yield Verdict("ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}")
+    for rule, rows in (gold.violations or {}).items():
+        for row in rows[:1]:
+            text = f"the gold actions break the rule {rule}: {one_line(violation_text(row), 200)}"
+            yield Verdict("error", text)
     if gold.reward is not None and round(gold.reward, 6) > 1:
         yield Verdict("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed")
 

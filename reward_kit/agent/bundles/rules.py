@@ -1,0 +1,164 @@
+"""Rules of procedure: queries of a bundle's ``rules.sql`` that find violations in a rollout.
+
+::
+
+    -- rule: ask_first  The user is asked before anything is booked.
+    SELECT position, name FROM calls
+    WHERE changes != '[]' AND position < (SELECT min(position) FROM lines WHERE speaker = 'agent')
+
+Each row that a query returns is one violation. The queries run in an empty SQLite database with the tables
+``calls``, ``changes``, ``lines`` and ``row`` of one rollout; the columns are in ``docs/rules.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.strict_json import json_text
+from reward_kit.agent.base.task_row import FaultyBundleError
+from reward_kit.agent.base.trajectory_views import VIEWS
+from reward_kit.agent.bundles.files import own_file, read_text
+from reward_kit.errors import RewardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Message, ToolCall, Violations
+
+RULES = "rules.sql"
+SECONDS = 5.0
+"""Time for one rule."""
+MOST = 20
+"""Violations of a rule that are kept of one rollout."""
+
+_ROW = "CREATE TABLE row AS SELECT rollout, json -> '$.fields' AS fields FROM trajectories"
+
+_HEAD = re.compile(r"--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A query that returns the violations of a rule; ``place`` is its file and line."""
+
+    name: str
+    description: str
+    sql: str
+    place: str
+
+
+def read_rules(folder: Path) -> tuple[Rule, ...]:
+    """The rules of the bundle in ``folder``, in order; none without a ``rules.sql``.
+
+    Raises ``FaultyBundleError`` with all faults of the file.
+    """
+    path = own_file(folder, RULES)
+    if path is None:
+        return ()
+    rules: dict[str, Rule] = {}
+    faults = []
+    with closing(_database("{}")) as connection:
+        for rule in _split(read_text(path), str(path)):
+            fault = _fault(rule, connection)
+            if rule.name in rules:
+                line = rules[rule.name].place.rpartition(":")[2]
+                fault = f"the name {rule.name!r} is that of the rule in line {line}"
+            if fault is not None:
+                faults.append(f"{rule.place}: {fault}")
+            rules.setdefault(rule.name, rule)
+    if not rules:
+        faults.append(f"{path}:1: holds no rule; begin each with a line `-- rule: NAME  description`")
+    if faults:
+        raise FaultyBundleError(faults)
+    return tuple(rules.values())
+
+
+def violations_of(
+    rules: Sequence[Rule],
+    fields: Mapping[str, Any],
+    messages: Sequence[Message],
+    tool_calls: Sequence[ToolCall],
+) -> Violations | None:
+    """The violations of a rollout that is over, by rule; None without rules.
+
+    Raises ``RewardError`` if a rule fails.
+    """
+    if not rules:
+        return None
+    found: Violations = {}
+    trajectory = json_text({"fields": fields, "messages": messages, "tool_calls": tool_calls})
+    with closing(_database(trajectory)) as connection:
+        for rule in rules:
+            try:
+                found[rule.name] = _rows(rule, connection)
+            except sqlite3.Error as error:
+                fault = f"took longer than {SECONDS:g} s" if "interrupted" in str(error) else str(error)
+                raise RewardError(f"rule {rule.name!r}: {fault}", place=rule.place) from error
+    return found
+
+
+def violation_text(row: Mapping[str, Any]) -> str:
+    """``position 3, name 'pay'``: a row that a rule has returned."""
+    return ", ".join(f"{name} {value!r}" for name, value in row.items())
+
+
+def _split(text: str, path: str) -> Iterator[Rule]:
+    """The rules of a file; SQL before the first is one without a name."""
+    head, first, lines = None, 1, list[str]()
+    for number, line in enumerate([*text.split("\n"), "-- rule:"], start=1):
+        begins = _HEAD.match(line)
+        if begins is None:
+            lines.append(line)
+            continue
+        sql = "\n".join(lines)
+        if head is not None:
+            yield Rule(head["name"], head["text"].strip(), sql, f"{path}:{first}")
+        elif any(line.strip() and not line.lstrip().startswith("--") for line in lines):
+            yield Rule("", "", sql, f"{path}:1")
+        head, first, lines = begins, number, []
+
+
+def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
+    if not _NAME.fullmatch(rule.name):
+        given = f"{rule.name!r} is no name" if rule.name else "has no name"
+        return f"the rule {given}; begin it with a line `-- rule: NAME  description` (A-Z a-z 0-9 _ -)"
+    try:
+        _rows(rule, connection)
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        if "one statement" in str(error):
+            return f"rule {rule.name!r} has several statements; write one SELECT"
+        return f"rule {rule.name!r}: {error}"
+    except TypeError:  # it has no columns
+        return f"rule {rule.name!r} has no SELECT"
+    return None
+
+
+def _database(trajectory: str) -> sqlite3.Connection:
+    """A database of one rollout, for reading."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.create_function("regexp", 2, _matches, deterministic=True)
+    connection.execute("CREATE TABLE trajectories AS SELECT '' AS rollout, ? AS json", (trajectory,))
+    for name, query in VIEWS.items():
+        connection.execute(f"CREATE TABLE {name} AS {query}")
+    connection.execute(_ROW)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _matches(pattern: str, text: object) -> bool | None:
+    """``text REGEXP pattern``, with the syntax of Python."""
+    return None if text is None else re.search(pattern, str(text)) is not None
+
+
+def _rows(rule: Rule, connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    end = time.monotonic() + SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    cursor = connection.execute(rule.sql)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchmany(MOST)]

@@ -1,0 +1,355 @@
+"""Evaluation cards: one JSON file with everything that a published score claims, and no rollout.
+
+A card can be checked against the evaluation that it was made from, and without it against itself: its totals,
+Pass^k and noise floor follow from the counts of its rows, and ``hash`` covers all of it::
+
+    card = card_of(load_evaluation("main"))
+    print(faults_of(card))                       # []
+    compare("main.card.json", "candidate")       # a card stands for an evaluation
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.strict_json import as_json, json_text, parsed_json
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.versions import versions
+from reward_kit.agent.config import DEFAULTS, OPTIONS
+from reward_kit.agent.records.evaluation_file import read_fields, reading
+from reward_kit.agent.records.outcome import BrokenOff, is_success, total_usage, usage_from_json
+from reward_kit.agent.scoring.rows import RowResult
+from reward_kit.agent.storage.resume import canonical, fingerprint
+from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from reward_kit.agent.scoring.metrics import Estimate
+    from reward_kit.agent.scoring.results import EvaluationResult
+
+FORMAT = "reward-kit.card/1"
+CONTENT = ("row", "seed", "tools")
+"""Fingerprints of a row that a card has."""
+PROMPTS = ("system_prompt", "initial_messages", "sim_user_prompt", "sim_user_template")
+ROLES = ("agent", "user", "judge")
+NORMAL = 1.959963984540054
+"""97.5 % quantile of the normal distribution."""
+LONGEST_VALUE = 60
+
+Card = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow(RowResult):
+    """A row of a card: the counts of an evaluation's row, without its rollouts."""
+
+    entry: Mapping[str, Any]
+
+    @property
+    def finished(self) -> int:
+        return int(self.entry["finished"])
+
+    @property
+    def rewards(self) -> list[float]:
+        return list(self.entry["rewards"])
+
+    @property
+    def failures(self) -> Counter[str]:
+        return Counter(self.entry["failures"])
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        return Counter(self.entry["unjudged"])
+
+    @property
+    def broken_rules(self) -> dict[str, int]:
+        return dict(self.entry["broken_rules"])
+
+    @property
+    def rules_kept(self) -> int:
+        return self.entry["rules_kept"] or 0
+
+    def recounted(self, *, errors_as_failures: bool) -> RowResult:
+        judged = self.finished - (0 if errors_as_failures else self.unjudged.total())
+        return replace(self, judged=judged)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CardEvaluation(StoredEvaluation):
+    """An evaluation as far as its card tells of it; ``path`` is the card's file."""
+
+    def fields_of(self, row_id: str) -> None:  # noqa: ARG002 - a card has no fields
+        return None
+
+
+def card_of(stored: StoredEvaluation, audit: Any = None) -> Card:
+    """The card of an evaluation; ``audit`` is the result of an audit of its bundle, to be kept in it.
+
+    Raises ``StorageError`` if the evaluation's file is damaged.
+    """
+    fields = read_fields(stored.path)
+    prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
+    prompts = {name: {row: fields.get(row, {}).get(name) for row in prints} for name in PROMPTS}
+    files = {name: text for row in prints.values() for name, text in row.get("prompts", {}).items()}
+    options = {**DEFAULTS, **stored.configuration, "model": stored.asked_model}
+    card = {
+        "format": FORMAT,
+        "evaluation": stored.eval_id,
+        "created": stored.created,
+        "status": stored.status,
+        "reason": stored.reason,
+        "settings": {
+            name: options[name]
+            for name, option in OPTIONS.items()
+            if option.fixed or name in ("seed", "errors_as_failures")
+        },
+        "task": fingerprint([[row, *_content(row_prints)] for row, row_prints in prints.items()]),
+        "tools": {name: len(tools) for name, tools in sorted(stored.toolsets.items())},
+        "prompts": {
+            **{name: fingerprint(texts) for name, texts in prompts.items() if any(texts.values())},
+            **files,
+        },
+        "code": dict(stored.code),
+        "versions": dict(stored.versions),
+        "audit": audit,
+        "costs": _costs(stored),
+        **_numbers(stored),
+        "rows": [_entry(row, prints[row.row_id]) for row in stored.rows],
+    }
+    plain: Card = json.loads(json_text(card))
+    return {**plain, "hash": _hash(plain)}
+
+
+def _entry(row: RowResult, prints: Mapping[str, Any]) -> dict[str, Any]:
+    broken = row.broken_rules
+    return {
+        "id": row.row_id,
+        "planned": row.planned,
+        "finished": row.finished,
+        "n": row.judged,
+        "c": row.passed,
+        "rewards": row.rewards,
+        "rules_kept": row.rules_kept if broken else None,
+        "broken_rules": broken,
+        "failures": dict(row.failures),
+        "unjudged": dict(row.unjudged),
+        "fingerprints": dict(zip(CONTENT, _content(prints), strict=True)),
+    }
+
+
+def _content(prints: Mapping[str, Any]) -> list[Any]:
+    return [prints.get(name) for name in CONTENT]
+
+
+def _costs(stored: StoredEvaluation) -> dict[str, Any]:
+    """Usage by role, of explanations and of aborted attempts; ``total`` is the sum."""
+    query = "SELECT usage FROM usage WHERE kind = 'explanation'"
+    with reading(stored.path) as connection:
+        explained = [usage_from_json(json.loads(text)) for (text,) in connection.execute(query)]
+    used = {
+        **stored.usage,
+        "explanations": total_usage(usage for roles in explained for usage in roles.values()),
+        "aborted": total_usage(stored.broken_off.usage.values()),
+    }
+    used = {role: usage for role, usage in used.items() if usage.calls}
+    return {role: as_json(usage) for role, usage in {**used, "total": total_usage(used.values())}.items()}
+
+
+def _numbers(result: EvaluationResult) -> dict[str, Any]:
+    """Everything that follows from the counts of the rows."""
+    rows = result.rows
+    broken = sum((Counter({**row.broken_rules}) for row in rows), Counter[str]())
+    names = dict.fromkeys(name for row in rows for name in row.broken_rules)
+    reward = result.averages.reward
+    return {
+        "denominators": {
+            "rows": len(rows),
+            "planned": sum(row.planned for row in rows),
+            "finished": sum(row.finished for row in rows),
+            "judged": result.judged,
+            "successes": result.passed,
+            "unjudged": dict(sum((row.unjudged for row in rows), Counter())),
+        },
+        "score": result.score,
+        "pass_power": _estimates(result.pass_power),
+        "pass_at": _estimates(result.pass_at),
+        "reward": reward and reward.to_json(),
+        "rules": {
+            "kept": sum(row.rules_kept for row in rows),
+            "pass_power": _estimates(result.passes_by_rules.pass_power),
+            "broken": {name: broken[name] for name in names},
+        }
+        if names
+        else None,
+        "failures": dict(sum((row.failures for row in rows), Counter())),
+        "noise_floor": noise_floor([(row.judged, row.passed) for row in rows]),
+    }
+
+
+def _estimates(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
+    return {str(k): one.to_json() for k, one in estimates.items()}
+
+
+def noise_floor(counts: Sequence[tuple[int, int]]) -> float | None:
+    """The difference of Pass^1 within which two runs of the same agent lie 95 % of the time.
+
+    Both runs have these rows with as many rollouts: 1.96 * sqrt(2 * sum(p * (1 - p) / n)) / rows, with
+    p = (c + 1/2) / (n + 1), so that a row that always or never passed does not count as free of chance.
+    None if nothing is judged.
+    """
+    rates = [((c + 0.5) / (n + 1), n) for n, c in counts if n]
+    if not rates:
+        return None
+    return NORMAL * math.sqrt(2 * math.fsum(p * (1 - p) / n for p, n in rates)) / len(rates)
+
+
+def _hash(card: Card) -> str:
+    text = canonical({name: card[name] for name in card if name != "hash"})
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+# --- reading and checking
+
+
+def is_card(path: Path) -> bool:
+    """True if the file begins as a card does."""
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".json" and b'"reward-kit.card/' in file.read(200)
+    except OSError:
+        return False
+
+
+def read_card(path: Path) -> Card:
+    """The card in a file, which may have been altered; raises ``UsageError`` if it is none."""
+    try:
+        card = parsed_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    except ValueError as error:
+        raise UsageError(f"is no JSON: {error}", place=str(path)) from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise UsageError(f"is no card ({FORMAT})", place=str(path), remedy="Write one: reward-kit card EVAL.")
+    return card
+
+
+def load_card(path: Path) -> CardEvaluation:
+    """The evaluation that a card tells of; raises ``UsageError`` if the card contradicts itself."""
+    card = read_card(path)
+    faults = faults_of(card)
+    if faults:
+        raise UsageError(faults[0], place=str(path), remedy=f"See all: reward-kit card --verify {path}.")
+    return _evaluation(card, path)
+
+
+def faults_of(card: Card) -> list[str]:
+    """A line for each place in which a card contradicts itself; empty if it is consistent."""
+    faults = []
+    if card.get("hash") != _hash(card):
+        faults.append("hash: the card was altered after it was written")
+    try:
+        evaluation = _evaluation(card, Path())
+        faults += [
+            f"row {row['id']}: its counts cannot be: {row}"
+            for row in card["rows"]
+            if not _is_possible(row, strict=card["settings"]["errors_as_failures"])
+        ]
+        roles = {role: Usage(**usage) for role, usage in card["costs"].items() if role != "total"}
+        derived = {
+            **_numbers(evaluation),
+            "costs": {**card["costs"], "total": as_json(total_usage(roles.values()))},
+            "task": fingerprint([[row["id"], *_content(row["fingerprints"])] for row in card["rows"]]),
+        }
+        written_by = card["versions"]["reward-kit"]
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return [*faults, f"is damaged: {type(error).__name__}: {error}"]
+    stated = {name: card.get(name) for name in derived}
+    if written_by != versions()["reward-kit"]:  # its intervals may have been others
+        stated, derived = _without_intervals(stated), _without_intervals(derived)
+    return [*faults, *_differences(stated, json.loads(json_text(derived)), "its rows give")]
+
+
+def differences_from(card: Card, stored: StoredEvaluation) -> list[str]:
+    """A line for each field in which a card differs from the one that its evaluation gives now."""
+    given, now = (
+        {**one, "hash": None, "rows": _by_id(one.get("rows"))}
+        for one in (card, card_of(stored, card.get("audit")))
+    )
+    return list(_differences(given, now, "the evaluation gives"))
+
+
+def _by_id(rows: Any) -> Any:
+    """The rows of a card by their ids, unless they are damaged."""
+    if isinstance(rows, list) and all(isinstance(row, dict) and "id" in row for row in rows):
+        return {str(row["id"]): row for row in rows}
+    return rows
+
+
+def _differences(card: Any, other: Any, gives: str, place: str = "") -> Iterator[str]:
+    if isinstance(card, dict) and isinstance(other, dict):
+        for name in dict.fromkeys([*card, *other]):
+            inner = f"{place}.{name}" if place else name
+            yield from _differences(card.get(name), other.get(name), gives, inner)
+    elif card != other or isinstance(card, bool) != isinstance(other, bool):
+        yield f"{place}: the card says {_shown(card)}, {gives} {_shown(other)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def _without_intervals(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept = {"value", "tasks", "left_out"} & value.keys() if "left_out" in value else value.keys()
+    return {name: _without_intervals(value[name]) for name in kept}
+
+
+def _is_possible(row: Mapping[str, Any], *, strict: bool) -> bool:
+    """True if the counts of a row do not contradict each other."""
+    unjudged, failures = (sum(row[name].values()) for name in ("unjudged", "failures"))
+    n = row["finished"] - (0 if strict else unjudged)
+    counts = [row["planned"], row["finished"], row["n"], row["c"], unjudged, failures, row["rules_kept"] or 0]
+    broken = row["broken_rules"].values()
+    return (
+        all(isinstance(number, int) and number >= 0 for number in (*counts, *broken))
+        and row["c"] + failures <= row["n"] == n
+        and row["finished"] <= row["planned"]
+        and row["c"] == sum(map(is_success, row["rewards"]))
+        and len(row["rewards"]) == row["finished"] - unjudged
+        and (row["rules_kept"] or 0) <= row["c"]
+        and all(number <= row["finished"] for number in broken)
+    )
+
+
+def _evaluation(card: Card, path: Path) -> CardEvaluation:
+    usage = usage_from_json({role: used for role, used in card["costs"].items() if role in ROLES})
+    aborted = usage_from_json({role: used for role, used in card["costs"].items() if role == "aborted"})
+    rows = [CardRow(row["id"], row["planned"], (), row["n"], row["c"], row) for row in card["rows"]]
+    if len({row.row_id for row in rows}) < len(rows):
+        raise ValueError("a row is there twice")
+    return CardEvaluation(
+        path=path,
+        created=card["created"],
+        eval_id=card["evaluation"],
+        folder=path.absolute().parent,
+        status=card["status"],
+        reason=card["reason"],
+        configuration=card["settings"],
+        versions=card["versions"],
+        rows=tuple(rows),
+        usage=usage,
+        seconds=0.0,
+        broken_off=BrokenOff(0, aborted),
+        fingerprints={row["id"]: row["fingerprints"] for row in card["rows"]},
+        code=card["code"],
+    )
