@@ -357,9 +357,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_inspect_evals_is_fetched_once_with_its_words_and_licences(
-    index: Path, out: Path, tmp_path: Path
-) -> None:
+def test_inspect_evals_is_fetched_once_with_words_and_licence(index: Path, out: Path, tmp_path: Path) -> None:
     wheel, cache = Wheel("0.0.1", write_wheel(index)), tmp_path / "kept"
     fetched = port("inspect-evals", out.with_name("first"), wheel=wheel, cache=cache)
     assert [file.name for file in cache.iterdir()] == [wheel.file_name]
