@@ -181,11 +181,8 @@ def test_the_documentation_lists_exactly_the_options() -> None:
 def test_rows_are_filtered_by_their_fields(agent_eval: Command, bundle: Bundle) -> None:
     domains = ("hotel", "flight", "hotel")
     bundle.rows(*({"id": f"r{n}", "actions": GOLD, "metadata": {"in": one}} for n, one in enumerate(domains)))
-    ran = agent_eval(
-        "-d", "task.jsonl", "--agent", "gold", "--filter", "metadata.in=hotel", "--n-rollouts", "1"
-    )
+    of_hotels = ("-d", "task.jsonl", "--agent", "gold", "--filter", "metadata.in=hotel")
+    ran = agent_eval(*of_hotels, "--n-rollouts", "1")
     assert "2 of 2 judged rollouts passed, 2 rows" in ran.out
-    ran = agent_eval(
-        "-d", "task.jsonl", "--agent", "gold", "--filter", "metadata.in=hotel", "--filter", "id=r1"
-    )
+    ran = agent_eval(*of_hotels, "--filter", "id=r1")
     assert (ran.code, "--filter: no row has metadata.in=hotel, id=r1" in ran.error) == (2, True)

@@ -1,7 +1,5 @@
 """``reward-kit card``: a file that says what a score claims, and whether it was altered."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -18,6 +16,8 @@ from reward_kit.agent import agent_eval, compare, load_evaluation
 from reward_kit.agent.comparison.card import differences_from, faults_of, noise_floor
 
 Command = Callable[..., Finished]
+Change = Callable[[dict[str, Any]], Any]
+EVALUATION = Path("runs/evals/main.db")
 AGENTS = """
 from reward_kit.agent import Usage
 
@@ -62,7 +62,7 @@ def command() -> Command:
     return lambda *arguments: run_command("card", *arguments)
 
 
-def altered(card: Path, change: Callable[[dict[str, Any]], Any], *, hashed: bool) -> dict[str, Any]:
+def altered(card: Path, change: Change, *, hashed: bool) -> dict[str, Any]:
     """An altered card; with ``hashed`` its hash is altered to fit."""
     plain: dict[str, Any] = json.loads(card.read_text())
     change(plain)
@@ -77,19 +77,12 @@ def test_a_card_holds_what_the_results_hold(card: Path, command: Command) -> Non
     plain, results = json.loads(card.read_text()), json.loads(Path("runs/evals/main.json").read_text())
     for name in ("score", "pass_power", "pass_at", "failures", "versions"):
         assert plain[name] == results[name]
-    assert plain["denominators"] == {
-        "rows": 3,
-        "planned": 12,
-        "finished": 12,
-        "judged": 12,
-        "successes": results["successes"],
-        "unjudged": {},
-    }
+    counts = {"rows": 3, "planned": 12, "finished": 12, "judged": 12, "unjudged": {}}
+    assert plain["denominators"] == {**counts, "successes": results["successes"]}
     assert plain["reward"] == results["averages"]["reward"]
     assert plain["rules"]["broken"] == results["rules"]["broken"]
-    assert [(row["n"], row["c"]) for row in plain["rows"]] == [
-        (row["judged"], row["successes"]) for row in results["rows"]
-    ]
+    counted = [(row["judged"], row["successes"]) for row in results["rows"]]
+    assert [(row["n"], row["c"]) for row in plain["rows"]] == counted
     assert plain["costs"]["agent"]["cost"] == plain["costs"]["total"]["cost"] == 3.0
     assert plain["settings"]["agent"] == "main_agents:Agent"
     assert plain["code"]["flight_task/rules.sql"]
@@ -102,7 +95,7 @@ def pass_power(card: dict[str, Any]) -> None:
     card["pass_power"]["1"]["value"] += 0.1
 
 
-ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
+ALTERED: dict[str, Change] = {
     "pass_power.1.value": pass_power,
     "pass_power.2.low": lambda card: card["pass_power"]["2"].update(low=0.9),
     "pass_at.4.value": lambda card: card["pass_at"]["4"].update(value=1.0),
@@ -124,7 +117,7 @@ ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "is damaged: ValueError: a row is there twice": lambda card: card["rows"].append(card["rows"][0]),
 }
 """Alterations that a card shows without its evaluation, by the beginning of the line that says so."""
-HIDDEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+HIDDEN: dict[str, Change] = {
     "settings.agent": lambda card: card["settings"].update(agent="tool-calling"),
     "settings.sim_model": lambda card: card["settings"].update(sim_model="openai/gpt-4o"),
     "versions.python": lambda card: card["versions"].update(python="3.99"),
@@ -168,10 +161,7 @@ def test_commands_refuse_an_altered_card(card: Path, command: Command, hashed: b
 
 
 def test_a_changed_evaluation_differs_field_by_field(card: Path, command: Command) -> None:
-    edit(
-        Path("runs/evals/main.db"),
-        "UPDATE rollouts SET reward = 1, failure = NULL WHERE row_id = 'c' AND idx = 0",
-    )
+    edit(EVALUATION, "UPDATE rollouts SET reward = 1, failure = NULL WHERE row_id = 'c' AND idx = 0")
     done = command("--verify", card)
     assert done.code == 1
     assert "denominators.successes: the card says 5, the evaluation gives 6" in done.out
@@ -185,13 +175,11 @@ def test_a_changed_evaluation_differs_field_by_field(card: Path, command: Comman
 def test_a_card_is_compared_like_its_evaluation(card: Path, command: Command, sides: tuple[str, str]) -> None:
     whole, cards = compare("main", "other"), compare(*sides)
     told = ("Pass^1", "Pass^2", "Pass^3", "Pass^4", "reward")
-    assert [one.to_json() for one in cards.measures] == [
-        one.to_json() for one in whole.measures if one.name in told
-    ]
+    of_both = [one.to_json() for one in whole.measures if one.name in told]
+    assert [one.to_json() for one in cards.measures] == of_both
     assert cards.settings == whole.settings
-    assert [(row.row_id, row.a.c, row.b.c) for row in cards.rows] == [
-        (row.row_id, row.a.c, row.b.c) for row in whole.rows
-    ]
+    counts, expected = ([(row.row_id, row.a.c, row.b.c) for row in one.rows] for one in (cards, whole))
+    assert counts == expected
     done = run_command("compare", *sides)
     assert done.code == 0
     assert done.out.count("3 rows, 12 of 12 rollouts") == 2
@@ -199,10 +187,7 @@ def test_a_card_is_compared_like_its_evaluation(card: Path, command: Command, si
 
 
 def test_rollouts_that_are_not_judged_count_as_in_the_evaluation(card: Path, command: Command) -> None:
-    edit(
-        Path("runs/evals/main.db"),
-        "UPDATE rollouts SET reward = NULL, failure = NULL WHERE row_id = 'b' AND idx = 0",
-    )
+    edit(EVALUATION, "UPDATE rollouts SET reward = NULL, failure = NULL WHERE row_id = 'b' AND idx = 0")
     assert command("main", "--output", "main.json").code == 0
     whole, cards = compare("main", "other"), compare("main.json", "other")
     assert cards.unjudged == whole.unjudged == (1, 0)
@@ -221,9 +206,7 @@ def test_rollouts_that_are_not_judged_count_as_in_the_evaluation(card: Path, com
         ((), "Name the evaluation"),
     ],
 )
-def test_wrong_use_is_one_clear_error(
-    card: Path, command: Command, arguments: tuple[str, ...], fault: str
-) -> None:
+def test_wrong_use_is_one_clear_error(card: Path, command: Command, arguments: Any, fault: str) -> None:
     done = command(*arguments)
     assert (done.code, "Traceback" in done.err) == (2, False)
     assert fault in " ".join(done.err.split())

@@ -71,9 +71,8 @@ def test_the_comment_shows_what_got_worse_and_the_database(bundle: Bundle, comma
     assert lines[:3] == ["### Worse: `new` against `main`", "", "**Pass^1 0.812 → 0.531**"]
     assert "- `different: seed was None, is 11`" in lines
     certain, flaky = (line for line in lines if line.startswith("| `"))
-    assert certain.startswith(
-        "| `a` | 8/8 | 0/8 | certain | `failed: a #1: partially_completed in step 1: 0 of 2"
-    )
+    failed = "`failed: a #1: partially_completed in step 1: 0 of 2"
+    assert certain.startswith(f"| `a` | 8/8 | 0/8 | certain | {failed}")
     assert re.search(r'`data: bookings #\w+: missing row {"id": "\w+", .*"status": "paid"', certain)
     assert flaky.startswith("| `flaky` | 2/8 | 1/8 | flaky |")
     command("--baseline", "gate.json", "--markdown", "comment.md")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -30,17 +31,11 @@ def test_more_rows_and_rollouts_show_smaller_differences(bundle: Bundle, command
     sizes = {(one["rows"], one["rollouts"]): one for one in plain["designs"]}
     assert lines[2].split()[-1] == f"{100 * sizes[12, 16]['these_tasks']:.1f}"
     assert sizes[12, 4]["these_tasks"] < sizes[12, 4]["tasks_like_these"]
-    assert (
-        sizes[48, 4]["tasks_like_these"] < sizes[12, 4]["tasks_like_these"] < sizes[12, 2]["tasks_like_these"]
-    )
+    like = [sizes[design]["tasks_like_these"] for design in ((48, 4), (12, 4), (12, 2))]
+    assert like[0] < like[1] < like[2]
     circles = ET.parse("plan.svg").iter(CIRCLE)
-    shown = [
-        size
-        for one in plain["designs"]
-        for name in ("these_tasks", "tasks_like_these")
-        if (size := one[name])
-    ]
-    assert len(list(circles)) == len(shown)
+    shown = [one[name] for one in plain["designs"] for name in ("these_tasks", "tasks_like_these")]
+    assert len(list(circles)) == len([*filter(None, shown)])
     assert " and two, 12 rows: " in command("one", "two").out
     assert "correlation 0.80" not in command("one", "two").out
     assert "correlation 0.50\n" in command("one", "two", "--correlation", "0.5").out
@@ -49,11 +44,7 @@ def test_more_rows_and_rollouts_show_smaller_differences(bundle: Bundle, command
 def test_rates_can_be_assumed(command: Command) -> None:
     ran = command("--rate", "0.5", "--spread", "0", "--rows", "100", "--rollouts", "1", "--power", "0.5")
     assert ran.code == 0
-    assert ran.out.splitlines()[4].split() == [
-        "100",
-        "rows",
-        "13.6",
-    ]  # 1.96 * sqrt((0.25 + 0.2315) / 100)
+    assert ran.out.splitlines()[4].split() == ["100", "rows", "13.6"]  # 1.96 * sqrt((0.25 + 0.2315) / 100)
     assert command("--rate", "0.5", "--json", "-").out.startswith("{")
 
 
@@ -65,18 +56,13 @@ def test_rates_can_be_assumed(command: Command) -> None:
         (["one", "--spread", "0.1"], "Name one evaluation or two, or give --rate"),
         (["none"], "there is no evaluation 'none'"),
         (["one"], "the spread of rows needs two judged rows, and two rollouts of a row, in one. Give --rate"),
-        (
-            ["--rate", "0.9", "--spread", "0.4"],
-            "--spread 0.4 is too large: with --rate 0.9 at most 0.300",
-        ),
+        (["--rate", "0.9", "--spread", "0.4"], "--spread 0.4 is too large: with --rate 0.9 at most 0.300"),
         (["--rate", "0.5", "--rows", "3,x"], "'3,x' is not a list of whole numbers from 1"),
         (["--rate", "0.5", "--rollouts", "0"], "'0' is not a list of whole numbers from 1"),
         (["--rate", "0.5", "--svg", "no/folder.svg"], "--svg no/folder.svg lies in no folder"),
     ],
 )
-def test_a_mistake_is_told_with_its_remedy(
-    bundle: Bundle, command: Command, arguments: list[str], told: str
-) -> None:
+def test_a_mistake_is_told_with_a_remedy(bundle: Bundle, command: Command, arguments: Any, told: str) -> None:
     evaluate(bundle, "one", {"a": [1, 0, 1]})
     ran = command(*arguments)
     assert (ran.code, told in ran.error) == (2, True), ran.error

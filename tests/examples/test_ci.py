@@ -48,10 +48,8 @@ def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed
             ended[step["name"]] = done.returncode
             output += done.stdout + done.stderr
     assert [name for name, code in ended.items() if code] == [failed] * bool(failed), output
-    assert (tmp_path / "called").read_text().splitlines() == [
-        "pip install reward-kit>=0.5",
-        *[COMMENT] * bool(said),
-    ]
+    called = ["pip install reward-kit>=0.5", *[COMMENT] * bool(said)]
+    assert (tmp_path / "called").read_text().splitlines() == called
     if said is not None:
         assert (tmp_path / "summary.md").read_text().startswith(f"### {said}: `pr` against `main`")
         assert ("::warning::" in output) == (said == "Cannot tell")

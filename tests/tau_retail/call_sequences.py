@@ -5,31 +5,9 @@ from typing import Any
 
 Call = tuple[str, dict[str, Any]]
 
-_ODD = [
-    "",
-    " ",
-    "x",
-    "#W0000000",
-    "6469567736 ",
-    " lead",
-    "a\0b",
-    "é",
-    "\N{GRINNING FACE}",
-    "'",
-    '"',
-    "\\n",
-    "\n",
-]
-_STREETS = [
-    "1 Elm Street",
-    "",
-    "Zoë's Straße 5",
-    "\N{GRINNING FACE} row",
-    "a\0b",
-    'say "hi"',
-    "tab\there",
-    "x" * 3000,
-]
+_SMILE = "\N{GRINNING FACE}"
+_ODD = ["", " ", "x", "#W0000000", "6469567736 ", " lead", "a\0b", "é", _SMILE, "'", '"', "\\n", "\n"]
+_STREETS = ["1 Elm Street", "", "Zoë's Straße 5", _SMILE, "a\0b", 'say "hi"', "tab\there", "x" * 3000]
 
 
 class CallMaker:
@@ -127,11 +105,8 @@ class CallMaker:
         return self.rng.choice(calls)
 
     def talk(self) -> Call:
-        calls: list[Call] = [
-            ("think", {"thought": self.rng.choice(_ODD)}),
-            ("transfer_to_human_agents", {"summary": "x"}),
-        ]
-        return self.rng.choice(calls)
+        thought = {"thought": self.rng.choice(_ODD)}
+        return self.rng.choice([("think", thought), ("transfer_to_human_agents", {"summary": "x"})])
 
     def order(self, status: str) -> str:
         fitting = [order for order in self.orders if self.data["orders"][order]["status"] == status]
@@ -168,13 +143,8 @@ class CallMaker:
             new_item_ids = new_item_ids[1:]
         elif dice < 0.25:
             new_item_ids.append("1")
-        method = self.method(order_id)
-        return {
-            "order_id": order_id,
-            "item_ids": item_ids,
-            "new_item_ids": new_item_ids,
-            "payment_method_id": method,
-        }
+        items = {"item_ids": item_ids, "new_item_ids": new_item_ids}
+        return {"order_id": order_id, **items, "payment_method_id": self.method(order_id)}
 
     def new_item(self, product_id: str | None, item_id: str) -> str:
         if product_id is None or self.rng.random() < 0.03:

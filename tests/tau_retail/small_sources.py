@@ -10,14 +10,8 @@ from typing import Any
 
 LICENCE = "Anybody may use this shop.\n"
 POLICY = "# Rules of the small shop\n\nÊtre aimable: always.\n"
-HOME = {
-    "address1": "1 Mill Road",
-    "address2": "",
-    "city": "Eastport",
-    "country": "USA",
-    "state": "ME",
-    "zip": "04631",
-}
+_STREET = {"address1": "1 Mill Road", "address2": ""}
+HOME = {**_STREET, "city": "Eastport", "country": "USA", "state": "ME", "zip": "04631"}
 _PEN = {"name": "Pen", "product_id": "1000000001"}
 
 
@@ -130,18 +124,15 @@ _CANCEL = {
 
 def _info(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": parameters},
-    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
+_SUMMARY = {"summary": {"type": "string", "description": "In brief."}}
 INFOS = {
     "FindUserIdByEmail": _info("find_user_id_by_email", "Who has this address?", _EMAIL),
     "CancelPendingOrder": _info("cancel_pending_order", "Undo an order, every bit of it.", _CANCEL),
-    "TransferToHumanAgents": _info(
-        "transfer_to_human_agents", "Give up.", {"summary": {"type": "string", "description": "In brief."}}
-    ),
+    "TransferToHumanAgents": _info("transfer_to_human_agents", "Give up.", _SUMMARY),
 }
 
 
@@ -235,27 +226,20 @@ def tau2_task(key: str, **criteria: Any) -> dict[str, Any]:
         {"action_id": "a", "name": "get_item_details", "arguments": {"item_id": "2000000002"}, "info": None},
         {"action_id": "b", "name": "cancel_pending_order", "arguments": cancel, "info": None},
     ]
+    judged = {"actions": actions, "communicate_info": ["3.50"], "nl_assertions": None}
     return {
         "id": key,
         "description": {"purpose": None, "relevant_policies": None, "notes": "made up"},
         "user_scenario": SCENARIO,
         "initial_state": None,
-        "evaluation_criteria": {
-            "actions": actions,
-            "communicate_info": ["3.50"],
-            "nl_assertions": None,
-            **criteria,
-        },
+        "evaluation_criteria": {**judged, **criteria},
     }
 
 
 def tau2_tasks() -> list[dict[str, Any]]:
     judged = {"reward_basis": ["DB", "NL_ASSERTION"]}
-    return [
-        tau2_task("0"),
-        tau2_task("1", **judged),
-        tau2_task("2", **judged, nl_assertions=["The agent names the price."]),
-    ]
+    said = ["The agent names the price."]
+    return [tau2_task("0"), tau2_task("1", **judged), tau2_task("2", **judged, nl_assertions=said)]
 
 
 SPLITS = {"base": ["0", "1", "2"], "train": ["0", "2"], "test": ["1"]}
@@ -311,10 +295,8 @@ def write_tau2_bench(folder: Path) -> Path:
     put(folder, "src/tau2/user/user_simulator.py", f'SYSTEM_PROMPT = """\n{frame}\n""".strip()\n')
     stops = "".join(f'{name} = "###{name}###"\n' for name in ("STOP", "TRANSFER", "OUT_OF_SCOPE"))
     put(folder, "src/tau2/user/user_simulator_base.py", stops)
-    greeting = (
-        'DEFAULT_FIRST_AGENT_MESSAGE = AssistantMessage(role="assistant", content="Good day!", cost=0.0)'
-    )
-    put(folder, "src/tau2/orchestrator/orchestrator.py", f"{greeting}\n")
+    greeting = 'AssistantMessage(role="assistant", content="Good day!", cost=0.0)'
+    put(folder, "src/tau2/orchestrator/orchestrator.py", f"DEFAULT_FIRST_AGENT_MESSAGE = {greeting}\n")
     put(
         folder,
         "src/tau2/domains/retail/tools.py",
@@ -355,9 +337,8 @@ def {name}() -> Tool:
 
     return execute
 """
-    own = tool.format(
-        name="cancel_pending_order", parameters="order_id: str, reason: str", docstring=_CANCEL_DOCSTRING
-    )
+    both = "order_id: str, reason: str"
+    own = tool.format(name="cancel_pending_order", parameters=both, docstring=_CANCEL_DOCSTRING)
     common = tool.format(name="get_item_details", parameters="item_id: str", docstring=_ITEM_DOCSTRING)
     agents = """
 def agent(config):
@@ -370,9 +351,8 @@ def agent(config):
 def is_over(user_output):
     return "###STOP###" in user_output.completion or "###TRANSFER###" in user_output.completion
 """
-    user = (
-        "def sample(task):\n    return f'''{USER_SIMULATOR_GUIDELINES}\n<scenario>{task.user_scenario}\n'''\n"
-    )
+    prompt = "{USER_SIMULATOR_GUIDELINES}\n<scenario>{task.user_scenario}\n"
+    user = f"def sample(task):\n    return f'''{prompt}'''\n"
     files = {
         f"{data}/policy.txt": POLICY.encode(),
         f"{data}/tasks.json": json.dumps(tau2_tasks()).encode(),

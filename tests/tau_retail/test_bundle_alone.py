@@ -36,16 +36,8 @@ def test_modules_import_nothing_but_reward_kit_its_dependency_pydantic_and_pytho
 def test_a_renamed_copy_of_the_folder_runs_from_anywhere_with_its_own_tools(tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "my_shop"
     shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    options = [
-        "--agent",
-        "gold",
-        "--max-tasks",
-        "2",
-        "--output-dir",
-        str(tmp_path / "runs"),
-        "--fail-under",
-        "1",
-    ]
+    kept = ["--output-dir", str(tmp_path / "runs")]
+    options = ["--agent", "gold", "--max-tasks", "2", "--fail-under", "1", *kept]
     done = run_command("agent-eval", "--dataset", str(copy), *options, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     (copy / "tools" / "__init__.py").write_text("raise RuntimeError('tools of the copy')\n", encoding="utf-8")
@@ -58,15 +50,8 @@ def test_a_renamed_copy_uses_its_own_code(tmp_path: Path) -> None:
     copy = tmp_path / "my_shop"
     shutil.copytree(BUNDLE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
     checkout = write_tau_bench(tmp_path / "tau-bench")
-    command = [
-        sys.executable,
-        "-m",
-        "my_shop.port",
-        "--from",
-        str(checkout),
-        "--out",
-        str(tmp_path / "written"),
-    ]
+    places = ["--from", str(checkout), "--out", str(tmp_path / "written")]
+    command = [sys.executable, "-m", "my_shop.port", *places]
     # the original cannot be imported, even if it is installed
     (tmp_path / "tau_retail_task.py").write_text("raise ImportError('not the copy')\n", encoding="utf-8")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

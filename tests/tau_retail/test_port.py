@@ -35,6 +35,8 @@ from tau_retail_task.port.inspect_evals import Wheel
 from tau_retail_task.port.seed import make_seed
 
 TAU2 = "data/tau2/domains/retail"
+CANCEL = {"order_id": "#W0000001", "reason": "no longer needed"}
+CANCELLED = {"name": "cancel_pending_order", "arguments": CANCEL}
 
 
 @pytest.fixture
@@ -91,10 +93,7 @@ def test_rows_have_the_instructions_gold_and_outputs_of_the_source(tau_bench: Pa
         "sim_user_prompt": "You are Ada (ada.quill@example.com). Cancel the pens: \u201cwrong colour\u201d.",
         "actions": [
             {"name": "find_user_id_by_email", "arguments": {"email": "ada.quill@example.com"}},
-            {
-                "name": "cancel_pending_order",
-                "arguments": {"order_id": "#W0000001", "reason": "no longer needed"},
-            },
+            CANCELLED,
         ],
         "outputs": ["3.5"],
         "metadata": {"split": "test", "index": 0, "user_id": "ada_quill_0001"},
@@ -120,9 +119,8 @@ def test_tools_are_offered_with_the_descriptions_of_the_source(tau_bench: Path, 
     with TaskBundle.load(out) as bundle:
         registry = bundle.tasks[0].registry
         assert json.dumps(registry.get_openai_tools()) == json.dumps(list(INFOS.values()))
-        assert [name for name, tool in registry.tools.items() if tool.terminal] == [
-            "transfer_to_human_agents"
-        ]
+        terminal = [name for name, tool in registry.tools.items() if tool.terminal]
+    assert terminal == ["transfer_to_human_agents"]
 
 
 @pytest.mark.parametrize(("write", "tasks"), [(write_tau_bench, 2), (write_tau2_bench, 3)])
@@ -134,10 +132,8 @@ def test_gold_is_paid(write: Callable[[Path], Path], tasks: int, out: Path, tmp_
 
 def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
     shop = small_shop()
-    known = {
-        f"{name}.json": hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        for name, content in shop.items()
-    }
+    texts = {f"{name}.json": json.dumps(content) for name, content in shop.items()}
+    known = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     sql, told = make_seed(shop, known)
     assert sql == (BUNDLE / "seed.sql").read_text(encoding="utf-8")
     assert "checked by hash" in told
@@ -206,18 +202,13 @@ def test_anything_but_plain_values_in_a_task_file_is_shown_with_its_line(
     ("change", "told"),
     [
         (lambda shop: shop["orders"]["#W0000002"]["items"][0].update(price=3.25), "order #W0000002"),
-        (
-            lambda shop: shop["orders"]["#W0000001"].update(gift_wrap=True),
-            "gift_wrap nothing instead of true",
-        ),
+        (lambda shop: shop["orders"]["#W0000001"].update(gift_wrap=True), "gift_wrap nothing instead of"),
         (lambda shop: shop["users"]["ben_stone_0002"].update(address={**HOME, "floor": 2}), "ben_stone_0002"),
         (lambda shop: shop["orders"]["#W0000001"].update(status="lost"), "CHECK constraint failed"),
         (lambda shop: shop["products"].clear(), "no products"),
     ],
 )
-def test_data_that_the_tables_cannot_hold_are_explained(
-    tau_bench: Path, refused: Callable[..., str], change: Callable[[Any], Any], told: str
-) -> None:
+def test_data_that_fit_no_table_are_explained(tau_bench: Path, refused: Any, change: Any, told: str) -> None:
     shop = small_shop()
     change(shop)
     for name, content in shop.items():
@@ -259,10 +250,7 @@ def test_tau2_rows_have_the_scenario_as_its_user_sees_it(tau2_bench: Path, out: 
     rows = rows_of(out / "task.jsonl")
     assert [row["id"] for row in rows] == ["retail.tau2.000", "retail.tau2.001", "retail.tau2.002"]
     assert rows[0]["sim_user_prompt"] == SCENARIO_TEXT
-    assert rows[0]["actions"][1] == {
-        "name": "cancel_pending_order",
-        "arguments": {"order_id": "#W0000001", "reason": "no longer needed"},
-    }
+    assert rows[0]["actions"][1] == CANCELLED
     assert [row["id"] for row in rows_of(out / "task_train.jsonl")] == ["retail.tau2.000", "retail.tau2.002"]
     assert [row["id"] for row in rows_of(out / "task_test.jsonl")] == ["retail.tau2.001"]
 
@@ -369,9 +357,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_inspect_evals_is_fetched_once_with_its_words_and_licences(
-    index: Path, out: Path, tmp_path: Path
-) -> None:
+def test_inspect_evals_is_fetched_once_with_words_and_licence(index: Path, out: Path, tmp_path: Path) -> None:
     wheel, cache = Wheel("0.0.1", write_wheel(index)), tmp_path / "kept"
     fetched = port("inspect-evals", out.with_name("first"), wheel=wheel, cache=cache)
     assert [file.name for file in cache.iterdir()] == [wheel.file_name]
@@ -386,10 +372,8 @@ def test_inspect_evals_is_fetched_once_with_its_words_and_licences(
     expected = f"    Serve the customer.\n    </instructions>\n    <policy>\n{POLICY}\n</policy>\n    "
     assert prompt == f"<instructions>\n{expected}"
     assert cancel["description"] == "Undo an order\nthat is pending, every bit of it."
-    assert cancel["parameters"]["properties"]["reason"] == {
-        "type": "string",
-        "description": "Why. There are\ntwo reasons.",
-    }
+    reason = {"type": "string", "description": "Why. There are\ntwo reasons."}
+    assert cancel["parameters"]["properties"]["reason"] == reason
     result = agent_eval(str(out), agent="gold", output_dir=str(tmp_path / "runs"))
     assert (len(result.rows), result.score) == (3, 1.0)
     user = "Be a customer.\n\n<scenario>{instruction}\n"

@@ -50,11 +50,7 @@ def acting(thought: str = "") -> list[str]:
     return [said[0], action("find_user_id_by_email", FIND), said[1]]
 
 
-AGENTS = {
-    "tool-calling": CALLING,
-    "act": acting(),
-    "react": acting("Thought:\nThat can be done.\n"),
-}
+AGENTS = {"tool-calling": CALLING, "act": acting(), "react": acting("Thought:\nThat can be done.\n")}
 
 
 def speaking(*verdicts: str, form: str = "{}") -> Callable[[dict[str, Any], int], str]:
@@ -108,9 +104,7 @@ def keys_of(requests: list[dict[str, Any]]) -> set[str]:
 def both(stub_llm: StubServer, tmp_path: Path) -> Callable[..., Any]:
     """``both(checkout, agent, user, answers, lines)``: the requests of the benchmark and of the bundle."""
 
-    def play(
-        checkout: str, agent: str, user: str, answers: Any, lines: Callable[[], Any], **options: Any
-    ) -> Any:
+    def play(checkout: str, agent: str, user: str, answers: Any, lines: Any, **options: Any) -> Any:
         stub_llm.script(AGENT_MODEL, answers)
         stub_llm.script(USER_MODEL, lines())
         script = str(Path(__file__).parent / "their_code.py")
@@ -128,14 +122,9 @@ def both(stub_llm: StubServer, tmp_path: Path) -> Callable[..., Any]:
         stub_llm.script(USER_MODEL, lines())
         bundle = tmp_path / "written_retail"
         port(checkout, bundle, force=True)
-        given = {
-            "user": user,
-            "model": AGENT_MODEL,
-            "provider": "openai",
-            "temperature": 0.0,
-            "task_ids": "5",
-        }
-        given |= {"sim_model": USER_MODEL, "user_provider": "openai", "output_dir": str(tmp_path / "runs")}
+        given = {"user": user, "model": AGENT_MODEL, "provider": "openai", "task_ids": "5"}
+        given |= {"temperature": 0.0, "sim_model": USER_MODEL, "user_provider": "openai"}
+        given |= {"output_dir": str(tmp_path / "runs")}
         result = agent_eval(str(bundle), agent=agent, **{**given, **options})
         return theirs, sent(stub_llm), result
 
@@ -184,9 +173,8 @@ def test_users_of_tau_bench_are_asked_what_they_are_asked_there(
 
 @tau2_bench
 def test_agent_and_user_of_tau2_bench_send_what_they_send_there(both: Callable[..., Any]) -> None:
-    theirs, ours, _ = both(
-        TAU2_BENCH, "tool-calling", "llm", CALLING, speaking, user_model_args={"temperature": 0.0}
-    )
+    options = {"user_model_args": {"temperature": 0.0}}
+    theirs, ours, _ = both(TAU2_BENCH, "tool-calling", "llm", CALLING, speaking, **options)
     for request in theirs[AGENT_MODEL]:  # calls have their names twice
         for message in request["messages"]:
             for each in message.get("tool_calls", []):

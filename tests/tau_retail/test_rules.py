@@ -1,7 +1,5 @@
 """The rules of the retail bundle: conversations that keep them, and one that breaks each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -23,13 +21,8 @@ CANCEL_OTHER = ("cancel_pending_order", {"order_id": "#W1006327", "reason": "no 
 
 
 def modify(item: str, new: str) -> tuple[str, dict[str, Any]]:
-    paid_by = {"payment_method_id": "credit_card_3627996"}
-    return "modify_pending_order_items", {
-        "order_id": ORDER,
-        "item_ids": [item],
-        "new_item_ids": [new],
-        **paid_by,
-    }
+    items = {"item_ids": [item], "new_item_ids": [new], "payment_method_id": "credit_card_3627996"}
+    return "modify_pending_order_items", {"order_id": ORDER, **items}
 
 
 FIRST, SECOND = modify("6245231688", "2444431651"), modify("4579334072", "3453331371")
@@ -88,9 +81,7 @@ async def broken(task: Any, base: Any, *parts: Any) -> set[str]:
         ((HELLO, FIND, ASK, YES, FIRST, "agent: Done.", YES, READ), set()),
     ],
 )
-async def test_a_conversation_breaks_these_rules(
-    task: Any, base: Any, parts: tuple[Any, ...], expected: set[str]
-) -> None:
+async def test_a_conversation_breaks_these_rules(task: Any, base: Any, parts: Any, expected: Any) -> None:
     assert await broken(task, base, *parts) == expected
 
 

@@ -20,11 +20,9 @@ SWAP = {
 
 async def test_exchange_sorts_both_lists_and_keeps_a_negative_zero(call: Any) -> None:
     shown = await call("exchange_delivered_order_items", **SWAP)
-    assert shown.endswith(
-        '"exchange_items": ["1646531091", "5206946487"], '
-        '"exchange_new_items": ["2052249669", "9829827210"], '
-        '"exchange_payment_method_id": "paypal_6151711", "exchange_price_difference": -0.0}'
-    )
+    old, new = '["1646531091", "5206946487"]', '["2052249669", "9829827210"]'
+    paid = '"exchange_payment_method_id": "paypal_6151711", "exchange_price_difference": -0.0}'
+    assert shown.endswith(f'"exchange_items": {old}, "exchange_new_items": {new}, {paid}')
     assert await call("get_order_details", order_id=SWAP["order_id"]) == shown
 
 
@@ -56,9 +54,7 @@ def test_sixteen_described_tools_are_offered_in_alphabetical_order() -> None:
         ("calculate", {"expression": "1/0"}, "refused"),
     ],
 )
-async def test_refused_calls_change_nothing_and_say_so(
-    db: Any, name: str, arguments: Any, status: str
-) -> None:
+async def test_refused_calls_change_nothing(db: Any, name: str, arguments: Any, status: str) -> None:
     result = await R.call(name, arguments, db=db)
     assert result.status == status
     assert not db.changes()

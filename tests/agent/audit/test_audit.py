@@ -95,12 +95,11 @@ def evaluate(messages, *, db, gold_db, outputs=(), **kwargs):
     is_said = all(output in said for output in outputs)
     return {"score": float(db.equals(gold_db, ignore=("log",)) and is_said)}
 """
-GOAL = (
-    "def evaluate(messages, *, db, **kwargs):\n    return {'score': float(db.execute('%s').scalar() or 0)}\n"
-)
+GOAL = "def evaluate(messages, db, **kwargs):\n    return {'score': float(db.execute('%s').scalar() or 0)}\n"
 DEAF = "def evaluate(messages, *, db, gold_db, **kwargs):\n    return {'score': float(db.equals(gold_db))}\n"
 ALICE = "You are Ann Lee, ann@example.com, phone 5551234. "
 USER = ALICE + "You want room R4 for 2 nights, on your visa card."
+NIGHTS = {n: {"name": "set_nights", "arguments": {"room_id": "R4", "nights": n}} for n in (3, 5)}
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -149,34 +148,27 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
     return [*SOUND["actions"][:2], {**BOOK, "arguments": {**BOOK["arguments"], **fields}}]
 
 
+def refused(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**one, "refused": True} for one in actions]
+
+
+UNHEARD = REWARD.replace("is_said)", "True)")
+ANY_CARD, BY_SEA = USER.replace("visa card", "card"), USER.replace("room R4", "a room with a sea view")
+
+
 @pytest.mark.parametrize(
     ("kind", "row", "reward", "words"),
     [
         ("refused-gold", {"actions": changed(room_id="R44")}, REWARD, "'Error: no such room'"),
-        (
-            "refused-gold",
-            {"actions": [{**one, "refused": True} for one in SOUND["actions"]]},
-            REWARD,
-            "carries it out",
-        ),
-        (
-            "no-op",
-            {"actions": [{**one, "refused": True} for one in changed(room_id="R44")[2:]]},
-            REWARD,
-            "gives 1",
-        ),
+        ("refused-gold", {"actions": refused(SOUND["actions"])}, REWARD, "carries it out"),
+        ("no-op", {"actions": refused(changed(room_id="R44")[2:])}, REWARD, "gives 1"),
         ("no-op", {}, GOAL % "SELECT 1", "though the gold actions change data"),
         ("no-op", {"actions": SOUND["actions"][:2]}, REWARD, "gold only reads"),
         ("invalid", {}, GOAL % "SELECT 0", "the gold actions give reward 0"),
         ("invalid", {"actions": [call("bok")]}, REWARD, "unknown tool"),
         ("slow-tool", {"actions": [*SOUND["actions"], call("hang")]}, REWARD, "past its limit of 0.5 s"),
         ("unknown-ignored", {}, REWARD.replace("log", "logs"), "'logs', which is no table"),
-        (
-            "ignored-outputs",
-            {"outputs": ["95"]},
-            REWARD.replace("is_said)", "True)"),
-            "does not look at 'outputs'",
-        ),
+        ("ignored-outputs", {"outputs": ["95"]}, UNHEARD, "does not look at 'outputs'"),
         (
             "unknown-literal",
             {"actions": [call("find_user", email="bob@example.com"), *SOUND["actions"][1:]]},
@@ -186,37 +178,19 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
         ("unknown-output", {**ANSWER, "outputs": ["7234.19"]}, REWARD, "no tool gives '7234.19'"),
         ("unknown-output", {**ANSWER, "outputs": ["Balcony"]}, REWARD, "no tool gives 'Balcony'"),
         ("unstated-fact", {"sim_user_prompt": USER.replace("phone 5551234", "")}, REWARD, "nothing of phone"),
-        (
-            "redundant-gold",
-            {"actions": [*SOUND["actions"], *[call("set_nights", room_id="R4", nights=3)] * 2]},
-            REWARD,
-            "action 4",
-        ),
+        ("redundant-gold", {"actions": [*SOUND["actions"], *[NIGHTS[3]] * 2]}, REWARD, "action 4"),
         ("repeated-gold", {"actions": [FIND, *SOUND["actions"]]}, REWARD, "made twice"),
         (
             "order-dependence",
-            {"actions": [*SOUND["actions"], *(call("set_nights", room_id="R4", nights=n) for n in (3, 5))]},
+            {"actions": [*SOUND["actions"], *NIGHTS.values()]},
             REWARD,
             "action 4 (set_nights) before action 3 (set_nights)",
         ),
-        (
-            "ambiguous",
-            {"sim_user_prompt": USER.replace("visa card", "card")},
-            REWARD,
-            "'card_12' instead of 'card_11'",
-        ),
-        (
-            "ambiguous",
-            {
-                "sim_user_prompt": USER.replace("room R4", "a room with a sea view"),
-                "actions": changed(room_id="R2"),
-            },
-            REWARD,
-            "'R3' instead of 'R2'",
-        ),
+        ("ambiguous", {"sim_user_prompt": ANY_CARD}, REWARD, "'card_12' instead of 'card_11'"),
+        ("ambiguous", {"sim_user_prompt": BY_SEA, "actions": changed(room_id="R2")}, REWARD, "'R3' instead"),
         (
             "unrewarded-gold",
-            {"actions": [*SOUND["actions"], call("set_nights", room_id="R4", nights=3)]},
+            {"actions": [*SOUND["actions"], NIGHTS[3]]},
             GOAL % "SELECT COUNT(*) FROM stays",
             "without it the reward is 1 too",
         ),
@@ -233,12 +207,8 @@ def test_a_planted_fault_is_found(tmp_path: Path, kind: str, row: Any, reward: s
 
 
 def test_a_row_keeps_back_the_findings_that_it_accepts(tmp_path: Path) -> None:
-    row = {
-        **SOUND,
-        "actions": [FIND, *SOUND["actions"]],
-        "metadata": {"audit": {"accept": ["repeated-gold"]}},
-    }
-    assert report_of(write(tmp_path, row)).findings == []
+    row = {"actions": [FIND, *SOUND["actions"]], "metadata": {"audit": {"accept": ["repeated-gold"]}}}
+    assert report_of(write(tmp_path, SOUND | row)).findings == []
 
 
 @pytest.mark.parametrize("given", [[], {"accept": ["noop"]}, {"accept": "no-op"}])
@@ -249,12 +219,8 @@ def test_accepting_what_is_no_kind_is_an_error(tmp_path: Path, given: Any) -> No
 
 def test_rows_of_another_split_that_ask_for_the_same_are_found(tmp_path: Path) -> None:
     folder = write(tmp_path, SOUND, ANSWER, SOUND | {"sim_user_prompt": USER + " Please."})
-    near = {
-        "id": "t0",
-        "toolset": "hotel_task.tools",
-        **SOUND,
-        "sim_user_prompt": USER + " Be quick about it.",
-    }
+    quick = {"sim_user_prompt": USER + " Be quick about it."}
+    near = {"id": "t0", "toolset": "hotel_task.tools", **SOUND, **quick}
     train = [near, *({**near, "id": f"t{n}", "actions": [BOOK] * n} for n in range(2, 9))]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in train))
     found = [finding for finding in report_of(folder).findings if finding.kind == "near-duplicate"]
@@ -297,23 +263,17 @@ def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) 
         arguments = ("--agent", f"players:{agent}", "--no-sim-user", "--eval-id", agent)
         done = run_command("agent-eval", "-d", "hotel_task", *arguments, cwd=tmp_path)
         assert done.code == 0, done.err
-    audited = run_command(
-        "audit", "hotel_task", "--evaluation", "wrong", "--json", "found.json", cwd=tmp_path
-    )
+    command = ("audit", "hotel_task", "--evaluation", "wrong")
+    audited = run_command(*command, "--json", "found.json", cwd=tmp_path)
     assert audited.code == 0, audited.err
     found = json.loads((tmp_path / "found.json").read_text())["findings"]
-    assert [(one["kind"], one["rows"]) for one in found] == [
-        ("never-passed", ["r0"]),
-        ("agreed-failure", ["r0"]),
-    ]
+    assert [one["kind"] for one in found if one["rows"] == ["r0"]] == ["never-passed", "agreed-failure"]
+    assert len(found) == 2
     assert found[0]["text"] == "0 of 4 rollouts passed in 1 evaluation"
-    assert found[1]["text"].startswith(
-        "4 of 4 failed rollouts end in one state that is not gold's: log: inserted"
-    )
+    alike = "4 of 4 failed rollouts end in one state that is not gold's: log: inserted"
+    assert found[1]["text"].startswith(alike)
     assert "never-passed      warning         1     1  Read the failed" in audited.out
-    both = run_command(
-        "audit", "hotel_task", "--evaluation", "wrong", "--evaluation", "right", "--strict", cwd=tmp_path
-    )
+    both = run_command(*command, "--evaluation", "right", "--strict", cwd=tmp_path)
     assert (both.code, "never-passed" in both.out, "agreed-failure" in both.out) == (1, False, True)
     missing = run_command("audit", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
     assert missing.code == 2

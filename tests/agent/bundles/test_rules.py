@@ -1,7 +1,5 @@
 """Rules of procedure: the file, and what becomes of a violation in rewards, reports and stored rollouts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -41,9 +39,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     made = flight_bundle(tmp_path)
     made.write("rules.sql", PAID_LAST.replace("no_search", "booked_first").replace("search_flights", "x"))
     late = [*GOLD, SEARCH, SEARCH]
-    made.rows(
-        *({"id": name, "actions": calls, "n_rollouts": 2} for name, calls in (("a", GOLD), ("b", late)))
-    )
+    made.rows(*({"id": it, "actions": calls, "n_rollouts": 2} for it, calls in (("a", GOLD), ("b", late))))
     return made
 
 
@@ -79,10 +75,8 @@ def test_all_faults_of_a_file_are_told(bundle: Bundle) -> None:
 def test_a_file_gives_names_descriptions_and_places(bundle: Bundle) -> None:
     path = bundle.write("rules.sql", PAID_LAST)
     rules = [(rule.name, rule.description, rule.place) for rule in read_rules(bundle.folder)]
-    assert rules == [
-        ("paid_last", "Nothing follows the payment.", f"{path}:3"),
-        ("no_search", "", f"{path}:6"),
-    ]
+    paid_last = ("paid_last", "Nothing follows the payment.", f"{path}:3")
+    assert rules == [paid_last, ("no_search", "", f"{path}:6")]
 
 
 def test_the_tables_have_the_conversation_in_its_order(bundle: Bundle) -> None:
@@ -93,10 +87,8 @@ def test_the_tables_have_the_conversation_in_its_order(bundle: Bundle) -> None:
         "-- rule: changes\nSELECT position, table_name, op, after ->> 'passenger' AS passenger FROM changes\n"
         "-- rule: row\nSELECT fields ->> 'id' AS id FROM row WHERE 'it is Row' REGEXP '\\bRow$'\n",
     )
-    asked = {"flight_id": 1, "passenger": "Ann"}
-    model = InProcessModel(
-        [wants(("create_booking", asked), ("nothing", {"seat": 4}), content="Aside"), "Done."]
-    )
+    asked = ("create_booking", {"flight_id": 1, "passenger": "Ann"})
+    model = InProcessModel([wants(asked, ("nothing", {"seat": 4}), content="Aside"), "Done."])
     agent_eval(bundle.dataset, models={"agent": model}, user="none", task_ids="a", eval_id="e")
     found = load_rollout("e a#1").violations
     assert found is not None
@@ -104,18 +96,12 @@ def test_the_tables_have_the_conversation_in_its_order(bundle: Bundle) -> None:
         {"position": 0, "speaker": "user", "text": "Book me a flight from SFO to JFK for tomorrow morning"},
         {"position": 4, "speaker": "agent", "text": "Done."},
     ]
-    assert [
-        (one["position"], one["turn"], one["name"], one["seat"], one["status"]) for one in found["calls"]
-    ] == [
-        (2, 1, "create_booking", None, "ok"),
-        (3, 1, "nothing", 4, "unknown_tool"),
-    ]
+    called = [(2, 1, "create_booking", None, "ok"), (3, 1, "nothing", 4, "unknown_tool")]
+    assert [tuple(one.values()) for one in found["calls"]] == called
     assert found["changes"] == [{"position": 2, "table_name": "bookings", "op": "insert", "passenger": "Ann"}]
     assert found["row"] == [{"id": "a"}]
-    views = {
-        name: query(Path("runs/evals/e.db"), f"SELECT * FROM {name}")
-        for name in ("calls", "changes", "lines")
-    }
+    path = Path("runs/evals/e.db")
+    views = {name: query(path, f"SELECT * FROM {name}") for name in ("calls", "changes", "lines")}
     assert {name: len(rows) for name, rows in views.items()} == {"calls": 2, "changes": 1, "lines": 4}
     assert views["lines"][1]["text"] == "Done."
 
@@ -145,9 +131,8 @@ def test_a_reward_reads_the_violations_also_when_it_judges_again(bundle: Bundle)
     judged = load_rollout("e b#1").result
     assert judged is not None
     assert judged["reason"] == "broke the rule paid_last"
-    bundle.write(
-        "rules.sql", "-- rule: unpaid\nSELECT 1 WHERE NOT EXISTS (SELECT 1 FROM calls WHERE name = 'x')"
-    )
+    unpaid = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM calls WHERE name = 'x')"
+    bundle.write("rules.sql", f"-- rule: unpaid\n{unpaid}")
     done = asyncio.run(rescore("e", eval_id="again"))
     assert [row.passed for row in done.now.rows] == [0, 0]
     assert load_evaluation("again").broken_rules == {"unpaid": 4}

@@ -1,10 +1,9 @@
 """Two evaluations compared: which rows, what differs, the numbers, from Python."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import compare, compare_with
@@ -14,12 +13,6 @@ from reward_kit.errors import UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
 B = {"a": [0, 0, 0, 0], "b": [1, 1, 1, 0], "c": [1, 1, 1, 1], "d": [1, 1, 1, 1]}
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 def measure(found: EvaluationComparison, name: str) -> Measure:
@@ -62,12 +55,8 @@ def test_rows_that_cannot_be_compared_are_told_apart(bundle: Bundle) -> None:
     change_log(two, "c", final=False)
     found = compare("one", "two")
     assert [row.row_id for row in found.rows] == ["a", "e"]
-    assert found.left_out == {
-        "not judged in B": ("b",),
-        "not run in B": ("c",),
-        "changed in between": ("d",),
-        "only in B": ("f",),
-    }
+    present = {"not judged in B": ("b",), "not run in B": ("c",), "changed in between": ("d",)}
+    assert found.left_out == {**present, "only in B": ("f",)}
     assert found.unjudged == (0, 1)
 
 
@@ -89,10 +78,8 @@ def test_other_options_and_code_are_told_and_hinder_nothing(bundle: Bundle) -> N
     bundle.write("reward.py", reward.replace("Task incomplete", "Nothing booked"))
     evaluate(bundle, "two", B, seed=11, errors_as_failures=True, max_concurrency=2)
     found = compare("one", "two")
-    assert [(one.name, one.a, one.b) for one in found.settings] == [
-        ("--seed", "10", "11"),
-        ("--errors-as-failures", "false", "true"),
-    ]
+    settings = [(one.name, one.a, one.b) for one in found.settings]
+    assert settings == [("--seed", "10", "11"), ("--errors-as-failures", "false", "true")]
     assert "flight_task/reward.py" in found.code
     assert len(found.rows) == 4
 
@@ -102,10 +89,8 @@ def test_rollouts_without_a_reward_fail_only_if_both_evaluations_count_them_so(b
         result = evaluate(bundle, name, {"a": [1], "b": [1]}, errors_as_failures=strict)
         if name != "one":
             change_log(result, "b", reward=None, stop_reason="user_error")
-    assert [(row.row_id, row.b.c, row.b.n) for row in compare("one", "two").rows] == [
-        ("a", 1, 1),
-        ("b", 0, 1),
-    ]
+    rows = compare("one", "two").rows
+    assert [(row.row_id, row.b.c, row.b.n) for row in rows] == [("a", 1, 1), ("b", 0, 1)]
     assert compare("one", "three").left_out == {"not judged in B": ("b",)}
 
 

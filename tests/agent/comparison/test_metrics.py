@@ -1,10 +1,9 @@
 """The metrics of rewards in two evaluations: their means, and how far they are apart on the same rows."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from planned_agent import evaluate
 
 from reward_kit.agent import compare
@@ -19,12 +18,6 @@ from reward_kit import RewardOutput
 def evaluate(messages, *, id, rollout, **kwargs):
     return RewardOutput(score=1.0, reason="", metrics={scores!r}[id][rollout.index])
 """
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 def scored(bundle: Bundle, name: str, scores: Scores) -> None:
@@ -53,9 +46,8 @@ def test_the_mean_of_each_row_is_compared_with_that_of_the_same_row(bundle: Bund
     assert (words.a, words.b, words.unit) == ((30 - 4) / 2, (50 + 6) / 2, "score")
     assert words.difference is not None
     assert (words.difference.value, words.difference.rows, words.difference.differing) == (15, 2, 2)
-    assert words.difference.intervals.tasks_like_these == pytest.approx(
-        (15 - 12.706 * 5, 15 + 12.706 * 5), abs=0.01
-    )
+    limits = (15 - 12.706 * 5, 15 + 12.706 * 5)
+    assert words.difference.intervals.tasks_like_these == pytest.approx(limits, abs=0.01)
 
 
 def test_only_rows_and_rollouts_that_have_a_metric_count_for_it(bundle: Bundle) -> None:
@@ -74,11 +66,8 @@ def test_metrics_that_no_row_has_in_both_are_named(bundle: Bundle) -> None:
     scored(bundle, "one", {"a": [{"old": 0.5, "shared": 1, "apart": 2}], "b": [{"old": 0.7, "shared": 1}]})
     scored(bundle, "two", {"a": [{"new": 3, "shared": 1}], "b": [{"shared": 1, "apart": 4}]})
     found = metrics_between("one", "two")
-    assert {name: (one.a, one.b) for name, one in found.items() if one.difference is None} == {
-        "old": (0.6, None),
-        "new": (None, 3.0),
-        "apart": (2.0, 4.0),
-    }
+    apart = {name: (one.a, one.b) for name, one in found.items() if one.difference is None}
+    assert apart == {"old": (0.6, None), "new": (None, 3.0), "apart": (2.0, 4.0)}
     lines = lines_between("one", "two")
     after = lines.index("95 % intervals; cost, tokens, steps, turns and time are means per rollout.")
     assert lines[after + 1] == "Metrics without a row in both: old, apart, new"
@@ -90,14 +79,9 @@ def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle
     differing = {"metric.33": 0.9, "metric.07": 0.1}
     noisy = {name: [0.5 + 0.3 * (-1) ** row for row in range(8)] for name in names[20:28]}
     scored(bundle, "one", alike(dict.fromkeys(names, 0.5)))
-    scored(
-        bundle,
-        "two",
-        {
-            f"row.{row}": [{name: differing.get(name, noisy.get(name, [0.5] * 8)[row]) for name in names}]
-            for row in range(8)
-        },
-    )
+    at = {name: noisy.get(name, [differing.get(name, 0.5)] * 8) for name in names}
+    rows = {f"row.{row}": [{name: values[row] for name, values in at.items()}] for row in range(8)}
+    scored(bundle, "two", rows)
     lines = lines_between("one", "two")
     shown = [line.split()[0] for line in lines if line.startswith("  metric.")]
     assert len(shown) == 10

@@ -14,7 +14,6 @@ CLOSED = "^this database is closed$"
 
 async def test_rows_work_as_tuples_by_name_and_as_dicts(db: Database) -> None:
     rows = await db.fetch_all("SELECT id, name, credit FROM customers ORDER BY id")
-
     assert rows[0] == (1, "Alice", 10.5)
     assert rows[0]["name"] == rows[0].name == rows[0][1] == "Alice"
     assert dict(rows[0]) == {"id": 1, "name": "Alice", "credit": 10.5} == rows[0]._mapping
@@ -28,7 +27,6 @@ async def test_rows_work_as_tuples_by_name_and_as_dicts(db: Database) -> None:
 
 async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
     row = await db.fetch_one("SELECT id, name FROM customers")
-
     with pytest.raises(KeyError, match="no column 'nmae'; there are: id, name"):
         row["nmae"]
     with pytest.raises(AttributeError, match="no column 'nmae'; there are: id, name"):
@@ -59,7 +57,6 @@ async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Data
         "SELECT :date, :moment, :time, :flag, date(:moment, '+1 day')",
         {"date": moment.date(), "moment": moment, "time": dt.time(9, 30), "flag": True},
     )
-
     assert row == ("2025-05-19", "2025-05-19 09:30:00+00:00", "09:30:00", 1, "2025-05-20")
 
 
@@ -76,7 +73,6 @@ async def test_execute_tells_what_a_write_did(db: Database) -> None:
     returned = await db.execute("DELETE FROM orders WHERE customer_id = 1 RETURNING id, total")
     created = await db.execute("CREATE TABLE t(a)")
     read = await db.execute("SELECT id FROM customers ORDER BY id")
-
     assert (updated.rowcount, updated.rows) == (2, [])
     assert (inserted.rowcount, inserted.lastrowid) == (1, 4)
     assert sorted(returned.rows) == [("W1", 21.0), ("W2", 6.25)]
@@ -89,17 +85,14 @@ async def test_executemany_runs_for_each_set_of_parameters_from_any_iterable(db:
         "INSERT INTO customers(name, credit) VALUES (:name, :credit)",
         ({"name": f"n{number}", "credit": number} for number in range(1200)),
     )
-
     assert changed == 1200
     assert await db.fetch_val("SELECT count(*) FROM customers") == 1203
 
 
 async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
     rows = [[f"n{number}"] for number in range(700)] + [["Alice"]]
-
     with pytest.raises(DatabaseError, match=r"UNIQUE constraint failed: customers\.name"):
         await db.executemany("INSERT INTO customers(name) VALUES (?)", rows)
-
     assert await db.fetch_val("SELECT count(*) FROM customers") == 3
 
 
@@ -116,7 +109,6 @@ async def test_executemany_keeps_all_or_nothing(db: Database) -> None:
 async def test_errors_say_what_sqlite_says(db: Database, sql: str, message: str) -> None:
     with pytest.raises(DatabaseError) as caught:
         await db.execute(sql)
-
     assert str(caught.value).startswith(message)
     assert str(caught.value) == str(caught.value.__cause__)
     assert "Error" in type(caught.value.__cause__).__name__
@@ -145,7 +137,6 @@ async def test_a_closed_database_says_so_and_closes_twice(db: Database) -> None:
     await db.fetch_val("SELECT 1")
     db.close()
     db.close()
-
     for use in (db.fetch_val("SELECT 1"), db.execute("DELETE FROM orders")):
         with pytest.raises(DatabaseError, match=CLOSED):
             await use
@@ -160,7 +151,6 @@ async def test_a_base_can_be_read_but_not_written(base: Database) -> None:
     assert await base.fetch_val("SELECT count(*) FROM orders") == 3
     with pytest.raises(DatabaseError, match=r"only read: fork\(\) gives a private copy"):
         await base.execute("DELETE FROM orders")
-
     assert len(base.changes()) == 0
     with base.fork() as fork:
         assert await fork.fetch_val("SELECT count(*) FROM orders") == 3

@@ -32,7 +32,6 @@ async def test_a_runaway_statement_is_stopped_and_undone_by_cancelling(db: Datab
 
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(tool(), 0.1)
-
     assert await count(db) == 3
     assert len(db.changes()) == 0
 
@@ -43,7 +42,6 @@ async def test_a_statement_is_stopped_at_its_time_limit(hurried: Database, sql: 
         await hurried.execute(sql)
     with pytest.raises(QueryTimeoutError, match=r"stopped after 0\.2 s"):
         await asyncio.to_thread(hurried.sync.execute, sql)
-
     assert await count(hurried) == 3
 
 
@@ -56,7 +54,6 @@ async def test_a_write_stopped_at_its_time_limit_fails_the_whole_call(hurried: D
 
     with pytest.raises(DatabaseError, match=r"takes no further statements, because of: .*stopped after"):
         await tool()
-
     assert await count(hurried) == 3
 
 
@@ -66,7 +63,6 @@ async def test_a_read_stopped_at_its_time_limit_leaves_the_call_intact(hurried: 
         with pytest.raises(QueryTimeoutError):
             await hurried.execute(RUNAWAY)
         await hurried.execute("INSERT INTO customers(name) VALUES ('Emil')")
-
     assert await count(hurried) == 5
 
 
@@ -84,6 +80,5 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_lets_the_others_thro
     tasks[1].cancel()
     tasks[2].cancel()
     await asyncio.wait(tasks, timeout=5)
-
     assert order == ["a", "d"]
     assert await count(db) == 5

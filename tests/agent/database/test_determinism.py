@@ -101,7 +101,6 @@ SELECT date('now') AS d, time('now') AS t, datetime('now') AS dt, CURRENT_DATE A
 async def test_the_clock_stands_still_at_now(base: Database) -> None:
     with base.fork(now=NOW) as db:
         row = dict(await db.fetch_one(CLOCK))
-
         assert row.pop("j") == pytest.approx(2460814.8960098, abs=1e-6)
         date, time, both = "2025-05-19", "09:30:15", "2025-05-19 09:30:15"
         same = {"d": date, "t": time, "dt": both, "cd": date, "ct": time, "cts": both}

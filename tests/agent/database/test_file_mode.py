@@ -59,7 +59,6 @@ def add_with_sync_engine(db: Database, name: str) -> None:
 async def test_each_fork_has_a_complete_file_of_its_own(base: Database, db: Database, tmp_path: Path) -> None:
     with base.fork() as other:
         await db.execute("INSERT INTO customers(name) VALUES ('Dora')")
-
         assert names(db.path) == ["Alice", "Bob", "Çiğdem", "Dora"]
         assert names(other.path) == names(tmp_path / "base.db") == ["Alice", "Bob", "Çiğdem"]
         assert (db.mode, db.sync.path, db.read_only().path) == ("file", db.path, db.path)
@@ -84,7 +83,6 @@ async def test_an_orm_works_on_the_engine(db: Database) -> None:
             session.add(Customer(name="Dora"))
             await session.commit()
         assert await db.fetch_val("SELECT credit FROM customers WHERE id = 1") == 99
-
     assert [(change.op, change.after) for change in call.changes] == [
         ("update", {"credit": 99.0}),
         ("insert", {"id": 4, "name": "Dora", "credit": None}),
@@ -104,7 +102,6 @@ async def test_writing_with_both_at_once_is_an_error_that_says_why(db: Database)
                 OperationalError, match=r"locked: another .* that of `db`.*In one call, write"
             ):
                 await adding
-
     assert names(db.path)[3:] == ["Dora", "Emil"]
 
 
@@ -114,7 +111,6 @@ async def test_the_engine_has_random_numbers_clock_and_keys_of_the_fork(base: Da
         answer = (await connection.execute(text(question))).one()
         with pytest.raises(IntegrityError, match="FOREIGN KEY"):
             await connection.execute(text("INSERT INTO orders VALUES ('W9', 99, 'paid', 1, NULL)"))
-
     assert answer[2:] == ("2025-05-19", "2025-05-19 00:00:00")
     with base.fork(seed=3, now="2025-05-19") as twin:
         assert await twin.fetch_one(question) == answer
@@ -133,7 +129,6 @@ async def test_a_failing_call_undoes_what_db_wrote_and_leaves_what_the_engine_co
 
     with pytest.raises(ValueError):
         await failing()
-
     assert await db.fetch_val("SELECT count(*) FROM orders") == 3
     assert [change.after["name"] for change in db.changes()] == ["Dora"]
     async with db.tool_call() as call:

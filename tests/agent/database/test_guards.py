@@ -48,7 +48,6 @@ async def test_reaching_out_or_switching_safety_off_is_refused(db: Database, sql
 )
 async def test_looking_around_is_allowed_for_tools_and_rewards(db: Database, sql: str) -> None:
     rows = await db.fetch_all(sql)
-
     assert rows
     assert db.read_only().execute(sql).all() == rows
 
@@ -70,7 +69,6 @@ async def test_too_many_rows_are_an_error_without_being_kept_in_memory(tmp_path:
                 await db.fetch_all(query)
             with pytest.raises(TooManyRowsError):
                 db.read_only().execute(query)
-
         assert len(await db.fetch_all(f"{endless} LIMIT 100")) == 100
         assert await db.fetch_val(endless) == 1  # the first row is all that is fetched of it
 
@@ -84,7 +82,6 @@ async def test_values_and_statements_have_a_largest_size(db: Database) -> None:
             await db.fetch_val("SELECT 'a' LIKE ?", ["%a" * 600])
     with pytest.raises(DatabaseError, match=r"too large|too big"):
         await db.fetch_val(f"SELECT '{'a' * (1 << 20)}'")
-
     assert await db.fetch_val("SELECT length(zeroblob(50000000))") == 50_000_000
 
 

@@ -64,7 +64,6 @@ async def test_a_call_that_raises_leaves_nothing_behind(db: Database, error: typ
 
     with pytest.raises(error):
         await failing()
-
     assert await count(db) == 3
     assert len(db.changes()) == 0
     async with db.tool_call() as call:
@@ -78,7 +77,6 @@ async def test_a_deferred_constraint_fails_the_call_at_its_end(base: Database) -
         with pytest.raises(DatabaseError, match="FOREIGN KEY constraint failed"):
             async with db.tool_call():
                 await db.execute("INSERT INTO child VALUES (77)")
-
         assert await count(db, "child") == 0
         async with db.tool_call():
             await db.execute("INSERT INTO child VALUES (77)")
@@ -99,7 +97,6 @@ async def test_a_call_inside_a_call_is_undone_by_itself(db: Database) -> None:
             await failing()
         async with db.tool_call() as inner:
             await insert(db, "Fred")
-
     assert [change.after["name"] for change in inner.changes] == ["Fred"]
     assert [change.after["name"] for change in outer.changes] == ["Dora", "Fred"]
 
@@ -119,7 +116,6 @@ async def test_parallel_calls_have_the_database_to_themselves_one_after_the_othe
 
     names = [f"tool {number}" for number in range(8)]
     await asyncio.gather(*map(tool, names))
-
     assert log == [f"{name} {event}" for name in names for event in ("starts", "ends")]
 
 
@@ -131,7 +127,6 @@ async def test_a_task_that_outlives_its_call_cannot_write_any_more(db: Database)
     async with db.tool_call():
         await insert(db, "Dora")
         task = asyncio.create_task(straggler())
-
     with pytest.raises(DatabaseError, match="has ended"):
         await task
     assert await count(db) == 4
@@ -173,7 +168,6 @@ async def test_waiting_for_a_call_on_the_event_loop_is_an_error_and_not_a_deadlo
         db.sync.execute("SELECT 1")
     proceed.set()
     await running
-
     assert db.sync.execute("SELECT 1").scalar_one() == 1
 
 

@@ -86,19 +86,10 @@ def test_the_default_reward_can_be_named_beside_a_reward_py(bundle: Bundle) -> N
 @pytest.mark.parametrize(
     ("fields", "faults"),
     [
-        (
-            {},
-            ["field 'end_goal_sql': is missing, and there is no flight_task/reward.py", "criteria would do"],
-        ),
-        (
-            {"required_calls": "pay"},
-            ["field 'required_calls': got \"pay\" (a string), expected a list of tool calls"],
-        ),
-        (
-            {"required_calls": [{"tool": "pay"}]},
-            ["field 'required_calls[0]': got", "the name of a tool or an"],
-        ),
-        ({"criteria": [" "]}, ["field 'criteria[0]'", "expected a sentence"]),
+        ({}, ["'end_goal_sql': is missing, and there is no flight_task/reward.py", "criteria would do"]),
+        ({"required_calls": "pay"}, ["'required_calls': got \"pay\" (a string), expected a list of tool"]),
+        ({"required_calls": [{"tool": "pay"}]}, ["'required_calls[0]': got", "the name of a tool or an"]),
+        ({"criteria": [" "]}, ["'criteria[0]'", "expected a sentence"]),
     ],
 )
 def test_a_fault_of_these_fields_says_what_is_expected(bundle: Bundle, fields: Any, faults: Any) -> None:
@@ -146,12 +137,9 @@ CRITERIA = ["The agent is polite.", "The agent names the price."]
 def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer, workers: Any) -> None:
     judge.fail("gpt-4o-mini", Answer(status=500), times=1)
     judge.script("gpt-4o-mini", [verdicts(True, False)])
-    bundle.rows(
-        {"end_goal_sql": None, "criteria": CRITERIA, "n_rollouts": 2, "metadata": {"calls": [book("Al")]}}
-    )
-    result = agent_eval(
-        bundle.dataset, agent=bundle.players, no_sim_user=True, eval_id="judged", workers=workers
-    )
+    options = {"n_rollouts": 2, "no_sim_user": True, "eval_id": "judged", "workers": workers}
+    bundle.rows({"end_goal_sql": None, "criteria": CRITERIA, "metadata": {"calls": [book("Al")]}})
+    result = agent_eval(bundle.dataset, agent=bundle.players, **options)
     assert result.score == 0.0
     assert result.usage["judge"].calls == 2
     assert result.usage["judge"].cost > 0

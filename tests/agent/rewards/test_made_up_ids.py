@@ -14,22 +14,15 @@ from reward_kit.agent.rewards import database_equal_up_to_ids
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.errors import RewardError
 
+TABLES = """
+    CREATE TABLE bookings(id {id} PRIMARY KEY, flight INTEGER, name TEXT);
+    CREATE TABLE payments(id {id} PRIMARY KEY, {booking}, amount INTEGER);
+    CREATE TABLE users(name TEXT PRIMARY KEY, history TEXT);
+    INSERT INTO users VALUES ('ann', '[]'), ('bob', '[]');"""
 SEEDS = {
-    "numbers": """
-        CREATE TABLE bookings(id INTEGER PRIMARY KEY, flight INTEGER, name TEXT);
-        CREATE TABLE payments(id INTEGER PRIMARY KEY, booking_id INTEGER, amount INTEGER);
-        CREATE TABLE users(name TEXT PRIMARY KEY, history TEXT);
-        INSERT INTO users VALUES ('ann', '[]'), ('bob', '[]');""",
-    "foreign keys": """
-        CREATE TABLE bookings(id INTEGER PRIMARY KEY, flight INTEGER, name TEXT);
-        CREATE TABLE payments(id INTEGER PRIMARY KEY, paid_for INTEGER REFERENCES bookings, amount INTEGER);
-        CREATE TABLE users(name TEXT PRIMARY KEY, history TEXT);
-        INSERT INTO users VALUES ('ann', '[]'), ('bob', '[]');""",
-    "texts": """
-        CREATE TABLE bookings(id TEXT PRIMARY KEY, flight INTEGER, name TEXT);
-        CREATE TABLE payments(id TEXT PRIMARY KEY, what TEXT, amount INTEGER);
-        CREATE TABLE users(name TEXT PRIMARY KEY, history TEXT);
-        INSERT INTO users VALUES ('ann', '[]'), ('bob', '[]');""",
+    "numbers": TABLES.format(id="INTEGER", booking="booking_id INTEGER"),
+    "foreign keys": TABLES.format(id="INTEGER", booking="paid_for INTEGER REFERENCES bookings"),
+    "texts": TABLES.format(id="TEXT", booking="what TEXT"),
 }
 
 
@@ -122,16 +115,10 @@ async def test_an_id_that_the_agent_chose_counts(tmp_path: Path) -> None:
     ("done", "gold", "reason"),
     [
         ([BOB, ("pay", 0, 5)], [ANN, ("pay", 0, 5)], "bookings: missing row (flight=7, name='ann'); "),
-        (
-            [BOB, ANN, ("pay", 0, 5)],
-            [BOB, ANN, ("pay", 1, 5)],
-            "rows refer to other made-up ids than",
-        ),
+        ([BOB, ANN, ("pay", 0, 5)], [BOB, ANN, ("pay", 1, 5)], "rows refer to other made-up ids than"),
     ],
 )
-async def test_the_reason_leaves_out_ids_that_may_differ(
-    tmp_path: Path, done: list[Any], gold: list[Any], reason: str
-) -> None:
+async def test_the_reason_leaves_out_made_up_ids(tmp_path: Path, done: Any, gold: Any, reason: str) -> None:
     found = await verdict(tmp_path, "numbers", done, gold)
     assert found.reason.startswith(reason)
     assert "payments #1 booking_id: expected 2, got 1" in found.reason or "payments" not in found.reason
@@ -154,13 +141,10 @@ async def test_verdict_is_that_of_trying_all_bijections(tmp_path: Path, seed: in
         and sorted((bijection.index(booking), amount) for booking, amount in payments) == sorted(moved)
         for bijection in itertools.permutations(range(4))
     )
-    found = await verdict(
-        tmp_path,
-        "foreign keys" if seed % 2 else "numbers",
-        bookings + [("pay", *one) for one in payments],
-        other + [("pay", *one) for one in rng.sample(moved, 5)],
-        ids=["bookings.id", "payments.id"],
-    )
+    done = bookings + [("pay", *one) for one in payments]
+    gold = other + [("pay", *one) for one in rng.sample(moved, 5)]
+    kind = "foreign keys" if seed % 2 else "numbers"
+    found = await verdict(tmp_path, kind, done, gold, ids=["bookings.id", "payments.id"])
     assert (found.score == 1.0) is equal
 
 

@@ -57,9 +57,8 @@ def test_without_a_difference_the_margin_or_the_last_round_ends_it(bundle: Bundl
     evaluate(bundle, "half", HALF)
     result = evaluate(bundle, "new", HALF, against="half", until_decided=True, seed=11)
     assert ended(result) == ("not decided", 6, 36)
-    verdict, _, rollouts = ended(
-        evaluate(bundle, "wide", HALF, against="half", until_decided=True, margin=60)
-    )
+    wide = evaluate(bundle, "wide", HALF, against="half", until_decided=True, margin=60)
+    verdict, _, rollouts = ended(wide)
     assert (verdict, rollouts < 36) == ("within the margin", True)
 
 

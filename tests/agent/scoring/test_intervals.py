@@ -43,9 +43,7 @@ def near(one: Interval | None, other: Interval | None) -> bool:
 
 @given(COUNTS, st.integers(1, 4), st.booleans())
 @settings(deadline=None)
-def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(
-    counts: list[Count], k: int, at: bool
-) -> None:
+def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(counts: Any, k: int, at: Any) -> None:
     kept = [(n, n - c if at else c) for n, c in counts if n >= k]
     these, like = RowCounts(counts).intervals(k, at=at)
     assert (these is None, like is None) == (len(kept) < 1, len(kept) < 2)
@@ -94,12 +92,12 @@ def test_failures_have_the_interval_of_successes_turned_round(counts: list[Count
     ],
 )
 def test_few_rows_decide_about_themselves_and_not_about_others(pairs: Any, these: str, like: str) -> None:
-    found = difference_intervals(pairs)
-    verdicts = [
-        "none" if one is None else "better" if one.low > 0 else "worse" if one.high < 0 else "no difference"
-        for one in found
-    ]
-    assert verdicts == [these, like]
+    def verdict(one: Interval | None) -> str:
+        if one is None:
+            return "none"
+        return "better" if one.low > 0 else "worse" if one.high < 0 else "no difference"
+
+    assert [*map(verdict, difference_intervals(pairs))] == [these, like]
 
 
 def test_none_of_twelve_may_be_up_to_one_in_five() -> None:
@@ -143,9 +141,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(agent: Any, size: Any) ->
 
 
 def test_the_script_prints_a_line_for_each_agent_and_size() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--evaluations", "2"], capture_output=True, text=True, timeout=120
-    )
+    line = [sys.executable, str(SCRIPT), "--evaluations", "2"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| 115 x 4 |") == done.stdout.count("| 1 x 8 |") == 8
 
@@ -153,9 +150,8 @@ def test_the_script_prints_a_line_for_each_agent_and_size() -> None:
 def test_means_of_numbers_have_student_intervals_and_without_spread_none() -> None:
     found = mean_intervals([[1.0, 3.0], [6.0, 8.0]])
     assert found.tasks_like_these == pytest.approx((4.5 - 12.706 * 2.5, 4.5 + 12.706 * 2.5), abs=0.01)
-    assert found.these_tasks == pytest.approx(
-        (4.5 - 4.303 * math.sqrt(0.5), 4.5 + 4.303 * math.sqrt(0.5)), abs=0.01
-    )
+    half = 4.303 * math.sqrt(0.5)
+    assert found.these_tasks == pytest.approx((4.5 - half, 4.5 + half), abs=0.01)
     assert mean_intervals([[2.0], [5.0]], base=[[1.0], [2.0]]).these_tasks is None
     assert mean_intervals([[2.0, 2.0], [2.0, 2.0]]) == Intervals(None, None)
     with pytest.raises(OverflowError):

@@ -84,7 +84,6 @@ async def changes_of(client: httpx.AsyncClient, session: str = "default") -> Any
 async def test_a_call_answers_with_result_content_and_the_rows_it_changed(client: httpx.AsyncClient) -> None:
     answer = await client.post("/tools/add_note", json={"text": "Zürich"})
     row = {"id": 1, "text": "Zürich"}
-
     assert answer.status_code == 200
     changes = [{"table": "notes", "op": "insert", "key": {"id": 1}, "after": row}]
     told = {"result": {"notes": 1}, "content": '{"notes": 1}', "error": False, "status": "ok"}
@@ -100,7 +99,6 @@ async def test_a_call_answers_with_result_content_and_the_rows_it_changed(client
 )
 async def test_a_tool_that_refuses_is_a_200(client: Any, tool: str, status: str, content: str) -> None:
     answer = await client.post(f"/tools/{tool}", json={})
-
     assert answer.status_code == 200
     told = {"content": content, "status": status}
     assert answer.json() == {"result": None, "error": True, "changes": [], **told}
@@ -120,7 +118,6 @@ async def test_a_tool_that_refuses_is_a_200(client: Any, tool: str, status: str,
 async def test_a_faulty_body_is_refused(client: Any, body: bytes, status: int, fault: str) -> None:
     json_type = {"Content-Type": "application/json"}
     answer = await client.post("/tools/add_note", content=body, headers=json_type)
-
     assert answer.status_code == status
     assert fault in answer.json()["detail"]
     assert await changes_of(client) == []
@@ -128,7 +125,6 @@ async def test_a_faulty_body_is_refused(client: Any, body: bytes, status: int, f
 
 async def test_an_unknown_tool_is_a_404_that_names_the_nearest(client: httpx.AsyncClient) -> None:
     answer = await client.post("/tools/add_notes", json={})
-
     assert answer.status_code == 404
     assert "unknown tool 'add_notes' (did you mean 'add_note'?)" in answer.json()["detail"]
 
@@ -141,7 +137,6 @@ async def test_sessions_do_not_see_each_other_and_can_be_reset(client: httpx.Asy
     await add("a", "alice")
     assert (await add("b", "alice"), await add("c", "bob")) == ({"notes": 2}, {"notes": 1})
     assert [row["after"]["text"] for row in await changes_of(client, "alice")] == ["a", "b"]
-
     assert (await client.post("/sessions/alice/reset")).json() == {"session": "alice", "changes": []}
     assert await changes_of(client, "alice") == await changes_of(client, "new") == []
     assert len(await changes_of(client, "bob")) == 1
@@ -203,7 +198,6 @@ async def test_a_session_may_begin_as_the_rollouts_of_a_row_do(folder: Path) -> 
 @pytest.mark.parametrize("session", ["a b", "x" * 65, "a/b"])
 async def test_a_session_id_that_fits_no_path_is_a_422(client: httpx.AsyncClient, session: str) -> None:
     answer = await client.post("/tools/nothing", headers={"X-Session-Id": session})
-
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith("X-Session-Id: ")
 
@@ -232,7 +226,6 @@ async def test_only_sessions_without_changes_make_room_for_new_ones(folder: Path
 
 async def test_openapi_shows_every_tool_with_its_own_parameters(client: httpx.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
-
     operation = document["paths"]["/tools/add_note"]["post"]
     assert operation["description"] == "Write a note down."
     schema = {
@@ -251,7 +244,6 @@ async def test_openapi_shows_every_tool_with_its_own_parameters(client: httpx.As
 async def test_docs_load_nothing_from_other_sites(client: httpx.AsyncClient) -> None:
     page = (await client.get("/docs")).text
     scripts = [part.split('"')[0] for part in page.split('src="')[1:]]
-
     assert scripts
     for script in scripts:
         assert script.startswith("/")

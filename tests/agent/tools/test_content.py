@@ -67,7 +67,6 @@ def test_anything_else_becomes_json(value: Any, text: str) -> None:
 
 def test_a_result_of_several_megabytes_is_cut_with_a_note() -> None:
     text = content_of("x" * (MAX_CHARACTERS + 1))
-
     assert len(text) < MAX_CHARACTERS + 100
     assert text.endswith("[cut: the first 1,000,000 of 1,000,001 characters]")
 

@@ -55,7 +55,6 @@ REST = """List flights that have seats left.
 )
 def test_sections_give_the_first_paragraph_and_the_parameters(docstring: str, more: dict[str, str]) -> None:
     summary, parameters = parse_docstring(docstring)
-
     assert summary == "List flights that have seats left."
     assert parameters == {"origin": "Airport code, three letters: SFO.", **more}
 

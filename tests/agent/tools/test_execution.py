@@ -50,7 +50,6 @@ async def test_whatever_a_tool_raises_becomes_an_error_text(
         raise error
 
     result = await call(async_tool if is_async else sync_tool)
-
     assert result.status == status
     assert result.content.startswith("Error: ")
     assert content is None or result.content == content
@@ -65,7 +64,6 @@ async def test_the_traceback_is_for_logs_and_never_for_the_model(caplog: pytest.
 
     with caplog.at_level(logging.DEBUG, "reward_kit"):
         result = await call(fails)
-
     assert result.error is not None
     assert "test_execution.py" in result.error
     assert "Traceback" not in result.content
@@ -106,7 +104,6 @@ async def test_what_is_no_json_object_is_refused_before_the_tool_runs(arguments:
         ran.append(a)
 
     result = await call(take, arguments)
-
     assert result.status == "invalid_arguments"
     assert result.content.startswith("Error: invalid arguments for tool 'book': ")
     assert fault in result.content
@@ -148,7 +145,6 @@ async def test_a_tool_that_hangs_is_a_failed_call(is_async: bool) -> None:
         time.sleep(5)
 
     result = await call(async_tool if is_async else sync_tool, timeout=0.05)
-
     assert (result.status, result.content) == ("failed", "Error: tool 'book' did not finish within 0.05 s")
 
 
@@ -168,7 +164,6 @@ async def test_cancelling_the_caller_cancels_the_call(is_async: bool) -> None:
     running = asyncio.create_task(call(async_tool if is_async else sync_tool))
     assert await asyncio.to_thread(started.wait, 30)
     running.cancel()
-
     with pytest.raises(asyncio.CancelledError):
         await running
     release.set()
@@ -203,6 +198,5 @@ async def test_a_key_of_the_environment_is_hidden(monkeypatch: Any, error: type[
         raise error("the airline refused canary-4711-canary")
 
     result = await call(asks)
-
     assert result.content == "Error: the airline refused [hidden]"
     assert "canary" not in f"{result.error} {result.raised}"

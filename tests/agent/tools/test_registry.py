@@ -101,7 +101,6 @@ def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
 
 def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing() -> None:
     registry = registry_of("main", "a", "b")
-
     with pytest.raises(BundleError, match=r"both 'main' and 'more' have a tool 'b' \(.*:\d+ and .*:\d+\)"):
         registry.include(registry_of("more", "c", "b"))
     assert list(registry.tools) == ["a", "b"]
@@ -109,9 +108,7 @@ def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing(
 
 async def test_an_unknown_tool_is_told_with_the_nearest_name_and_all_names() -> None:
     registry = registry_of("tools", "search_flights", "pay_booking")
-
     result = await registry.call("search_flight", {})
-
     assert result.status == "unknown_tool"
     assert result.content == (
         "Error: unknown tool 'search_flight' (did you mean 'search_flights'?); "
@@ -129,7 +126,6 @@ def test_importing_a_bundles_tools_loads_no_web_framework_and_no_model_library(t
         "print(json.dumps([name for name in heavy if name in sys.modules]))\n"
         "print(repr(flight_task.tools.app))"
     )
-
     loaded, shown = new_python("-c", script, cwd=tmp_path).out.splitlines()
     assert json.loads(loaded) == []
     assert shown == "<tool server of 'flight_tools'>"

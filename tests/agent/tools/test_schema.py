@@ -103,7 +103,6 @@ def test_each_way_to_give_a_type(annotation: Any, schema: dict[str, Any]) -> Non
 
 def test_a_pydantic_model_is_written_out_in_place_and_keeps_a_field_named_title() -> None:
     schema = property_of(Passenger)
-
     assert schema["description"] == "A traveller."
     assert list(schema["properties"]) == ["name", "title", "born"]
     assert schema["properties"]["title"] == {"type": "string", "default": "Ms"}
@@ -114,7 +113,6 @@ def test_only_a_type_that_contains_itself_stays_a_reference() -> None:
     def plant(tree: Tree, again: Tree, other: Passenger) -> None: ...
 
     schema = read_signature(plant).schema
-
     assert schema["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
     assert list(schema["$defs"]) == ["Tree"]
     Draft202012Validator(schema).validate(
@@ -149,7 +147,6 @@ def test_references_inside_a_hand_written_schema_are_resolved() -> None:
     next_node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}}
     node = {"$ref": "#/$defs/N", "$defs": {"N": next_node}}
     signature = read_signature(tool, {"flat": code, "deep": node})
-
     assert signature.schema["properties"]["flat"] == {"type": "string", "maxLength": 3}
     assert signature.schema["properties"]["deep"] == {"$ref": "#/$defs/deep_N"}
     Draft202012Validator(signature.schema).validate({"flat": "SFO", "deep": {"next": {"next": {}}}})
@@ -188,7 +185,6 @@ def test_a_default_of_none_lets_null_through_without_advertising_it() -> None:
     def tool(a: str = None, b: int | None = None, c=None): ...  # noqa: RUF013
 
     signature = read_signature(tool)
-
     assert signature.schema["properties"] == {
         "a": {"type": "string"},
         "b": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
@@ -202,7 +198,6 @@ def test_field_as_a_default_gives_default_and_limits() -> None:
     def tool(limit: int = Field(10, ge=1), page: Annotated[int, Field(default=1)] = 1): ...
 
     signature = read_signature(tool)
-
     assert signature.schema["properties"] == {
         "limit": {"type": "integer", "minimum": 1, "default": 10},
         "page": {"type": "integer", "default": 1},
@@ -214,7 +209,6 @@ def test_listed_parameters_hide_what_the_function_can_do_without() -> None:
     def tool(origin, dest, limit=10, verbose=False): ...
 
     schema = read_signature(tool, {"origin": str, "limit": int}).schema
-
     assert list(schema["properties"]) == ["origin", "limit", "dest"]
     assert schema["required"] == ["origin", "dest"]
 
@@ -224,7 +218,6 @@ def test_parameters_may_be_the_json_schema_of_an_object() -> None:
 
     given = {"type": "object", "properties": {"origin": {"type": "string"}, "limit": {"type": "integer"}}}
     signature = read_signature(tool, given)
-
     assert signature.schema == {**given, "required": ["origin"], "additionalProperties": False}
     assert given.keys() == {"type", "properties"}
     assert check(signature, {"origin": "SFO", "limit": 2.0}) == {"origin": "SFO", "limit": 2}
@@ -239,7 +232,6 @@ def test_what_parameters_lists_may_go_to_keyword_arguments_of_any_name() -> None
     def tool(row: int, db, **others): ...
 
     signature = read_signature(tool, {"row": int, "letter": str})
-
     assert sorted(signature.schema["properties"]) == ["letter", "row"]
     assert signature.injected == {"db"}
     assert check(signature, {"row": 1, "letter": "A"}) == {"row": 1, "letter": "A"}
@@ -277,7 +269,6 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
 ) -> None:
     with pytest.raises(BundleError) as caught:
         read_signature(function, parameters)
-
     assert fault in str(caught.value)
 
 
@@ -300,7 +291,6 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
     def tool(value): ...
 
     value = check(read_signature(tool, {"value": annotation}), {"value": given})["value"]
-
     assert value == taken
     assert type(value) is type(taken)
 
@@ -332,7 +322,6 @@ def test_all_faults_are_told_at_once_and_a_near_miss_is_recognised() -> None:
     def tool(flight_id: int, passenger: str): ...
 
     problems = refusal(read_signature(tool), {"flightid": 3}).split("; ")
-
     assert sorted(problems) == [
         "'flight_id' is missing",
         "'flightid' is unknown (did you mean 'flight_id'?)",

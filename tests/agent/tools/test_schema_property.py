@@ -109,7 +109,6 @@ def test_the_check_accepts_exactly_what_the_schema_allows(case: Any) -> None:
     Draft202012Validator.check_schema(signature.schema)
     allowed = Draft202012Validator(signature.schema).is_valid(arguments)
     event(f"allowed: {allowed}")
-
     try:
         taken = signature.check(json.dumps(arguments))
     except ArgumentError:
@@ -125,7 +124,6 @@ def test_every_schema_is_an_object_without_references(parameters: dict[str, Any]
     def tool(**anything: Any) -> None: ...
 
     schema = read_signature(tool, parameters).schema
-
     assert schema["type"] == "object"
     assert list(schema["properties"]) == list(parameters)
     assert set(schema["required"]) == set(parameters)

@@ -98,5 +98,4 @@ def test_what_the_author_said_of_other_keys_holds(annotation: Any, given: Any, v
 @pytest.mark.parametrize("annotation", [list[Line], Tree, Seat])
 def test_strict_providers_read_that_objects_are_closed(annotation: Any) -> None:
     text = json.dumps(signature_of(annotation).schema)
-
     assert text.count('"additionalProperties": false') == text.count('"type": "object"') >= 2

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from flight_bundle import flight_bundle
+from flight_bundle import Bundle
 from small_task import InProcessModel, play, small_task, wants
 
 from reward_kit.agent import agent_eval, load_user
@@ -16,17 +16,15 @@ LEAVES = "Yes, please book it. ###STOP###"
 
 
 @pytest.mark.parametrize(
-    ("user", "answers", "sent_back"),
+    ("user", "answers"),
     [
-        ("llm", [LEAVES, "Yes, please.", "###STOP###"], LEAVES),
-        ("react", [f"Thought:\nGood.\nUser Response:\n{LEAVES}", "Yes, please.", "###STOP###"], LEAVES),
-        ("verify", [LEAVES, "Yes, please.", "true", "###STOP###", "true"], LEAVES),
-        ("llm", ["", "", LEAVES, "Yes, please.", "###STOP###"], LEAVES),  # empty answers count apart
+        ("llm", [LEAVES, "Yes, please.", "###STOP###"]),
+        ("react", [f"Thought:\nGood.\nUser Response:\n{LEAVES}", "Yes, please.", "###STOP###"]),
+        ("verify", [LEAVES, "Yes, please.", "true", "###STOP###", "true"]),
+        ("llm", ["", "", LEAVES, "Yes, please.", "###STOP###"]),  # empty answers count apart
     ],
 )
-async def test_the_agent_can_do_what_was_confirmed(
-    tmp_path: Path, user: str, answers: list[str], sent_back: str
-) -> None:
+async def test_the_agent_can_do_what_was_confirmed(tmp_path: Path, user: str, answers: list[str]) -> None:
     book = wants(("create_booking", {"flight_id": 1, "passenger": "Alice"}))
     models = {"agent": InProcessModel([ASKS, book, "Booked."]), "user": InProcessModel(answers)}
     task = small_task(tmp_path, sim_user_prompt="You are Alice.")
@@ -34,16 +32,14 @@ async def test_the_agent_can_do_what_was_confirmed(
     rollout = finished.rollout
     assert [line.text for line in rollout.lines[1:]] == [ASKS, "Yes, please.", "Booked.", "###STOP###"]
     assert [call.name for call in rollout.tool_calls] == ["create_booking"]
-    assert rollout.sent_back == {1: sent_back}
+    assert rollout.sent_back == {1: LEAVES}
     note = next(seen[-1]["content"] for seen in models["user"].seen if "was not sent" in str(seen[-1]))
     assert LEAVES in note
     assert "acts only after your answer" in note
 
 
 @pytest.mark.parametrize(("guard", "calls"), [(True, 2), (False, 1)])
-async def test_a_line_is_sent_back_once_and_only_if_asked_for(
-    tmp_path: Path, guard: bool, calls: int
-) -> None:
+async def test_a_line_is_sent_back_once_and_only_if_asked(tmp_path: Path, guard: bool, calls: int) -> None:
     models = {"agent": InProcessModel([ASKS]), "user": InProcessModel([LEAVES])}
     task = small_task(tmp_path, sim_user_prompt="You are Alice.")
     finished = await play(task, ToolCallingAgent(), user=load_user("llm")(), models=models, guard_user=guard)
@@ -69,11 +65,7 @@ def test_a_yes_that_leaves_something_open_is_recognised(heard: str, line: str, f
     assert confirms_and_leaves(heard, line) is found
 
 
-def test_the_evaluation_counts_it_and_refuses_the_option_without_such_a_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bundle = flight_bundle(tmp_path)
+def test_the_evaluation_counts_it_and_refuses_the_option_without_such_a_user(bundle: Bundle) -> None:
     bundle.rows({"n_rollouts": 2})
     models = {"agent": lambda messages: ASKS, "user": lambda messages: LEAVES}
     result = agent_eval(bundle.dataset, models=models, guard_user=True)

@@ -38,13 +38,17 @@ def evaluate(messages, *, db, end_goal_sql, **kwargs):
 
 ALICE_SITS = "SELECT COUNT(*) FROM seats WHERE taken_by = 'Alice'"
 NOBODY_NEW = "SELECT COUNT(*) = 1 FROM seats WHERE taken_by IS NOT NULL"
-TAKE_1 = {"name": "take", "arguments": {"seat": 1, "name": "Alice"}}
 
 
-def write(
-    folder: Path, *rows: dict[str, Any], seed: str = SEED, tools: str = TOOLS, reward: str = REWARD
-) -> Path:
-    folder = folder / "seats_task"
+def take(seat: Any, name: str = "Alice") -> dict[str, Any]:
+    return {"name": "take", "arguments": {"seat": seat, "name": name}}
+
+
+TAKE_1, REFUSED = take(1), take(2)
+
+
+def write(parent: Path, *rows: Any, seed: str = SEED, tools: str = TOOLS, reward: str = REWARD) -> Path:
+    folder = parent / "seats_task"
     folder.mkdir()
     (folder / "seed.sql").write_text(seed)
     (folder / "tools.py").write_text(tools)
@@ -85,30 +89,16 @@ async def test_a_sound_bundle_has_one_line_for_each_toolset_seed_and_row(tmp_pat
     [
         ([{"name": "tak", "arguments": {}}], "gold action 0 (tak) answered \"Error: unknown tool 'tak'"),
         ([{"name": "take", "arguments": {"seat": 1}}], "gold action 0 (take) answered"),
-        (
-            [{"name": "take", "arguments": {"seat": 1, "name": "Ann"}}],
-            "the gold actions give reward 0, not 1",
-        ),
+        ([take(1, "Ann")], "the gold actions give reward 0, not 1"),
         ([], "the gold actions give reward 0, not 1"),
-        (
-            [
-                {"name": "take", "arguments": {"seat": 2, "name": "Alice"}},
-                {"name": "take", "arguments": {"seat": {"$result": [0, "seat", "id"]}, "name": "Alice"}},
-            ],
-            "action 0 answered 'Error: seat taken'",
-        ),
+        ([take(2), take({"$result": [0, "seat", "id"]})], "action 0 answered 'Error: seat taken'"),
     ],
 )
-async def test_gold_actions_that_do_not_lead_to_success_are_errors(
-    tmp_path: Path, actions: list[Any], expected: str
-) -> None:
+async def test_gold_actions_without_success_are_errors(tmp_path: Path, actions: Any, expected: str) -> None:
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions})
     assert not report.ok
     assert expected in "\n".join(map(str, report.errors))
     assert all(finding.place == "task.jsonl:1 r0" for finding in report.errors)
-
-
-REFUSED = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
 
 
 @pytest.mark.parametrize(
@@ -116,24 +106,17 @@ REFUSED = {"name": "take", "arguments": {"seat": 2, "name": "Alice"}}
     [
         ([{**REFUSED, "refused": True}, TAKE_1], None),
         ([REFUSED, TAKE_1], "gold action 0 (take) is refused by its tool, 'Error: seat taken'"),
-        (
-            [{**TAKE_1, "refused": True}],
-            'gold action 0 (take) has "refused": true, but its tool carries it out',
-        ),
+        ([{**TAKE_1, "refused": True}], 'gold action 0 (take) has "refused": true, but its tool carries it'),
     ],
 )
-async def test_a_gold_action_is_refused_if_and_only_if_the_row_says_so(
-    tmp_path: Path, actions: list[Any], fault: str | None
-) -> None:
+async def test_a_refused_gold_action_is_one_the_row_marks(tmp_path: Path, actions: Any, fault: Any) -> None:
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": actions})
     if fault is None:
-        assert (
-            "1 of the gold actions refused by their tool; 2 gold actions give reward 1" in report.lines()[-1]
-        )
+        told = "1 of the gold actions refused by their tool; 2 gold actions give reward 1"
+        assert told in report.lines()[-1]
     else:
         (error,) = report.errors
-        assert error.text.startswith(fault)
-        assert error.kind == "refused-gold"
+        assert (error.kind, error.text.startswith(fault)) == ("refused-gold", True)
 
 
 async def test_a_fault_of_several_rows_is_told_once_with_the_rows(tmp_path: Path) -> None:
@@ -153,16 +136,10 @@ def evaluate(messages, *, db, gold_db, **kwargs):
 
 @pytest.mark.parametrize(
     ("ignored", "unknown"),
-    [
-        (("seats.id", "*.TAKEN_BY", "seats"), []),
-        (("seats.takenby", "*.id"), ["seats.takenby"]),
-        (("chairs",), ["chairs"]),
-    ],
+    [("seats.id *.TAKEN_BY seats", []), ("seats.takenby *.id", ["seats.takenby"]), ("chairs", ["chairs"])],
 )
-async def test_a_name_that_the_reward_ignores_is_a_table_or_column(
-    tmp_path: Path, ignored: tuple[str, ...], unknown: list[str]
-) -> None:
-    report = await check(tmp_path, {"actions": [TAKE_1]}, reward=IGNORING % (ignored,))
+async def test_what_a_reward_ignores_is_in_the_tables(tmp_path: Path, ignored: str, unknown: Any) -> None:
+    report = await check(tmp_path, {"actions": [TAKE_1]}, reward=IGNORING % (ignored.split(),))
     texts = [finding.text for finding in report.errors if finding.kind == "unknown-ignored"]
     assert [text.split(", ")[0] for text in texts] == [f"the reward ignores {name!r}" for name in unknown]
 
@@ -188,19 +165,14 @@ async def test_a_gold_action_whose_tool_breaks_is_an_error(tmp_path: Path) -> No
     broken = {"name": "broken", "arguments": {}}
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [broken, TAKE_1]})
     (error,) = report.errors
-    assert error.text == (
-        "gold action 0 (broken) raised tools.py:14: KeyError: 'oops'; "
-        "a tool that refuses a call raises ToolError"
-    )
+    remedy = "a tool that refuses a call raises ToolError"
+    assert error.text == f"gold action 0 (broken) raised tools.py:14: KeyError: 'oops'; {remedy}"
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (
-            "db.execute('UPDATE seats SET taken_by = :n', {'n': name})\n    return {}",
-            "was never awaited: an await is missing",
-        ),
+        ("db.execute('DELETE FROM seats')\n    return {}", "was never awaited: an await is missing"),
         ("return db.fetch_all('SELECT * FROM seats')", "an await is missing"),
     ],
 )
@@ -219,13 +191,10 @@ async def take(seat, name, db):
     assert told in "\n".join(map(str, report.errors))
 
 
-async def test_a_reward_that_doing_nothing_earns_is_an_error_where_the_gold_actions_change_data(
-    tmp_path: Path,
-) -> None:
+async def test_a_reward_for_doing_nothing_is_an_error_where_gold_changes_data(tmp_path: Path) -> None:
     report = await check(tmp_path, {"end_goal_sql": "SELECT 1", "actions": [TAKE_1]})
-    assert [finding.text for finding in report.errors] == [
-        "doing nothing gives reward 1, though the gold actions change data"
-    ]
+    (error,) = report.errors
+    assert error.text == "doing nothing gives reward 1, though the gold actions change data"
 
 
 async def test_a_reward_that_does_not_look_at_outputs_is_a_warning(tmp_path: Path) -> None:
@@ -245,21 +214,16 @@ async def test_a_reward_that_does_not_look_at_outputs_is_a_warning(tmp_path: Pat
 
 
 async def test_sql_that_does_not_run_is_told_with_its_row(tmp_path: Path) -> None:
-    report = await check(
-        tmp_path, {"end_goal_sql": "SELECT nonsense FROM seats"}, {"end_goal_sql": ALICE_SITS}
-    )
+    wrong = {"end_goal_sql": "SELECT nonsense FROM seats"}
+    report = await check(tmp_path, wrong, {"end_goal_sql": ALICE_SITS})
     (error,) = report.errors
     assert str(error).startswith("error: task.jsonl:1 r0: end_goal_sql does not run: ")
     assert "no such column: nonsense" in error.text
 
 
 async def test_a_seed_that_does_not_load_is_told_once_with_its_line(tmp_path: Path) -> None:
-    report = await check(
-        tmp_path,
-        {"end_goal_sql": ALICE_SITS},
-        {"end_goal_sql": ALICE_SITS},
-        seed=SEED + "INSERT INTO chairs VALUES (1);\n",
-    )
+    seed = SEED + "INSERT INTO chairs VALUES (1);\n"
+    report = await check(tmp_path, *[{"end_goal_sql": ALICE_SITS}] * 2, seed=seed)
     (error,) = report.errors
     assert str(error).startswith("error: seed of row 'r0': seats_task/seed.sql:3: ")
     assert "no such table: chairs" in error.text
@@ -288,34 +252,24 @@ async def book(name, db):
     await db.execute("INSERT INTO bookings (name, day) VALUES (:n, date('now'))", {"n": name})
     await db.execute("INSERT INTO log (line) VALUES ('booked')")
 """
-COMPARED = """\
-def evaluate(messages, *, db, gold_db, **kwargs):
-    return {"score": float(db.equals(gold_db, ignore=%r))}
-"""
 BOOK = {"name": "book", "arguments": {"name": "Ann"}}
 
 
 async def test_a_reward_that_depends_on_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
     """The check itself is quick enough for it to pass otherwise, and each agent that takes a second fails."""
     files = {"seed": TIMED, "tools": BOOKS}
-    report = await check(tmp_path, {"actions": [BOOK]}, reward=COMPARED % ((),), **files)
+    report = await check(tmp_path, {"actions": [BOOK]}, reward=IGNORING % ((),), **files)
     (text,) = [finding.text for finding in report.errors if "write the time" in finding.text]
     assert "(bookings.made, log)" in text
     assert "give the row a `now`" in text
 
 
-@pytest.mark.parametrize(
-    ("row", "ignored"),
-    [
-        ({"now": "2025-05-19T08:00:00Z"}, ()),
-        ({}, ("bookings.made", "bookings.day", "log.at")),
-    ],
-)
-async def test_frozen_times_and_those_that_are_not_compared_are_in_order(
-    tmp_path: Path, row: dict[str, Any], ignored: tuple[str, ...]
-) -> None:
-    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (ignored,)}
-    report = await check(tmp_path, {"actions": [BOOK], **row}, **files)
+@pytest.mark.parametrize("frozen", [True, False])
+async def test_frozen_times_and_those_that_are_not_compared_are_fine(tmp_path: Path, frozen: bool) -> None:
+    ignored = () if frozen else ("bookings.made", "bookings.day", "log.at")
+    files = {"seed": TIMED, "tools": BOOKS, "reward": IGNORING % (ignored,)}
+    row = {"actions": [BOOK], **({"now": "2025-05-19T08:00:00Z"} if frozen else {})}
+    report = await check(tmp_path, row, **files)
     assert report.ok, report.lines()
     assert not [finding for finding in report.warnings if "gold actions write" in finding.text]
 
@@ -330,14 +284,11 @@ async def test_a_seed_that_is_another_each_day_is_warned_of(tmp_path: Path, row:
 
 
 async def test_what_no_model_is_told_of_a_tool_is_a_warning(tmp_path: Path) -> None:
-    tools = (
-        TOOLS
-        + """
+    tools = f"""{TOOLS}
 @R.tool
 async def move(seat, to=None, by: int = 1, fast=False, *, db):
     await db.execute("SELECT 1")
 """
-    )
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=tools)
     (warning,) = report.warnings
     assert warning.text == (
@@ -347,20 +298,15 @@ async def move(seat, to=None, by: int = 1, fast=False, *, db):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_a_terminal_tool_that_writes_is_named_where_the_gold_state_is_without_it(
-    tmp_path: Path, terminal: bool
-) -> None:
+async def test_a_terminal_tool_that_writes_is_named_once_gold_lacks_it(tmp_path: Path, terminal: Any) -> None:
     tools = f"""{TOOLS}
 @R.tool(description="Leave", parameters={{}}, terminal={terminal})
 async def leave(db):
     await db.execute("UPDATE seats SET taken_by = NULL WHERE id = 2")
     return "gone"
 """
-    reward = (
-        "def evaluate(messages, *, db, gold_db, **kwargs):\n    return {'score': float(db.equals(gold_db))}\n"
-    )
-    leave = {"name": "leave", "arguments": {}}
-    report = await check(tmp_path, {"actions": [TAKE_1, leave]}, tools=tools, reward=reward)
+    row = {"actions": [TAKE_1, {"name": "leave", "arguments": {}}]}
+    report = await check(tmp_path, row, tools=tools, reward=IGNORING % ((),))
     told = [finding.text for finding in report.errors]
     cause = (
         "gold action 1 (leave) changes seats, but gold_db is without it: terminal tools are not run there; "
@@ -371,7 +317,7 @@ async def leave(db):
 
 
 async def test_a_reward_that_depends_on_the_day_is_warned_of(tmp_path: Path) -> None:
-    files = {"seed": TIMED, "tools": BOOKS, "reward": COMPARED % (("bookings.made", "log.at"),)}
+    files = {"seed": TIMED, "tools": BOOKS, "reward": IGNORING % (("bookings.made", "log.at"),)}
     report = await check(tmp_path, {"actions": [BOOK]}, **files)
     assert report.ok, report.lines()
     (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
