@@ -9,7 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import parse_qsl, unquote, urljoin
 
 import pytest
 from flight_bundle import Bundle, flight_bundle
@@ -19,9 +19,9 @@ from planned_agent import evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.pages.evaluation_page import CHOICES
-from reward_kit.agent.pages.rendering import pretty, render, rollout_address
+from reward_kit.agent.pages.rendering import SCRIPT, pretty, render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.pages.selection import KINDS
 from reward_kit.agent.pages.site import page_at, write_pages
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
@@ -61,8 +61,13 @@ def runs(bundle: Bundle) -> Path:
 
 
 def read(runs: Path, address: str = "evals/first.html") -> Read:
-    page = page_at(runs, address)
+    path, _, query = address.partition("?")
+    page = page_at(runs, path, dict(parse_qsl(query)))
     assert page.status == 200, page.html
+    if path.endswith(".json"):
+        assert page.media == "application/json"
+        assert json.loads(page.html)
+        return Read("")
     return Read(page.html)
 
 
@@ -72,21 +77,33 @@ def page_of(runs: Path, result: EvaluationResult, place: int = 0) -> Read:
 
 
 def all_pages(runs: Path) -> Iterator[tuple[str, Read]]:
-    """All pages that the first page leads to."""
+    """All pages that the first page leads to; of each the first selection that was found."""
     waiting, seen = [""], {"", "index.html"}
     while waiting:
         address = waiting.pop()
-        page = read(runs, unquote(address))
-        yield address, page
-        found = {urljoin(f"/{address}", link).partition("#")[0].removeprefix("/") for link in page.links}
-        waiting += found - seen
-        seen |= found
+        path, _, query = address.partition("?")
+        page = read(runs, f"{unquote(path)}?{query}")
+        yield path, page
+        for link in page.links:
+            found = urljoin(f"/{address}", link).partition("#")[0].removeprefix("/")
+            if (new := found.partition("?")[0]) not in seen:
+                seen.add(new)
+                waiting.append(found)
 
 
 def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bundle, runs: Path) -> None:
-    outcomes = [*evaluate(bundle, "first", PLAN).outcomes, *evaluate(bundle, "second", {"c": [0]}).outcomes]
-    expected = {"", "evals/first.html", "evals/second.html", *map(rollout_address, outcomes)}
-    assert {unquote(address) for address, _ in all_pages(runs)} == expected
+    outcomes = [
+        *evaluate(bundle, "first", PLAN).outcomes,
+        *evaluate(bundle, "second", {"a": [0, 1]}).outcomes,
+    ]
+    rollouts = {rollout_address(outcome) for outcome in outcomes}
+    expected = {"", "evals/first.html", "evals/second.html", *rollouts, "compare/first/second"}
+    expected |= {"compare/first/second/a"} | {
+        address.replace(".html", ".json") for address in expected if address.endswith(".html")
+    }
+    found = {unquote(address) for address, _ in all_pages(runs)}
+    assert found >= expected
+    assert found - expected == {"compare/second/first", "compare/second/first/a"}
 
 
 def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Path) -> None:
@@ -98,31 +115,27 @@ def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Pat
         "reward, steps, time, cost: means of a row's rollouts",
         "in brackets: 95 % interval",
         "k=2: 2 rows with fewer judged rollouts left out",
-        failed.trouble,
     ):
         assert words in page.words
-    assert sum(failed.id in link for link in page.links) == 2  # in its row, and among the failures
-    assert page.html.index('href="#failed"') < page.html.index("<h2>Rows") < page.html.index('id="failed"')
-    assert page.html.count('<a class="chip fail"') == 2
-    assert 'http-equiv="refresh"' not in page.html
+    assert len(re.findall(r'<a class="(?:item )?chip fail"', page.html)) == 2
+    assert "data-refresh" not in page.html.replace(SCRIPT, "")
+    chosen = next(link for link in page.links if "result=partially_completed" in link)
+    listed = read(runs, f"evals/first.html{chosen}")
+    assert failed.trouble in listed.words
+    assert "2 rollouts" in listed.words
 
 
-def test_rows_can_be_chosen_by_result_without_a_script(bundle: Bundle, runs: Path) -> None:
+def test_files_choose_rows_by_result_without_a_server(bundle: Bundle, runs: Path) -> None:
     evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]})
-    html = read(runs).html
+    list(write_pages(runs, [load_evaluation("first")], Path("out")))
+    html = Path("out/evals/first.html").read_text()
     rows = {row: kind for kind, row in re.findall(r'<tr class="(\w+)"><td[^>]*>(\w)</td>', html)}
     assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
-    labels = dict(re.findall(r'<label><input [^>]*id="rows-(\w+)"[^>]*>(.+?)</label>', html))
-    assert labels == {
-        "all": "all 4",
-        "always": "passed always 1",
-        "sometimes": "passed sometimes 2",
-        "never": "never passed 1",
-    }
-    for kind in CHOICES:
+    for kind in KINDS:
+        assert f'id="rows-{kind}"' in html
         assert f".chosen:has(#rows-{kind}:checked) tr[class]:not(.{kind})" in html
-    evaluate(bundle, "alike", {"a": [1], "b": [1]})
-    assert "<input" not in read(runs, "evals/alike.html").html
+    assert 'id="failed"' in html
+    assert not re.search(r'<form class|JSON|compare/|href="[^"]*[?]', html.replace(SCRIPT, ""))
 
 
 def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundle, runs: Path) -> None:
@@ -132,7 +145,7 @@ def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundl
         metadata = {row: {f"domain{at}": [domains[row]] for at in range(fields)} for row in plan}
         evaluate(bundle, name, plan, rows=[{**row, "metadata": metadata[row["id"]]} for row in rows_of(plan)])
     html = read(runs).html
-    section = html[html.index("<h2>By group") : html.index("<h2>Rows")]
+    section = html[html.index("<h2>By group") : html.index("Rows</h2>")]
     assert "<details open><summary><h3>metadata.domain0</h3>" in section
     cells = [re.findall(r"<t[dh][^>]*>([^<]*)", line) for line in re.findall(r"<tr.*?</tr>", section)]
     assert [[line[0], line[1], line[2], line[3][:5], line[4], line[5]] for line in cells[1:]] == [
@@ -164,7 +177,7 @@ def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundl
     assert "partially_completed" in failed.words
     ids = [one.id for one in result.outcomes]
     links = [link for link in page_of(runs, result, 1).links if "roll_" in link]
-    targets = [next(id_ for id_ in ids if id_ in link) for link in links]
+    targets = [next(id_ for id_ in ids if id_ in link) for link in links if ".json" not in link]
     assert targets == [ids[0], ids[2], ids[3], ids[0], ids[1]]  # before, next, next failed, those of the row
 
 
@@ -204,7 +217,8 @@ def test_text_of_models_and_rows_is_never_markup(bundle: Bundle, runs: Path) -> 
     rows = rows_of({"a": [0]}, initial_messages=messages, sim_user_prompt=HOSTILE)
     result = evaluate(bundle, "rude", {"a": [0]}, rows=rows, agent=f"{__name__}:Rude")
     for _, page in all_pages(runs):
-        assert not page.tags & {"script", "img", "iframe", "object", "form", "link", "base"}
+        assert not page.tags & {"img", "iframe", "object", "link", "base"}
+        assert page.html.count("<script") == page.html.count(f"<script>{SCRIPT}</script>")
         assert not any(link.startswith("javascript") for link in page.links)
     assert page_of(runs, result).words.count(HOSTILE) >= 2
 

@@ -1,0 +1,133 @@
+"""Two evaluations side by side, row by row; and two rollouts of a row, conversation beside conversation."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.agent.comparison.compare import compare
+from reward_kit.agent.pages.selection import PAGE, outcomes_of_row, until_written
+from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.records.outcome import is_success
+from reward_kit.agent.reports.comparison import (
+    left_out_lines,
+    measures_table,
+    settings_lines,
+    verdict_lines,
+)
+from reward_kit.agent.reports.facts import title_line
+from reward_kit.agent.reports.rollout_facts import conversation
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.comparison.measures import RowPair
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.reports.rollout_facts import Entry
+
+CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
+"""Changes of rows; a comparison lists them in this order."""
+
+
+class Side(NamedTuple):
+    """One of two rollouts of a row, chosen from those of the evaluation."""
+
+    letter: str
+    eval_id: str
+    chosen: RolloutOutcome
+    outcomes: Sequence[RolloutOutcome]
+    record: RolloutRecord
+    passed: bool
+
+
+def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, Any]:
+    """The values of ``compare.html``: B compared with A, the rows that changed most first.
+
+    The parameters ``change`` (one of ``CHANGES``), ``row`` (a part of row ids) and ``page`` choose rows.
+    Raises ``UsageError`` if no row can be compared.
+    """
+    found = _compared(a, b)
+    row, change, page = query.get("row", ""), query.get("change", ""), query.get("page", "1")
+    chosen = [
+        (pair, kind)
+        for pair, kind in found["pairs"]
+        if row.lower() in pair.row_id.lower() and change in ("", kind)
+    ]
+    pages = max(1, -(-len(chosen) // PAGE))
+    at = min(max(1, int(page) if page.isdecimal() and len(page) < 8 else 1), pages)
+    return {
+        **found,
+        "title": f"{a.stem} and {b.stem}",
+        "root": "../../",
+        "here": b.stem,
+        "changes": CHANGES,
+        "row": row,
+        "change": change,
+        "chosen": chosen[(at - 1) * PAGE : at * PAGE],
+        "total": len(chosen),
+        "page": at,
+        "pages": pages,
+    }
+
+
+@until_written(4)
+def _compared(a: Path, b: Path) -> dict[str, Any]:
+    found = compare(a, b)
+    kinds = list(CHANGES)
+    pairs = [(pair, _change(pair)) for pair in found.rows]
+    pairs.sort(key=lambda each: (kinds.index(each[1]), -abs(each[0].difference)))
+    return {
+        "pairs": pairs,
+        "sides": [(letter, one, title_line(one)) for letter, one in (("A", found.a), ("B", found.b))],
+        "verdict": list(verdict_lines(found.success)),
+        "measures": measures_table(found),
+        "settings": list(settings_lines(found)),
+        "left_out": [line for line in left_out_lines(found) if line],
+    }
+
+
+def _change(pair: RowPair) -> str:
+    return "worse" if pair.difference < 0 else "better" if pair.difference > 0 else "same"
+
+
+def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """The values of ``beside.html``: two rollouts of a row, given as numbers from 1 in ``a`` and ``b``.
+
+    Without a number a rollout that failed is shown, or the first. Raises ``UsageError`` if there is none.
+    """
+    sides = [_side("A", a, row_id, query.get("a", "")), _side("B", b, row_id, query.get("b", ""))]
+    pairs = list(zip_longest(*(conversation(side.record) for side in sides)))
+    differing = [place for place, (one, other) in enumerate(pairs) if _said(one) != _said(other)]
+    return {
+        "title": f"{row_id} in {a.stem} and {b.stem}",
+        "root": "../../../",
+        "row_id": row_id,
+        "sides": sides,
+        "pairs": pairs,
+        "first": differing[0] if differing else None,
+    }
+
+
+def _side(letter: str, path: Path, row_id: str, number: str) -> Side:
+    outcomes = outcomes_of_row(path, row_id)
+    failed = [one for one in outcomes if not one.success]
+    wanted = [one for one in outcomes if str(one.index + 1) == number] if number else [*failed, *outcomes]
+    if not wanted:
+        raise UsageError(
+            f"there is no rollout {number or 'of it'} that is over", place=f"{path.stem} {row_id}"
+        )
+    record = load_rollout(path / wanted[0].id)
+    passed = record.reward is not None and is_success(record.reward)
+    return Side(letter, path.stem, wanted[0], outcomes, record, passed)
+
+
+def _said(entry: Entry | None) -> Any:
+    """The part of an entry that counts as equal: no times and ids."""
+    return entry and (
+        entry.role,
+        entry.text,
+        [(call.name, call.arguments, call.answer) for call in entry.calls],
+    )
