@@ -6,9 +6,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.comparison.compare import compare
-from reward_kit.agent.pages.selection import PAGE, outcomes_of_row, until_written
+from reward_kit.agent.pages.selection import PAGE, outcomes, page_number, until_written
 from reward_kit.agent.records.loading import load_rollout
-from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.reports.comparison import (
     left_out_lines,
     measures_table,
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.comparison.measures import RowPair
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.reports.rollout_facts import Entry
@@ -40,7 +38,6 @@ class Side(NamedTuple):
     chosen: RolloutOutcome
     outcomes: Sequence[RolloutOutcome]
     record: RolloutRecord
-    passed: bool
 
 
 def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, Any]:
@@ -50,14 +47,14 @@ def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, A
     Raises ``UsageError`` if no row can be compared.
     """
     found = _compared(a, b)
-    row, change, page = query.get("row", ""), query.get("change", ""), query.get("page", "1")
+    row, change = query.get("row", "").strip(), query.get("change", "")
     chosen = [
         (pair, kind)
         for pair, kind in found["pairs"]
         if row.lower() in pair.row_id.lower() and change in ("", kind)
     ]
     pages = max(1, -(-len(chosen) // PAGE))
-    at = min(max(1, int(page) if page.isdecimal() and len(page) < 8 else 1), pages)
+    at = min(page_number(query), pages)
     return {
         **found,
         "title": f"{a.stem} and {b.stem}",
@@ -77,7 +74,7 @@ def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, A
 def _compared(a: Path, b: Path) -> dict[str, Any]:
     found = compare(a, b)
     kinds = list(CHANGES)
-    pairs = [(pair, _change(pair)) for pair in found.rows]
+    pairs = [(pair, kinds[(pair.difference >= 0) + (pair.difference == 0)]) for pair in found.rows]
     pairs.sort(key=lambda each: (kinds.index(each[1]), -abs(each[0].difference)))
     return {
         "pairs": pairs,
@@ -87,10 +84,6 @@ def _compared(a: Path, b: Path) -> dict[str, Any]:
         "settings": list(settings_lines(found)),
         "left_out": [line for line in left_out_lines(found) if line],
     }
-
-
-def _change(pair: RowPair) -> str:
-    return "worse" if pair.difference < 0 else "better" if pair.difference > 0 else "same"
 
 
 def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -112,16 +105,14 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
 
 
 def _side(letter: str, path: Path, row_id: str, number: str) -> Side:
-    outcomes = outcomes_of_row(path, row_id)
-    failed = [one for one in outcomes if not one.success]
-    wanted = [one for one in outcomes if str(one.index + 1) == number] if number else [*failed, *outcomes]
+    found = outcomes(path, "row_id", [row_id])
+    failed = [one for one in found if not one.success]
+    wanted = [one for one in found if str(one.index + 1) == number] if number else [*failed, *found]
     if not wanted:
         raise UsageError(
             f"there is no rollout {number or 'of it'} that is over", place=f"{path.stem} {row_id}"
         )
-    record = load_rollout(path / wanted[0].id)
-    passed = record.reward is not None and is_success(record.reward)
-    return Side(letter, path.stem, wanted[0], outcomes, record, passed)
+    return Side(letter, path.stem, wanted[0], found, load_rollout(path / wanted[0].id))
 
 
 def _said(entry: Entry | None) -> Any:

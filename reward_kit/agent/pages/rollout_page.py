@@ -7,18 +7,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import call_line
-from reward_kit.agent.explain.explanation import Explanation
-from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.reports.rollout_facts import conversation, end_facts, failure_facts, player_facts
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from reward_kit.agent.database.changes import Changes, RowChange
+    from reward_kit.agent.database.changes import RowChange
+    from reward_kit.agent.explain.explanation import Explanation
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.records.rollout_record import RolloutRecord
 
@@ -38,30 +35,16 @@ class Neighbours(NamedTuple):
     total: int = 0
 
 
-class RowDifference(NamedTuple):
-    """A changed row: the change that the gold actions make, and that of the rollout; None for neither."""
-
-    name: str
-    wanted: RowChange | None
-    made: RowChange | None
-
-    @property
-    def is_same(self) -> bool:
-        """True if the rollout made the wanted change."""
-        return self.wanted == self.made
-
-
 class Difference(NamedTuple):
-    """The rows that the rollout or the gold actions change, or in ``fault`` why they are not known."""
+    """The final state beside gold, or in ``fault`` why it is not known.
 
-    rows: Sequence[RowDifference] = ()
+    ``rows`` are those that the gold actions or the rollout change: name, wanted and made change (None: none).
+    ``wrong`` counts those that are not as wanted; None without gold actions.
+    """
+
+    rows: Sequence[tuple[str, RowChange | None, RowChange | None]] = ()
+    wrong: int | None = None
     fault: str = ""
-    has_gold: bool = True
-
-    @property
-    def wrong(self) -> int:
-        """The number of rows that differ from gold."""
-        return sum(not row.is_same for row in self.rows) if self.has_gold else 0
 
 
 def rollout_values(
@@ -91,14 +74,6 @@ def rollout_values(
     }
 
 
-def stored_values(path: Path, rollout: str, around: Neighbours) -> dict[str, Any]:
-    """The values of a rollout of the evaluation at ``path``, with its last usable explanation."""
-    made = [note for note in read_notes(path, "explanation") if note.get("rollout") == rollout]
-    explanation = Explanation.from_json(made[-1]) if made else None
-    usable = explanation if explanation is not None and explanation.author is not None else None
-    return rollout_values(load_rollout(path / rollout), around, usable)
-
-
 def difference_from_gold(record: RolloutRecord) -> Difference:
     """The changed rows of the final state beside those of the gold state."""
     if record.stored is None:
@@ -108,12 +83,15 @@ def difference_from_gold(record: RolloutRecord) -> Difference:
             final, gold = (record.stored.open(kind, "overlay", opened) for kind in ("final", "gold"))
             if final is None:
                 return Difference(fault="the final database was not kept (--keep-db delta keeps it)")
-            return Difference(_paired(gold.changes() if gold else (), final.changes()), "", gold is not None)
+            rows = _paired(gold.changes() if gold else (), final.changes())
+            return Difference(rows, sum(wanted != made for _, wanted, made in rows) if gold else None)
     except (StorageError, DatabaseError) as error:
         return Difference(fault=str(error))
 
 
-def _paired(wanted: Changes | Sequence[RowChange], made: Changes) -> list[RowDifference]:
+def _paired(
+    wanted: Sequence[RowChange], made: Sequence[RowChange]
+) -> list[tuple[str, RowChange | None, RowChange | None]]:
     """The changes of each row side by side, by table and key."""
     sides: list[dict[Any, RowChange]] = [{}, {}]
     for side, changes in zip(sides, (wanted, made), strict=True):
@@ -124,7 +102,7 @@ def _paired(wanted: Changes | Sequence[RowChange], made: Changes) -> list[RowDif
             seen[identity] += 1
     both = {**sides[0], **sides[1]}
     ordered = sorted(both, key=lambda identity: both[identity].sort_key())
-    return [RowDifference(both[one].name(), *(side.get(one) for side in sides)) for one in ordered]
+    return [(both[one].name(), sides[0].get(one), sides[1].get(one)) for one in ordered]
 
 
 def _reason(result: Mapping[str, Any] | None, parts: Mapping[str, Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
@@ -22,7 +22,7 @@ from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
@@ -33,64 +33,44 @@ PAGE = 50
 """Lines of one page."""
 CACHED = 64
 """Selections whose order is kept in memory."""
+PASSED = f"reward >= {SUCCESS_THRESHOLD}"
+_NUMBERS = {"reward": "reward", "steps": "steps", "turns": "turns", "time": "seconds", "cost": "cost"}
+_RATE = f"total({PASSED}) / count(*)"
 SORTS = {
-    "rows": {
-        "row": "rows.row_id",
-        "passed": f"total(reward >= {SUCCESS_THRESHOLD}) / count(*)",
-        "reward": "avg(reward)",
-        "steps": "avg(steps)",
-        "time": "avg(seconds)",
-        "cost": "avg(cost)",
-    },
-    "rollouts": {
-        "row": "row_id",
-        "reward": "reward",
-        "result": "coalesce(failure, stop_reason)",
-        "steps": "steps",
-        "turns": "turns",
-        "time": "seconds",
-        "cost": "cost",
-    },
+    "rows": {"row": "rows.row_id", "passed": _RATE} | {name: f"avg({sql})" for name, sql in _NUMBERS.items()},
+    "rollouts": {"row": "row_id", "result": "coalesce(failure, stop_reason)", **_NUMBERS},
 }
 """Columns that sort, by what is listed; each with its SQL."""
-RESULTS = {"passed": "passed", "failed": "did not pass", "unjudged": "not judged"}
-"""Results of rollouts that a selection can ask for, beside failure classes."""
+RESULTS = {
+    "passed": ("passed", PASSED),
+    "failed": ("did not pass", f"NOT ifnull({PASSED}, 0)"),
+    "unjudged": ("not judged", "reward IS NULL"),
+}
+"""Results of rollouts that a selection can ask for beside failure classes, in words and as SQL."""
 KINDS = {
-    "always": "passed always",
-    "sometimes": "passed sometimes",
-    "never": "never passed",
-    "open": "not judged",
+    "always": ("passed always", "judged > 0 AND passed = judged"),
+    "sometimes": ("passed sometimes", "passed > 0 AND passed < judged"),
+    "never": ("never passed", "judged > 0 AND passed = 0"),
+    "open": ("not judged", "judged = 0"),
 }
 """Kinds of rows."""
-_RESULT_SQL = {
-    "passed": f"reward >= {SUCCESS_THRESHOLD}",
-    "failed": f"ifnull(reward, -1) < {SUCCESS_THRESHOLD}",
-    "unjudged": "reward IS NULL",
-}
-_KIND_SQL = {
-    "always": "judged > 0 AND passed = judged",
-    "sometimes": "passed > 0 AND passed < judged",
-    "never": "judged > 0 AND passed = 0",
-    "open": "judged = 0",
-}
 _CALLS = (
     "EXISTS (SELECT 1 FROM trajectories t, json_each(t.json, '$.tool_calls') call"
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
 )
 # Most trajectories fail the first condition, which needs no parsing of their JSON.
 _SAYS = (
-    "EXISTS (SELECT 1 FROM trajectories t WHERE t.rollout = rollouts.id AND t.json LIKE :text ESCAPE '\\'"
+    "EXISTS (SELECT 1 FROM trajectories t WHERE t.rollout = rollouts.id AND t.json LIKE :rough ESCAPE '\\'"
     " AND EXISTS (SELECT 1 FROM json_each(t.json, '$.messages') message, json_tree(message.value) part"
     " WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
-    " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id')"
-    " AND (part.atom LIKE :plain ESCAPE '\\' OR part.atom LIKE :text ESCAPE '\\')))"
+    " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id') AND part.atom LIKE :text ESCAPE '\\'))"
 )
 
 
 def until_written(size: int) -> Callable[[Callable[[*Ts], R]], Callable[[*Ts], R]]:
-    """Decorator: keep the last ``size`` results until an evaluation is written to.
+    """Decorator: keep the last ``size`` results until an evaluation (a ``Path`` argument) is written to.
 
-    Evaluations are the ``Path`` arguments. Results are shared, and must not be changed.
+    Results are shared, and must not be changed.
     """
 
     def decorate(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
@@ -98,12 +78,9 @@ def until_written(size: int) -> Callable[[Callable[[*Ts], R]], Callable[[*Ts], R
         def kept(_states: tuple[Any, ...], *arguments: *Ts) -> R:
             return function(*arguments)
 
-        @wraps(function)
-        def up_to_date(*arguments: *Ts) -> R:
-            states = tuple(_state(one) for one in arguments if isinstance(one, Path))
-            return kept(states, *arguments)
-
-        return up_to_date
+        return lambda *arguments: kept(
+            tuple(_state(one) for one in arguments if isinstance(one, Path)), *arguments
+        )
 
     return decorate
 
@@ -140,20 +117,14 @@ class Selection:
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Self:
         """Read the parameters of an address; others are ignored. Raises ``UsageError`` for a wrong value."""
-        given: dict[str, Any] = {
-            one.name: query[one.name].strip() for one in fields(cls) if query.get(one.name, "").strip()
-        }
-        page = given.get("page", "1")
-        given["page"] = int(page) if page.isdecimal() and len(page) < 8 else 0
-        found = cls(**given)
-        allowed = {"by": SORTS, "kind": {"", *KINDS}, "sort": {"", *SORTS.get(found.by, ())}}
-        for name, values in allowed.items():
-            value = getattr(found, name).removeprefix("-" if name == "sort" else "")
-            if value not in values:
-                known = ", ".join(filter(None, sorted(values)))
-                raise UsageError(f"{name}={value!r:.90} is unknown", remedy=f"There are: {known}.")
-        if found.page < 1:
-            raise UsageError(f"page={page!r:.90} is no number of a page")
+        given: dict[str, Any] = {one.name: query.get(one.name, "").strip() for one in fields(cls)}
+        found = cls(**{**given, "by": given["by"] or "rows", "page": page_number(query)})
+        for name, values in (("by", SORTS), ("kind", KINDS), ("sort", SORTS.get(found.by, ()))):
+            value = getattr(found, name).removeprefix("-")
+            if value and value not in values:
+                raise UsageError(
+                    f"{name}={value!r:.90} is unknown", remedy=f"There are: {', '.join(values)}."
+                )
         return found
 
     def query(self, **changes: Any) -> str:
@@ -167,58 +138,53 @@ class Selection:
         return self.query(sort=f"-{column}" if self.sort == column else column, page=1)
 
     @property
-    def filters(self) -> bool:
-        """True unless everything is listed."""
-        return replace(self, by="rows", sort="", page=1) != Selection()
-
-    @property
     def rollouts(self) -> Selection:
         """The selected rollouts, in the order in which a person goes through them."""
         return replace(self, by="rollouts", sort=self.sort if self.by == "rollouts" else "", page=1)
 
     def statement(self, *, strict: bool) -> tuple[str, dict[str, str]]:
         """SQL that gives the ids in order, and whether each passed; ``strict`` judges unjudged rollouts."""
-        chosen = [
-            sql
-            for value, sql in (
-                (self.result, _RESULT_SQL.get(self.result, ":result IN (failure, stop_reason)")),
-                (self.tool, _CALLS),
-                (self.text, _SAYS),
-            )
-            if value
-        ]
+        result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
+        chosen = [(self.result, result), (self.tool, _CALLS), (self.text, _SAYS)]
+        condition = " AND ".join(sql for value, sql in chosen if value) or "1"
+        text = _like(self.text)
+        rough = text.replace('"', "%").replace("\\\\", "%")  # which JSON escapes
         values = {
             "row": _like(self.row),
             "result": self.result,
             "tool": self.tool,
-            "plain": _like(self.text),
-            "text": _like(json.dumps(self.text, ensure_ascii=False)[1:-1]),
+            "text": text,
+            "rough": rough,
         }
+        sort = SORTS[self.by].get(self.sort.removeprefix("-"), "NULL")
         way = "DESC" if self.sort.startswith("-") else "ASC"
-        sort = SORTS[self.by].get(self.sort.removeprefix("-"), "1")
-        condition = " AND ".join(chosen) or "1"
-        judged = "count(seq)" if strict else "count(reward)"
+        kind = KINDS[self.kind][1] if self.kind else "1"
+        judged = "seq" if strict else "reward"
+        columns = f", {sort} AS sort, max({condition}) AS matching" if self.by == "rows" else ""
         rows = (
-            f"SELECT rows.row_id AS id, {judged} AS judged, total(reward >= {SUCCESS_THRESHOLD}) AS passed,"  # noqa: S608 - only texts of this module
-            f" {sort} AS sort, n_rollouts = 0 AS dropped, position, {'total' if chosen else 'count'}"
-            f"({condition}) AS matching FROM rows LEFT JOIN rollouts ON rollouts.row_id = rows.row_id"
-            f" AND {FINAL} WHERE rows.row_id LIKE :row ESCAPE '\\' GROUP BY rows.row_id"
-            " HAVING n_rollouts OR count(seq)"
+            f"SELECT rows.row_id, count({judged}) AS judged, total({PASSED}) AS passed,"  # noqa: S608
+            f" n_rollouts = 0 AS dropped, position{columns} FROM rows LEFT JOIN rollouts"
+            f" ON rollouts.row_id = rows.row_id AND {FINAL} WHERE rows.row_id LIKE :row ESCAPE '\\'"
+            " GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
         )
-        kind = _KIND_SQL.get(self.kind, "1")
         if self.by == "rows":
             order_by = f"sort IS NULL, sort {way}, dropped, position"
-            sql = f"SELECT id, passed = judged FROM ({rows}) WHERE matching AND {kind} ORDER BY {order_by}"  # noqa: S608
-            return sql, values
-        if self.kind:
-            plain = replace(self, by="rows", result="", tool="", text="", sort="").statement(strict=strict)[0]
-            condition += f" AND row_id IN (SELECT id FROM ({plain}))"  # noqa: S608
-        sql = (
-            f"SELECT rollouts.id, ifnull(reward >= {SUCCESS_THRESHOLD}, 0) FROM rollouts"  # noqa: S608
-            f" LEFT JOIN rows USING (row_id) WHERE {FINAL} AND row_id LIKE :row ESCAPE '\\' AND {condition}"
-            f" ORDER BY {sort} IS NULL, {sort} {way}, ifnull(n_rollouts, 0) = 0, position, idx"
-        )
+            sql = f"SELECT row_id, 1 FROM ({rows}) WHERE matching AND {kind} ORDER BY {order_by}"  # noqa: S608
+        else:
+            sql = (
+                f"SELECT rollouts.id, ifnull({PASSED}, 0) FROM rollouts LEFT JOIN rows USING (row_id)"  # noqa: S608
+                f" WHERE {FINAL} AND row_id IN (SELECT row_id FROM ({rows}) WHERE {kind}) AND {condition}"
+                f" ORDER BY {sort} IS NULL, {sort} {way}, ifnull(n_rollouts, 0) = 0, position, idx"
+            )
         return sql, values
+
+
+def page_number(query: Mapping[str, str]) -> int:
+    """The parameter ``page``, from 1; raises ``UsageError`` for what is no number."""
+    page = query.get("page") or "1"
+    if not page.isdecimal() or len(page) > 9 or int(page) < 1:
+        raise UsageError(f"page={page!r:.90} is no number of a page")
+    return int(page)
 
 
 def _like(text: str) -> str:
@@ -261,35 +227,28 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     ids = [id_ for id_, _ in (found if whole else found[start : start + PAGE])]
     places = {id_: place for place, id_ in enumerate(ids)}
     if selection.by == "rollouts":
-        rollouts = sorted(_outcomes(path, "id", ids), key=lambda one: places[one.id])
+        rollouts = sorted(outcomes(path, "id", ids), key=lambda one: places[one.id])
         return Listed((), rollouts, len(found), pages)
     chosen = _chosen("row_id")
     with reading(path) as connection:
         strict = _is_strict(connection)
         query = f"SELECT row_id, n_rollouts FROM rows WHERE {chosen}"  # noqa: S608
         planned = dict(connection.execute(query, (json.dumps(ids),)))
-    rows = row_results(planned, _outcomes(path, "row_id", ids), errors_as_failures=strict)
+    rows = row_results(planned, outcomes(path, "row_id", ids), errors_as_failures=strict)
     return Listed(tuple(sorted(rows, key=lambda row: places[row.row_id])), [], len(found), pages)
 
 
-def outcomes_of_row(path: Path, row_id: str) -> list[RolloutOutcome]:
-    """The finished rollouts of a row, in order."""
-    return sorted(_outcomes(path, "row_id", [row_id]), key=lambda one: one.index)
+def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[RolloutOutcome]:
+    """The rollouts whose ``column`` (``id`` or ``row_id``) is among ``ids``, by their number in the row.
 
-
-def outcome_of(path: Path, rollout: str | None) -> RolloutOutcome | None:
-    """The outcome of a rollout; None for none, and for one that does not count, because it was repeated."""
-    return next(iter(_outcomes(path, "id", [rollout])), None) if rollout else None
-
-
-def _outcomes(path: Path, column: str, ids: list[str]) -> list[RolloutOutcome]:
+    Attempts that were repeated are left out.
+    """
     row_ids = f"SELECT row_id FROM rollouts WHERE {_chosen(column)}"  # noqa: S608
-    latest = (
-        f"seq IN (SELECT max(seq) FROM rollouts WHERE final AND row_id IN ({row_ids}) GROUP BY row_id, idx)"  # noqa: S608
-    )
-    text = json.dumps(ids)
+    latest = f"SELECT max(seq) FROM rollouts WHERE final AND row_id IN ({row_ids}) GROUP BY row_id, idx"  # noqa: S608
+    values = [json.dumps(ids)] * 2
     with reading(path) as connection:
-        return list(read_outcomes(connection, path, f"{_chosen(column)} AND {latest}", (text, text)))
+        found = read_outcomes(connection, path, f"{_chosen(column)} AND seq IN ({latest})", values)
+        return sorted(found, key=lambda one: one.index)
 
 
 def _chosen(column: str) -> str:

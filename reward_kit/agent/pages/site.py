@@ -12,13 +12,15 @@ from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.text import json_text
 from reward_kit.agent.config import NAME
+from reward_kit.agent.explain.explanation import Explanation
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
 from reward_kit.agent.pages.rendering import POLICY, render, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, stored_values
-from reward_kit.agent.pages.selection import Selection, order, outcome_of, outcomes_of_row
+from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.pages.selection import Selection, order, outcomes
 from reward_kit.agent.records.evaluation_file import rollout_at
-from reward_kit.agent.records.loading import find_rollout
+from reward_kit.agent.records.loading import find_rollout, load_rollout
+from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -125,27 +127,25 @@ def _file(evals: Path, name: str) -> Path:
 
 def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = False) -> Page:
     """The page of a rollout, with links to the others of the selection."""
-    own = outcome_of(file, rollout)
-    if own is None:
+    own = outcomes(file, "id", [rollout])
+    if not own:
         raise UsageError(f"there is no rollout {rollout!r} that counts", place=file.stem)
     found = order(file, selection.rollouts)
-    place = next((place for place, (id_, _) in enumerate(found) if id_ == rollout), None)
-    before = after = failed = None
-    if place is not None:
-        later = found[place + 1 :]
-        before = found[place - 1][0] if place else None
-        after = later[0][0] if later else None
-        failed = next((id_ for id_, passed in later if not passed), None)
-    around = Neighbours(
-        before=outcome_of(file, before),
-        after=outcome_of(file, after),
-        next_failed=outcome_of(file, failed),
-        of_row=outcomes_of_row(file, own.row_id),
-        query=selection.query(),
-        place=0 if place is None else place + 1,
-        total=len(found),
-    )
-    return Page(render("rollout.html", **stored_values(file, rollout, around), static=static))
+    place = next((place for place, (id_, _) in enumerate(found, 1) if id_ == rollout), 0)
+    later = found[place:] if place else ()
+    ids = [
+        found[place - 2][0] if place > 1 else None,
+        next((id_ for id_, _ in later), None),
+        next((id_ for id_, passed in later if not passed), None),
+    ]
+    known = {one.id: one for one in outcomes(file, "id", ids)}
+    of_row = outcomes(file, "row_id", [own[0].row_id])
+    near = [known.get(id_ or "") for id_ in ids]
+    around = Neighbours(near[0], near[1], near[2], of_row, selection.query(), place, len(found))
+    made = [note for note in read_notes(file, "explanation") if note.get("rollout") == rollout]
+    explanation = Explanation.from_json(made[-1]) if made else None
+    values = rollout_values(load_rollout(file / rollout), around, explanation)
+    return Page(render("rollout.html", **values, static=static))
 
 
 def page_app(folder: Path) -> Starlette:
