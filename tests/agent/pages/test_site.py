@@ -106,6 +106,22 @@ def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bund
     assert found - expected == {"compare/second/first", "compare/second/first/a"}
 
 
+def test_charts_show_scores_with_intervals_and_costs(bundle: Bundle, runs: Path) -> None:
+    plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
+    evaluate(bundle, "first", plan, usage={"calls": 1, "cost": 0.5})
+    assert "<svg" not in read(runs, "").html  # of one evaluation there is nothing to compare
+    evaluate(bundle, "second", plan, usage={"calls": 1, "cost": 0.25})
+    curve = read(runs).html
+    label = re.search(r'<svg[^>]*aria-label="([^"]*)', curve)
+    assert label
+    assert re.fullmatch(r"Pass.k with 95 % intervals: Pass.1 0.500 \[.*; Pass.2 0.333 \[.*\]", label[1])
+    points = [(float(x), float(y)) for x, y in re.findall(r'<circle cx="(.*?)" cy="(.*?)"', curve)]
+    assert points[0][0] < points[1][0]
+    assert points[0][1] == 93  # half of the axis, which ends at 10 and 176
+    dots = re.findall(r'<circle cx="(.*?)" cy="93.0"', read(runs, "").html)
+    assert [float(x) for x in dots] == [190, 340]  # the second costs half as much, and is listed first
+
+
 def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Path) -> None:
     result = evaluate(bundle, "first", {**PLAN, "c": [0], "d": [1]})
     page = read(runs)
@@ -179,6 +195,50 @@ def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundl
     links = [link for link in page_of(runs, result, 1).links if "roll_" in link]
     targets = [next(id_ for id_ in ids if id_ in link) for link in links if ".json" not in link]
     assert targets == [ids[0], ids[2], ids[3], ids[0], ids[1]]  # before, next, next failed, those of the row
+
+
+def test_final_rows_stand_beside_those_that_gold_wanted(bundle: Bundle, runs: Path) -> None:
+    result = evaluate(bundle, "first", {"a": [1, 0]})
+    for place, words in (
+        (0, "as the gold actions leave them"),
+        (1, "1 of 1 changed row not as the gold actions leave it"),
+    ):
+        html = page_of(runs, result, place).html
+        section = html[html.index("<h2>Changed rows") : html.index("<h2>Conversation")]
+        assert words in section
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", section, re.DOTALL)
+        wanted, made = (re.sub(r"<[^>]*>|\s+", " ", cell) for cell in cells)
+        assert "insert" in wanted
+        assert "Alice" in wanted
+        assert made == wanted if place == 0 else made.strip() == "unchanged"
+    kept = evaluate(bundle, "without", {"a": [1]}, keep_db="none")
+    assert "the final database was not kept" in page_of(runs, kept).words
+
+
+def test_two_evaluations_are_compared_by_row_and_by_conversation(bundle: Bundle, runs: Path) -> None:
+    evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0]})
+    evaluate(bundle, "second", {"a": [0, 1], "b": [1, 0], "c": [0, 1]})
+    page = read(runs, "compare/first/second")
+    assert "no difference" in page.words
+    assert re.findall(r'class="item"[^>]*>(\w)<', page.html) == ["a", "c", "b"]  # worse, better, equal
+    assert re.findall(r'class="item"[^>]*>(\w)<', read(runs, "compare/first/second?change=better").html) == [
+        "c"
+    ]
+    beside = read(runs, "compare/first/second/a")  # the second failed, and shows its failure
+    assert "The first difference" in beside.words
+    assert {"Sorry.", "create_booking"} <= set(re.findall(r"[\w.]+", beside.words))
+    alike = read(runs, "compare/first/second/b?a=2&b=2")
+    assert "The first difference" not in alike.words
+    for address in (
+        "compare/first/nothing",
+        "compare/first/second/z",
+        "compare/first/second/a?a=3",
+        "compare/../x",
+    ):
+        path, _, query = address.partition("?")
+        page = page_at(runs, path, dict(parse_qsl(query)))
+        assert page.status in (404, 500)
+        assert "damaged" not in page.html
 
 
 def rollout_page(record: Any, judged: Any = None) -> str:
