@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.reports.numbers import dollars, estimate
@@ -28,18 +27,11 @@ class Point(NamedTuple):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Points over the axis of scores; ``ticks`` are labels of the other axis at places in pixels."""
 
     points: Sequence[Point]
     ticks: Sequence[tuple[float, str]]
-
-    @property
-    def band(self) -> str:
-        """The outline of the band of the intervals."""
-        below = [f"{one.x},{one.low}" for one in reversed(self.points)]
-        return " ".join([*(f"{one.x},{one.high}" for one in self.points), *below])
 
 
 def pass_curve(powers: Mapping[int, Estimate], ks: Sequence[int]) -> Chart | None:

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.comparison.compare import compare
 from reward_kit.agent.pages.selection import PAGE, outcomes, page_number, until_written
 from reward_kit.agent.records.loading import load_rollout
-from reward_kit.agent.reports.comparison import (
-    left_out_lines,
-    measures_table,
-    settings_lines,
-    verdict_lines,
-)
+from reward_kit.agent.reports.comparison import left_out_lines, measures_table, settings_lines, verdict_lines
 from reward_kit.agent.reports.facts import title_line
 from reward_kit.agent.reports.rollout_facts import conversation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.reports.rollout_facts import Entry
 
 CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
 """Changes of rows; a comparison lists them in this order."""
-
-
-class Side(NamedTuple):
-    """One of two rollouts of a row, chosen from those of the evaluation."""
-
-    letter: str
-    eval_id: str
-    chosen: RolloutOutcome
-    outcomes: Sequence[RolloutOutcome]
-    record: RolloutRecord
 
 
 def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, Any]:
@@ -61,8 +44,7 @@ def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, A
         "root": "../../",
         "here": b.stem,
         "changes": CHANGES,
-        "row": row,
-        "change": change,
+        "query": query,
         "chosen": chosen[(at - 1) * PAGE : at * PAGE],
         "total": len(chosen),
         "page": at,
@@ -92,7 +74,7 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
     Without a number a rollout that failed is shown, or the first. Raises ``UsageError`` if there is none.
     """
     sides = [_side("A", a, row_id, query.get("a", "")), _side("B", b, row_id, query.get("b", ""))]
-    pairs = list(zip_longest(*(conversation(side.record) for side in sides)))
+    pairs = list(zip_longest(*(conversation(side["record"]) for side in sides)))
     differing = [place for place, (one, other) in enumerate(pairs) if _said(one) != _said(other)]
     return {
         "title": f"{row_id} in {a.stem} and {b.stem}",
@@ -104,21 +86,16 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
     }
 
 
-def _side(letter: str, path: Path, row_id: str, number: str) -> Side:
+def _side(letter: str, path: Path, row_id: str, number: str) -> dict[str, Any]:
     found = outcomes(path, "row_id", [row_id])
     failed = [one for one in found if not one.success]
     wanted = [one for one in found if str(one.index + 1) == number] if number else [*failed, *found]
     if not wanted:
-        raise UsageError(
-            f"there is no rollout {number or 'of it'} that is over", place=f"{path.stem} {row_id}"
-        )
-    return Side(letter, path.stem, wanted[0], found, load_rollout(path / wanted[0].id))
+        raise UsageError(f"no rollout {number} of it is over", place=f"{path.stem} {row_id}")
+    record = load_rollout(path / wanted[0].id)
+    return {"letter": letter, "eval_id": path.stem, "chosen": wanted[0], "outcomes": found, "record": record}
 
 
 def _said(entry: Entry | None) -> Any:
     """The part of an entry that counts as equal: no times and ids."""
-    return entry and (
-        entry.role,
-        entry.text,
-        [(call.name, call.arguments, call.answer) for call in entry.calls],
-    )
+    return entry and (entry.role, entry.text, [(one.name, one.arguments, one.answer) for one in entry.calls])

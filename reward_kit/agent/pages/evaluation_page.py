@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.pages.charts import cost_chart, pass_curve
-from reward_kit.agent.pages.selection import (
-    KINDS,
-    RESULTS,
-    SORTS,
-    Selection,
-    listed,
-    until_written,
-)
+from reward_kit.agent.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
 from reward_kit.agent.records.evaluation_file import stored_files, written
 from reward_kit.agent.reports.facts import (
     facts_of,
@@ -52,8 +45,8 @@ MOST_GROUP_LINES = 12
 """Tables by group with more lines in all are folded, so that the rows stay in sight."""
 MOST_LINKED = 20
 """Other evaluations that a page offers to compare with, the newest first."""
-LOADED, LINES = 6, 500
-"""Evaluations that are kept in memory, and lines of the list of evaluations."""
+LOADED = 6
+"""Evaluations that are kept in memory."""
 
 
 class Line(NamedTuple):
@@ -90,7 +83,7 @@ def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> di
     }
 
 
-@until_written(LINES)
+@until_written(500)
 def _line(path: Path) -> Line:
     stored = load_evaluation(path)
     score, spent = stored.pass_power.get(1), stored.spent

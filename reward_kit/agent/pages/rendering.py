@@ -30,13 +30,9 @@ BEGINNING = 90
 TEMPLATES = Path(__file__).with_name("templates")
 STYLE, SCRIPT = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "keys.js"))
 
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
+_style, _script = (b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in (STYLE, SCRIPT))
 POLICY = (
-    f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}; connect-src 'self'; "
+    f"default-src 'none'; style-src 'sha256-{_style}'; script-src 'sha256-{_script}'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'"
 )
 """The content security policy of a page: its own style and script by their hashes, and nothing else."""

@@ -21,7 +21,6 @@ from reward_kit.agent.storage.outcome_rows import read_outcomes
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -54,6 +53,7 @@ KINDS = {
     "open": ("not judged", "judged = 0"),
 }
 """Kinds of rows."""
+_STRICT = "(SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1)"
 _CALLS = (
     "EXISTS (SELECT 1 FROM trajectories t, json_each(t.json, '$.tool_calls') call"
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
@@ -74,13 +74,8 @@ def until_written(size: int) -> Callable[[Callable[[*Ts], R]], Callable[[*Ts], R
     """
 
     def decorate(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
-        @lru_cache(maxsize=size)
-        def kept(_states: tuple[Any, ...], *arguments: *Ts) -> R:
-            return function(*arguments)
-
-        return lambda *arguments: kept(
-            tuple(_state(one) for one in arguments if isinstance(one, Path)), *arguments
-        )
+        kept = lru_cache(size)(lambda _, *arguments: function(*arguments))
+        return lambda *given: kept(tuple(_state(one) for one in given if isinstance(one, Path)), *given)
 
     return decorate
 
@@ -142,27 +137,20 @@ class Selection:
         """The selected rollouts, in the order in which a person goes through them."""
         return replace(self, by="rollouts", sort=self.sort if self.by == "rollouts" else "", page=1)
 
-    def statement(self, *, strict: bool) -> tuple[str, dict[str, str]]:
-        """SQL that gives the ids in order, and whether each passed; ``strict`` judges unjudged rollouts."""
+    def statement(self) -> tuple[str, dict[str, Any]]:
+        """SQL that gives the ids in order, and whether each passed."""
         result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
         chosen = [(self.result, result), (self.tool, _CALLS), (self.text, _SAYS)]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
         text = _like(self.text)
         rough = text.replace('"', "%").replace("\\\\", "%")  # which JSON escapes
-        values = {
-            "row": _like(self.row),
-            "result": self.result,
-            "tool": self.tool,
-            "text": text,
-            "rough": rough,
-        }
+        values = {**asdict(self), "row": _like(self.row), "text": text, "rough": rough}
         sort = SORTS[self.by].get(self.sort.removeprefix("-"), "NULL")
         way = "DESC" if self.sort.startswith("-") else "ASC"
         kind = KINDS[self.kind][1] if self.kind else "1"
-        judged = "seq" if strict else "reward"
         columns = f", {sort} AS sort, max({condition}) AS matching" if self.by == "rows" else ""
         rows = (
-            f"SELECT rows.row_id, count({judged}) AS judged, total({PASSED}) AS passed,"  # noqa: S608
+            f"SELECT rows.row_id, count(iif({_STRICT}, seq, reward)) AS judged, total({PASSED}) AS passed,"  # noqa: S608
             f" n_rollouts = 0 AS dropped, position{columns} FROM rows LEFT JOIN rollouts"
             f" ON rollouts.row_id = rows.row_id AND {FINAL} WHERE rows.row_id LIKE :row ESCAPE '\\'"
             " GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
@@ -197,26 +185,16 @@ def _like(text: str) -> str:
 def order(path: Path, selection: Selection) -> tuple[tuple[str, int], ...]:
     """The ids of the selected rows or rollouts, each with 1 if it passed; ``selection.page`` is ignored."""
     with reading(path) as connection:
-        sql, values = selection.statement(strict=_is_strict(connection))
-        return tuple(connection.execute(sql, values))
+        return tuple(connection.execute(*selection.statement()))
 
 
 class Listed(NamedTuple):
-    """One page of the selected rows or rollouts; the other list is empty.
+    """One page of the ``total`` selected rows or rollouts, which fill ``pages``; the other list is empty."""
 
-    ``total`` counts the selected, ``pages`` the pages that they fill.
-    """
-
-    rows: tuple[RowResult, ...]
+    rows: list[RowResult]
     rollouts: list[RolloutOutcome]
     total: int
     pages: int
-
-
-def _is_strict(connection: sqlite3.Connection) -> bool:
-    """True if rollouts without a reward count as failed."""
-    last = "SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1"
-    return bool(connection.execute(last).fetchone()[0])
 
 
 def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
@@ -228,14 +206,13 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     places = {id_: place for place, id_ in enumerate(ids)}
     if selection.by == "rollouts":
         rollouts = sorted(outcomes(path, "id", ids), key=lambda one: places[one.id])
-        return Listed((), rollouts, len(found), pages)
-    chosen = _chosen("row_id")
+        return Listed([], rollouts, len(found), pages)
     with reading(path) as connection:
-        strict = _is_strict(connection)
-        query = f"SELECT row_id, n_rollouts FROM rows WHERE {chosen}"  # noqa: S608
+        (strict,) = connection.execute(f"SELECT {_STRICT}").fetchone()
+        query = f"SELECT row_id, n_rollouts FROM rows WHERE {_chosen('row_id')}"  # noqa: S608
         planned = dict(connection.execute(query, (json.dumps(ids),)))
-    rows = row_results(planned, outcomes(path, "row_id", ids), errors_as_failures=strict)
-    return Listed(tuple(sorted(rows, key=lambda row: places[row.row_id])), [], len(found), pages)
+    rows = row_results(planned, outcomes(path, "row_id", ids), errors_as_failures=bool(strict))
+    return Listed(sorted(rows, key=lambda row: places[row.row_id]), [], len(found), pages)
 
 
 def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[RolloutOutcome]:

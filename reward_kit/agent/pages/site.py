@@ -10,7 +10,7 @@ from jinja2 import UndefinedError
 
 from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
-from reward_kit.agent.base.text import json_text
+from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.config import NAME
 from reward_kit.agent.explain.explanation import Explanation
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
@@ -73,10 +73,8 @@ def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path
     index = evaluations_values(folder, [stored.path for stored in evaluations])
     yield _write(out, INDEX, render("evaluations.html", **index, static=True))
     for stored in evaluations:
-        html = render(
-            "evaluation.html", **evaluation_values(stored.path, Selection(), static=True), static=True
-        )
-        yield _write(out, f"evals/{stored.eval_id}.html", html)
+        values = evaluation_values(stored.path, Selection(), static=True)
+        yield _write(out, f"evals/{stored.eval_id}.html", render("evaluation.html", **values, static=True))
         for outcome in stored.outcomes:
             page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=True))
             yield _write(out, rollout_address(outcome), page.html)

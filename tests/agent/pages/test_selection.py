@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import flight_bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import begun, edit, played
 
@@ -19,24 +18,18 @@ FILE = Path("runs/evals/first.db")
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
-
-
-@pytest.fixture
-def evaluated(bundle: Bundle) -> Path:
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows a (passed), b (once), c (never; not judged the first time)."""
+    monkeypatch.chdir(tmp_path)
     plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
     rows = rows_of(plan, system_prompt="Always be 100% polite.")
-    result = evaluate(bundle, "first", plan, rows=rows)
+    result = evaluate(flight_bundle(tmp_path), "first", plan, rows=rows)
     for row_id, cost in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
         change_log(result, row_id, cost=cost)
     edit(
         FILE,
         "UPDATE rollouts SET reward = NULL, failure = NULL, error = 'broken' WHERE row_id = 'c' AND idx = 0",
     )
-    return FILE
 
 
 def found(**query: str) -> list[str]:
@@ -52,8 +45,6 @@ def found(**query: str) -> list[str]:
         ({"row": "B"}, "b"),
         ({"row": "_"}, ""),
         ({"kind": "always"}, "a"),
-        ({"kind": "sometimes"}, "b"),
-        ({"kind": "never"}, "c"),
         ({"kind": "never", "by": "rollouts"}, "c1 c2"),
         ({"result": "passed"}, "a b"),
         ({"result": "failed"}, "b c"),
@@ -72,12 +63,14 @@ def found(**query: str) -> list[str]:
         ({"sort": "-cost"}, "a c b"),
         ({"sort": "-passed"}, "a b c"),
         ({"sort": "reward", "by": "rollouts"}, "b2 c2 a1 a2 b1 c1"),
-        ({"sort": "-row", "kind": "sometimes", "result": "passed"}, "b"),
         ({"unknown": "x", "page": "9"}, "a b c"),
     ],
 )
-def test_parameters_choose_and_sort(evaluated: Path, query: dict[str, str], expected: str) -> None:
+@pytest.mark.usefixtures("evaluated")
+def test_parameters_choose_and_sort(query: dict[str, str], expected: str) -> None:
     assert found(**query) == expected.split()
+    chosen = Selection.from_query(query)
+    assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
 
 
 @pytest.mark.parametrize(
@@ -87,14 +80,6 @@ def test_parameters_choose_and_sort(evaluated: Path, query: dict[str, str], expe
 def test_a_wrong_parameter_is_named(query: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=next(iter(query))):
         Selection.from_query(query)
-
-
-@pytest.mark.parametrize(
-    "query", [{}, {"by": "rollouts", "sort": "-cost", "page": 3}, {"text": 'a&b="c"', "kind": "never"}]
-)
-def test_an_address_holds_the_selection(query: dict[str, Any]) -> None:
-    chosen = Selection(**query)
-    assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
 
 
 def test_pages_follow_each_other_and_new_rollouts_appear(
