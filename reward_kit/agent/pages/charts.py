@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 34, 346, 10, 176
 
 
 class Point(NamedTuple):
-    """A point with its interval for tasks like these in pixels; ``title`` are words, ``name`` an evaluation."""
+    """A point with its interval for tasks like these, in pixels; ``title`` is in words."""
 
     x: float
     y: float
