@@ -174,17 +174,17 @@ def _fill(
     """Replace the rollout in the tables by this one."""
     answers = {line["tool_call_id"]: place for place, line in enumerate(messages) if line["role"] == "tool"}
     made = [(answers[call.id], call) for call in tool_calls if call.id in answers]
-    calls = [
+    calls: list[tuple[Any, ...]] = [
         ("", at, one.turn, one.name, json_text(one.arguments), one.content, one.status, changed)
         for at, one in made
         for changed in [json_text(one.changes)]
     ]
-    changes = [
+    changes: list[tuple[Any, ...]] = [
         ("", at, change["table"], change["op"], *map(_json, map(change.get, ("key", "before", "after"))))
         for at, one in made
         for change in one.changes
     ]
-    lines = [
+    lines: list[tuple[Any, ...]] = [
         ("", at, "user" if message["role"] == "user" else "agent", text)
         for at, message in enumerate(messages)
         if message["role"] in ("user", "assistant") and not message.get("tool_calls")
@@ -192,7 +192,8 @@ def _fill(
     ]
     connection.execute("PRAGMA query_only = OFF")
     connection.execute("BEGIN")
-    for name, rows in zip(_TABLES, (calls, changes, lines, [("", json_text(fields))]), strict=True):
+    filled: list[list[tuple[Any, ...]]] = [calls, changes, lines, [("", json_text(fields))]]
+    for name, rows in zip(_TABLES, filled, strict=True):
         connection.execute(f"DELETE FROM {name}")  # noqa: S608 - a name of ours
         places = ", ".join("?" * len(_TABLES[name]))
         connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608
