@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-adapters lint bench bench-peers docs site dist sbom clean
+.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters lint bench bench-peers docs site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -40,6 +40,9 @@ FASTWORKFLOW ?= .venv-fastworkflow
 test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings torch
 	$(BIN)/reward-kit fastworkflow setup --dir $(FASTWORKFLOW)
 	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
+
+test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENCH=DIR TAU2_BENCH=DIR
+	$(BIN)/python -m pytest -n 0 tests_tau_bench
 
 ADAPTERS ?= .venv-adapters
 test-adapters:  ## the examples of adapters with the real packages; verifiers needs an environment of its own

@@ -42,7 +42,7 @@ _COMMANDS = {
     "compare": "Compare evaluations, row by row: which is better, and is it noise?",
     "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
     "plan": "Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.",
-    "card": "Write or check the card of an evaluation: what its published score claims.",
+    "card": "Write the card of an evaluation: hashes, settings, counts, scores, costs.",
     "export": "Export the rollouts of an evaluation as training data: JSON lines.",
     "pack": "Pack a bundle into one file, to share it.",
     "list": "List the installed bundles.",

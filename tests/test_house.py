@@ -23,6 +23,7 @@ FEATURES = {
     "audit": (1377, 9),
     "rules, cards": (775, 4),
     "rows by patterns and fields": (30, 0),
+    "viewer: search, comparisons, charts": (640, 3),
 }
 """Lines and files of what users have got since the house was bounded, as counted when it was merged."""
 LINES, FILES = (sum(sizes) for sizes in zip(*FEATURES.values(), strict=True))
@@ -31,12 +32,12 @@ BOUNDS = {
     "files": (244 + FILES, 230 + FILES),
     "files under 80 lines": (33, 35),
     "modules at the top of agent/": (1, 4),
-    "longest import chain of files": (12, 14),
+    "longest import chain of files": (13, 14),
     "room levels": (10, 10),
     "handlers of all exceptions": (25, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
-    "lines of tests": (29_710, 30_000),
+    "lines of tests": (30_000, 30_000),
 }
 """Present bound and target of each figure. Lower a bound with the figure; only a feature may raise it."""
 

@@ -27,7 +27,7 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     """Read evaluations and their rollouts in a browser.
 
     Serves pages of all evaluations in the runs folder on this machine until Ctrl-C, and prints the address:
-    that of EVALUATION, if one is named (latest: the last). A running evaluation is shown as it is then.
+    that of EVALUATION, if one is named (latest: the last). Pages of a running evaluation are kept up to date.
 
     With --out, the pages of the named evaluations, or of all, are written as files that need no server.
     """

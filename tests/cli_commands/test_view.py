@@ -1,6 +1,7 @@
 """``reward-kit view``: pages over HTTP, and as files."""
 
 import http.client
+import json
 import re
 import signal
 import socket
@@ -33,7 +34,8 @@ def get(address: str, host: str | None = None) -> tuple[http.client.HTTPResponse
     parts = urlsplit(address)
     assert parts.hostname == "127.0.0.1"
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
-    connection.request("GET", parts.path, headers={"Host": host} if host else {})
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    connection.request("GET", target, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer, answer.read().decode()
 
@@ -47,10 +49,17 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         assert "1 of 2 judged rollouts passed" in html
         policy = answer.getheader("Content-Security-Policy") or ""
         assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "1 rollout" in get(f"{address}?by=rollouts&result=failed")[1]
+        assert get(f"{address}?sort=nothing")[0].status == 404
+        raw, text = get(address.replace(".html", ".json"))
+        assert raw.getheader("Content-Type") == "application/json"
+        assert json.loads(text)["successes"] == 1
         assert get(address.replace("first", "second"))[0].status == 404
         assert get(address, host="elsewhere.example")[0].status == 400
-        evaluate(bundle, "second", {"b": [1]})
+        evaluate(bundle, "second", {"a": [1, 1]})
         assert get(address.replace("first", "second"))[0].status == 200
+        assert get(address.replace("evals/first.html", "compare/first/second"))[0].status == 200
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert "Traceback" not in errors

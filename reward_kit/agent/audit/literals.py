@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.audit.reach import Answer, Reach, holds, keyed_scalars, scalars, spoken, words
+from reward_kit.agent.audit.reach import Answer, Reach, holds, keyed_scalars, names_in, scalars, spoken, words
 from reward_kit.agent.base.gold_reference import is_reference
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
     Tools are called with what the instruction says. If that does not lead to all values of gold, they are
     called with those too, and only answers count that have to do with something that the instruction says.
     """
-    reach = Reach(spoken(task).casefold())
+    said = spoken(task)
+    reach = Reach(said.casefold(), names_in(said))
     known = {
         (key, value)
         for action in task.row.actions or ()

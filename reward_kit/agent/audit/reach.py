@@ -33,6 +33,11 @@ _NAME = re.compile(r"\b(?:[A-Z]\w{2,}|\w+\d\w*|\d\w+)\b|(?<=[_ ])[a-z]+(?=_)|(?<
 _WORD = re.compile(r"[^\W_]+")
 
 
+def names_in(text: str) -> tuple[str, ...]:
+    """Words with a capital or a digit, each once."""
+    return tuple(dict.fromkeys(_NAME.findall(text)))
+
+
 class Answer(NamedTuple):
     """A reading call and the text that it answered."""
 
@@ -88,9 +93,13 @@ class Reader:
 
 @dataclass(slots=True)
 class Reach:
-    """The values that can be known in one row, by the keys under which tools answer them."""
+    """The values that can be known in one row, by the keys under which tools answer them.
+
+    ``names`` are tried as texts to search for.
+    """
 
     text: str
+    names: tuple[str, ...] = ()
     answers: list[Answer] = field(default_factory=list)
     entities: list[Entity] = field(default_factory=list)
     _values: dict[str, dict[Any, None]] = field(default_factory=dict)
@@ -135,7 +144,9 @@ class Reach:
         names = [name for name in properties if name in tool.schema.get("required", ())]
         unnamed = self._values.get("", {})
         known = [
-            [*self._values.get(_stem(name), {}), *(unnamed if name.endswith("id") else ())] for name in names
+            [*self._values.get(_stem(name), {}), *(unnamed if name.endswith("id") else ())]
+            or (self.names if properties[name].get("type") == "string" else ())
+            for name in names
         ]
         for values in itertools.product(*known):
             arguments = dict(zip(names, values, strict=True))

@@ -1,6 +1,6 @@
 """Queries over trajectories as they are stored: their tool calls, changed rows and spoken lines.
 
-They are the views of an evaluation's file, and the tables that rules of procedure ask::
+They are the views of an evaluation's file. The tables that rules of procedure ask have the same columns::
 
     SELECT name, count(*) FROM calls WHERE status != 'ok' GROUP BY name
 """
@@ -34,4 +34,4 @@ SELECT rollout, position, CASE role WHEN 'user' THEN 'user' ELSE 'agent' END AS 
     WHERE coalesce(json_array_length(message.value, '$.tool_calls'), 0) = 0
 ) WHERE role IN ('user', 'assistant') AND text != ''""",
 }
-"""Queries over a table ``trajectories (rollout, json)``: views of an evaluation's file, tables of a rule."""
+"""Queries over a table ``trajectories (rollout, json)``."""

@@ -1,10 +1,13 @@
-"""The page of an evaluation, with scores, failures and rollouts; and the list of all evaluations."""
+"""The page of an evaluation, with scores, rows and rollouts; and the list of all evaluations."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.text import one_line
+from reward_kit.agent.pages.charts import cost_chart, pass_curve
+from reward_kit.agent.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
+from reward_kit.agent.records.evaluation_file import stored_files, written
 from reward_kit.agent.reports.facts import (
     facts_of,
     interval_lines,
@@ -22,75 +25,126 @@ from reward_kit.agent.reports.listings import (
     group_notes,
     groups_table,
 )
+from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.metrics import Estimate
     from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 REFRESH = 5
-"""Seconds after which the page of a running evaluation reloads."""
-MOST_OF_A_KIND = 50
-"""Failed rollouts of one class that are listed; the table of rows has all."""
-UNFOLDED = 10
-"""A class of more than these is folded."""
+"""Seconds after which the page of a running evaluation is brought up to date."""
 MOST_GROUP_LINES = 12
 """Tables by group with more lines in all are folded, so that the rows stay in sight."""
-CHOICES = {
-    "always": "passed always",
-    "sometimes": "passed sometimes",
-    "never": "never passed",
-    "open": "not judged",
-}
-"""Kinds of rows; the table shows all or one kind (without a script: see style.css)."""
+MOST_LINKED = 20
+"""Other evaluations that a page offers to compare with, the newest first."""
+LOADED = 6
+"""Evaluations that are kept in memory."""
 
 
-def evaluations_values(
-    found: Sequence[StoredEvaluation], faults: Sequence[str], folder: Path
-) -> dict[str, Any]:
-    """The values of ``evaluations.html``, the last evaluation first; ``faults`` describe unreadable ones."""
+class Line(NamedTuple):
+    """An evaluation in the list: its cells, and cost of a rollout in dollars and Pass^1 if it has both."""
+
+    name: str
+    created: float
+    is_running: bool
+    cells: tuple[str, ...]
+    point: tuple[float, Estimate] | None
+
+
+def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> dict[str, Any]:
+    """The values of ``evaluations.html``, the last evaluation first; of all in the folder, or ``chosen``."""
+    lines, faults = [], []
+    for file in stored_files(folder / "evals") if chosen is None else chosen:
+        try:
+            lines.append(_line(file))
+        except StorageError as error:
+            faults.append(f"{file.stem}: {one_line(error.fault)}")
+    lines.sort(key=lambda line: -line.created)
+    priced = [(line.name, *line.point) for line in lines if line.point]
     return {
         "title": "Evaluations",
         "root": "",
         "folder": folder,
         "headings": list(enumerate(EVALUATION_HEADINGS)),
         "right": EVALUATION_NUMBERS,
-        "evaluations": [(one, list(enumerate(evaluation_cells(one)))) for one in reversed(found)],
+        "evaluations": lines,
+        "chart": cost_chart(priced),
+        "numbers": {name: number for number, (name, _, _) in enumerate(priced, 1)},
         "faults": faults,
-        "refresh": REFRESH if any(one.status == "running" for one in found) else None,
+        "refresh": REFRESH if any(line.is_running for line in lines) else None,
     }
 
 
-def evaluation_values(result: StoredEvaluation) -> dict[str, Any]:
-    """The values of ``evaluation.html``."""
-    rows = [(row, _kind(row), row_cells(row), what_went_wrong(row)) for row in result.rows]
-    came_out = Counter(kind for _, kind, _, _ in rows)
+@until_written(500)
+def _line(path: Path) -> Line:
+    stored = load_evaluation(path)
+    score, spent = stored.pass_power.get(1), stored.spent
+    point = None
+    if score and spent.calls and not spent.unpriced_calls:
+        point = spent.cost / len(stored.outcomes), score
+    return Line(stored.eval_id, stored.created, stored.status == "running", evaluation_cells(stored), point)
+
+
+@until_written(LOADED)
+def loaded(path: Path) -> StoredEvaluation:
+    """The evaluation at ``path`` as it is now."""
+    return stored_result(load_evaluation(path))
+
+
+def evaluation_values(path: Path, selection: Selection, *, static: bool = False) -> dict[str, Any]:
+    """The values of ``evaluation.html``; a ``static`` page has all rows, and all rollouts that failed."""
+    scores = _scores(path)
+    values = {
+        **scores,
+        "selection": selection,
+        "list": listed(path, selection, whole=static),
+        "cells": row_cells,
+        "wrong": what_went_wrong,
+        "kind": kind_of,
+        "sorts": SORTS[selection.by],
+        "results": RESULTS,
+        "kinds": KINDS,
+        "failed": None,
+        "others": [],
+    }
+    if static:
+        failed = Selection(by="rollouts", result="failed")
+        return {**values, "failed": listed(path, failed, whole=True).rollouts}
+    others = sorted(stored_files(path.parent), key=written, reverse=True)
+    return {**values, "others": [one.stem for one in others if one.stem != path.stem][:MOST_LINKED]}
+
+
+@until_written(LOADED)
+def _scores(path: Path) -> dict[str, Any]:
+    """All that does not depend on the selection."""
+    result = loaded(path)
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
+    tools = {tool["function"]["name"] for tools in result.toolsets.values() for tool in tools}
     return {
         "title": result.eval_id,
         "root": "../",
         "stored": result,
         "headline": title_line(result),
         "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
+        "chart": pass_curve(result.pass_power, ks),
         "facts": list(facts_of(result)),
         "tool_faults": list(tool_faults(result)),
         "groups": groups,
         "show_groups": sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
         "notes": list(_notes(result)),
-        "rows": rows,
-        "choices": {kind: (name, came_out[kind]) for kind, name in CHOICES.items() if came_out[kind]},
         "means": means_line(result.rows),
-        "failed": _failed(result),
-        "most": MOST_OF_A_KIND,
-        "unfolded": UNFOLDED,
+        "counted": result.failures + result.unjudged,
+        "tools": sorted(tools),
         "configuration": {name: value for name, value in result.configuration.items() if value is not None},
         "refresh": REFRESH if result.status == "running" else None,
     }
@@ -103,7 +157,7 @@ def _notes(result: EvaluationResult) -> Iterator[str]:
 
 def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[str]]]:
     """A table of scores, with notes, by each metadata field that makes groups."""
-    if result.status == "running":  # the page reloads often
+    if result.status == "running":  # the page is made anew all the time
         return []
     try:
         found = metadata_groups(result.row_fields())
@@ -115,17 +169,8 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
     ]
 
 
-def _kind(row: RowResult) -> str:
-    """One of ``CHOICES``."""
+def kind_of(row: RowResult) -> str:
+    """One of ``KINDS``."""
     if row.judged == 0:
         return "open"
     return "never" if row.passed == 0 else "always" if row.passed == row.judged else "sometimes"
-
-
-def _failed(result: EvaluationResult) -> list[tuple[str, list[RolloutOutcome]]]:
-    """The rollouts that did not pass, by class or reason, the most frequent first."""
-    kinds: defaultdict[str, list[RolloutOutcome]] = defaultdict(list)
-    for outcome in result.outcomes:
-        if not outcome.success:
-            kinds[outcome.unjudged_reason or outcome.failure or "other"].append(outcome)
-    return sorted(kinds.items(), key=lambda entry: -len(entry[1]))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from base64 import b64encode
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from reward_kit.agent.base.text import count, json_text
+from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.numbers import duration, estimate, money
 
 if TYPE_CHECKING:
@@ -23,24 +27,35 @@ LONG_TEXT = 1600
 BEGINNING = 90
 """Characters of a folded text that its line shows, and of JSON that stays in one line."""
 
+TEMPLATES = Path(__file__).with_name("templates")
+STYLE, SCRIPT = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "keys.js"))
+
+_style, _script = (b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in (STYLE, SCRIPT))
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_style}'; script-src 'sha256-{_script}'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'"
+)
+"""The content security policy of a page: its own style and script by their hashes, and nothing else."""
+
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template."""
-    return _environment().get_template(template).render(values)
+    return _environment().get_template(template).render({"static": False, **values})
 
 
 @lru_cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates"), encoding="utf-8"),
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    filters = (count, duration, estimate, money)
+    filters = (count, duration, estimate, money, total_usage)
     own = (beginning, characters, is_long, moment, pretty, readable, rollout_address)
+    environment.globals |= {"policy": POLICY, "style": Markup(STYLE), "script": Markup(SCRIPT)}  # noqa: S704 - files of this package
     environment.filters |= {one.__name__: one for one in (*filters, *own)} | {"value": json_text}
     return environment
 

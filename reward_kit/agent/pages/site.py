@@ -10,19 +10,22 @@ from jinja2 import UndefinedError
 
 from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.config import NAME
-from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values
-from reward_kit.agent.pages.rendering import render, rollout_address
+from reward_kit.agent.explain.explanation import Explanation
+from reward_kit.agent.pages.compare_page import beside_values, comparison_values
+from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
+from reward_kit.agent.pages.rendering import POLICY, render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.pages.selection import Selection, order, outcomes
+from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import find_rollout, load_rollout
-from reward_kit.agent.reports.listings import read_evaluations
-from reward_kit.agent.reports.stored_results import stored_result
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from starlette.applications import Starlette
@@ -32,15 +35,16 @@ if TYPE_CHECKING:
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 INDEX = "index.html"
+HTML, JSON = "text/html; charset=utf-8", "application/json"
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 """Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
-_ADDRESS = re.compile(r"(?P<folder>[^/\\\0]+)/(?P<name>[^/\\\0]+)\.html")
+_ADDRESS = re.compile(r"(?P<folder>[^/\\\0]+)/(?P<name>[^/\\\0]+)\.(?P<kind>html|json)")
+_COMPARE = re.compile(r"compare/(?P<a>[^/\\\0]+)/(?P<b>[^/\\\0]+)(?:/(?P<row>[^/\\\0]+))?")
 
 
 class Page(NamedTuple):
@@ -48,14 +52,16 @@ class Page(NamedTuple):
 
     html: str
     status: int = 200
+    media: str = HTML
 
 
-def page_at(folder: Path, address: str) -> Page:
+def page_at(folder: Path, address: str, query: Mapping[str, str] | None = None) -> Page:
     """The page at an address such as ``evals/ID.html``, or one that says why there is none.
 
-    Nothing outside of the runs folder is read; its files may be missing, half written, or forged.
+    ``query`` holds the parameters of the address. Nothing outside of the runs folder is read; its files may
+    be missing, half written, or forged.
     """
-    return _page(partial(_html, folder, address))
+    return _page(partial(_answer, folder, address, query or {}))
 
 
 def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
@@ -64,18 +70,19 @@ def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path
     A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
     written, or if a stored name would lead out of ``out``.
     """
-    yield _write(out, INDEX, render("evaluations.html", **evaluations_values(evaluations, [], folder)))
-    for stored in map(stored_result, evaluations):
-        html = render("evaluation.html", **evaluation_values(stored))
-        yield _write(out, f"evals/{stored.eval_id}.html", html)
-        for place, outcome in enumerate(stored.outcomes):
-            page = _page(partial(_rollout_html, stored, place))
+    index = evaluations_values(folder, [stored.path for stored in evaluations])
+    yield _write(out, INDEX, render("evaluations.html", **index, static=True))
+    for stored in evaluations:
+        values = evaluation_values(stored.path, Selection(), static=True)
+        yield _write(out, f"evals/{stored.eval_id}.html", render("evaluation.html", **values, static=True))
+        for outcome in stored.outcomes:
+            page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=True))
             yield _write(out, rollout_address(outcome), page.html)
 
 
-def _page(html: Callable[[], str]) -> Page:
+def _page(answer: Callable[[], Page]) -> Page:
     try:
-        return Page(html())
+        return answer()
     except RewardKitError as error:
         text, status = str(error), 404 if isinstance(error, UsageError) else 500
     except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
@@ -83,45 +90,60 @@ def _page(html: Callable[[], str]) -> Page:
     return Page(render("fault.html", title="Not shown", text=text), status)
 
 
-def _html(folder: Path, address: str) -> str:
+def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
     evals = folder / "evals"
     if address in ("", INDEX):
-        return render("evaluations.html", **evaluations_values(*read_evaluations(evals), folder))
+        return Page(render("evaluations.html", **evaluations_values(folder)))
+    if (match := _COMPARE.fullmatch(address)) is not None:
+        a, b = _file(evals, match["a"]), _file(evals, match["b"])
+        if match["row"] is not None:
+            return Page(render("beside.html", **beside_values(a, b, match["row"], query)))
+        return Page(render("compare.html", **comparison_values(a, b, query)))
     match = _ADDRESS.fullmatch(address)
     if match is None or match["folder"] in (".", ".."):
         raise UsageError("there is no such page")
-    name = match["name"]
+    name, is_json = match["name"], match["kind"] == "json"
     if match["folder"] == "evals":
-        if not NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no name of an evaluation")
-        return render("evaluation.html", **evaluation_values(_stored(evals / f"{name}.db")))
-    rollout_id = name.removeprefix("roll_")
-    found = find_rollout(rollout_id, folder)
-    stored = None if found is None else _stored(found.file)
-    ids = [] if stored is None else [outcome.id for outcome in stored.outcomes]
-    if stored is None or rollout_id not in ids:
-        raise UsageError(f"there is no rollout {rollout_id!r} of a row {match['folder']!r}")
-    return _rollout_html(stored, ids.index(rollout_id))
+        file = _file(evals, name)
+        if is_json:
+            return Page(json_text(loaded(file).to_json()), media=JSON)
+        return Page(render("evaluation.html", **evaluation_values(file, Selection.from_query(query))))
+    rollout = name.removeprefix("roll_")
+    found = find_rollout(rollout, folder)
+    if found is None or found.id != rollout:
+        raise UsageError(f"there is no rollout {rollout!r} of a row {match['folder']!r}")
+    if is_json:
+        return Page(rollout_at(found.address).trajectory, media=JSON)
+    return _rollout(found.file, rollout, Selection.from_query(query))
 
 
-def _stored(file: Path) -> StoredEvaluation:
-    return stored_result(load_evaluation(file))
+def _file(evals: Path, name: str) -> Path:
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of an evaluation")
+    return evals / f"{name}.db"
 
 
-def _rollout_html(stored: StoredEvaluation, place: int) -> str:
-    """The page of the evaluation's outcome at ``place``, with links to the others."""
-    outcomes, own = stored.outcomes, stored.outcomes[place]
-    later = outcomes[place + 1 :]
-    around = Neighbours(
-        before=outcomes[place - 1] if place else None,
-        after=next(iter(later), None),
-        next_failed=next((one for one in later if not one.success), None),
-        of_row=[one for one in outcomes if one.row_id == own.row_id],
-    )
-    usable = stored.explanations.usable if stored.explanations is not None else ()
-    explanation = next((one for one in usable if one.rollout == own.id), None)
-    record = load_rollout(stored.path / own.id)
-    return render("rollout.html", **rollout_values(record, around, explanation))
+def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = False) -> Page:
+    """The page of a rollout, with links to the others of the selection."""
+    own = outcomes(file, "id", [rollout])
+    if not own:
+        raise UsageError(f"there is no rollout {rollout!r} that counts", place=file.stem)
+    found = order(file, selection.rollouts)
+    place = next((place for place, (id_, _) in enumerate(found, 1) if id_ == rollout), 0)
+    later = found[place:] if place else ()
+    ids = [
+        found[place - 2][0] if place > 1 else None,
+        next((id_ for id_, _ in later), None),
+        next((id_ for id_, passed in later if not passed), None),
+    ]
+    known = {one.id: one for one in outcomes(file, "id", ids)}
+    of_row = outcomes(file, "row_id", [own[0].row_id])
+    near = [known.get(id_ or "") for id_ in ids]
+    around = Neighbours(near[0], near[1], near[2], of_row, selection.query(), place, len(found))
+    made = [note for note in read_notes(file, "explanation") if note.get("rollout") == rollout]
+    explanation = Explanation.from_json(made[-1]) if made else None
+    values = rollout_values(load_rollout(file / rollout), around, explanation)
+    return Page(render("rollout.html", **values, static=static))
 
 
 def page_app(folder: Path) -> Starlette:
@@ -129,12 +151,12 @@ def page_app(folder: Path) -> Starlette:
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.responses import HTMLResponse
+    from starlette.responses import Response
     from starlette.routing import Route
 
     def page(request: Request) -> Response:
-        html, status = page_at(folder, request.path_params["address"])
-        return HTMLResponse(html.encode(errors="replace"), status, HEADERS)
+        text, status, media = page_at(folder, request.path_params["address"], request.query_params)
+        return Response(text.encode(errors="replace"), status, HEADERS, media)
 
     # Without this check another web site could read the pages by DNS rebinding.
     names = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"], www_redirect=False)

@@ -47,20 +47,24 @@ def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
     for side, stored in (("A", comparison.a), ("B", comparison.b)):
         yield from _head(side, stored)
     yield ""
-    yield from _settings(comparison)
+    yield from settings_lines(comparison)
     yield ""
-    yield from _left_out(comparison)
-    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", *QUESTIONS)]
-    for name, (measure,) in _table([comparison]).items():
-        if measure is not None:
-            rows.append((name, *_cells(measure, len(comparison.rows))))
-    rows += _unjudged("not judged", comparison)
-    yield from table_lines(rows, right=(1, 2, 3))
+    yield from left_out_lines(comparison)
+    yield from table_lines(measures_table(comparison), right=(1, 2, 3))
     yield from _metric_notes([comparison])
     yield ""
     yield from verdict_lines(comparison.success)
     yield from _changed_rows("worse", comparison.worse, "B", comparison.b)
     yield from _changed_rows("better", comparison.better, "A", comparison.a)
+
+
+def measures_table(comparison: EvaluationComparison) -> list[tuple[str, ...]]:
+    """Headings, and a line for each measure: its name, both means, the difference and its intervals."""
+    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", *QUESTIONS)]
+    for name, (measure,) in _table([comparison]).items():
+        if measure is not None:
+            rows.append((name, *_cells(measure, len(comparison.rows))))
+    return [*rows, *_unjudged("not judged", comparison)]
 
 
 def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
@@ -173,7 +177,7 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
     yield f"   {status}{count(len(stored.rows), 'row')}, {rollouts}{cost}"
 
 
-def _settings(comparison: EvaluationComparison) -> Iterator[str]:
+def settings_lines(comparison: EvaluationComparison) -> Iterator[str]:
     """The settings, modules, rows and tools that differ."""
     found = []
     width = max((len(setting.name) for setting in comparison.settings), default=0)
@@ -201,7 +205,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {left} more" if left > 0 else "")
 
 
-def _left_out(comparison: EvaluationComparison) -> Iterator[str]:
+def left_out_lines(comparison: EvaluationComparison) -> Iterator[str]:
+    """The rows that are not compared, by reason, and those with rollouts missing."""
     compared, left_out = len(comparison.rows), comparison.left_out
     lines = []
     if left_out:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.gold import replay_gold_calls
@@ -180,9 +180,9 @@ class Episode(EpisodeState):
 
     async def _judged_once(self, gold_database: Database | None) -> EvaluateResult | RewardOutput:
         """The result of the reward; what its own model calls cost is counted here."""
-        if self.violations is None:
+        if self.violations is None and self.task.rules:
             parts = self.task.rules, self.row.reward_fields(), self.messages, self.tool_calls
-            self.violations = await asyncio.to_thread(violations_of, *parts)
+            self.violations = await in_thread(partial(violations_of, *parts))
         shown = JudgedRollout(self)
         try:
             return await judge(

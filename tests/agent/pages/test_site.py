@@ -1,5 +1,7 @@
 """The pages of a runs folder: complete, linked with each other, safe."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator
@@ -7,25 +9,24 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import parse_qsl, unquote, urljoin
 
 import pytest
-from flight_bundle import Bundle
+from flight_bundle import Bundle, flight_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.agents.gold import GoldAgent
-from reward_kit.agent.pages.evaluation_page import CHOICES
-from reward_kit.agent.pages.rendering import pretty, render, rollout_address
+from reward_kit.agent.pages.rendering import SCRIPT, pretty, render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.pages.selection import KINDS
 from reward_kit.agent.pages.site import page_at, write_pages
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 PLAN = {"a": [1, 1], "b": [1, 0]}
-RUNS = Path("runs")
 HOSTILE = "</div><script>alert(1)</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>&amp;"
 
 
@@ -48,76 +49,119 @@ class Read(HTMLParser):
         self.words += data
 
 
-def read(address: str = "evals/first.html") -> Read:
-    page = page_at(RUNS, address)
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.chdir(tmp_path)
+    return flight_bundle(tmp_path)
+
+
+@pytest.fixture
+def runs(bundle: Bundle) -> Path:
+    return Path("runs")
+
+
+def read(runs: Path, address: str = "evals/first.html") -> Read:
+    path, _, query = address.partition("?")
+    page = page_at(runs, path, dict(parse_qsl(query)))
     assert page.status == 200, page.html
+    if path.endswith(".json"):
+        assert page.media == "application/json"
+        assert json.loads(page.html)
+        return Read("")
     return Read(page.html)
 
 
-def page_of(result: EvaluationResult, place: int = 0) -> Read:
+def page_of(runs: Path, result: EvaluationResult, place: int = 0) -> Read:
     """The page of a rollout."""
-    return read(rollout_address(result.outcomes[place]))
+    return read(runs, rollout_address(result.outcomes[place]))
 
 
-def all_pages() -> Iterator[tuple[str, Read]]:
-    """All pages that the first page leads to."""
+def all_pages(runs: Path) -> Iterator[tuple[str, Read]]:
+    """All pages that the first page leads to; of each the first selection that was found."""
     waiting, seen = [""], {"", "index.html"}
     while waiting:
         address = waiting.pop()
-        page = read(unquote(address))
-        yield address, page
-        found = {urljoin(f"/{address}", link).partition("#")[0].removeprefix("/") for link in page.links}
-        waiting += found - seen
-        seen |= found
+        path, _, query = address.partition("?")
+        page = read(runs, f"{unquote(path)}?{query}")
+        yield path, page
+        for link in page.links:
+            found = urljoin(f"/{address}", link).partition("#")[0].removeprefix("/")
+            if (new := found.partition("?")[0]) not in seen:
+                seen.add(new)
+                waiting.append(found)
 
 
-def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bundle) -> None:
-    outcomes = [*evaluate(bundle, "first", PLAN).outcomes, *evaluate(bundle, "second", {"c": [0]}).outcomes]
-    expected = {"", "evals/first.html", "evals/second.html", *map(rollout_address, outcomes)}
-    assert {unquote(address) for address, _ in all_pages()} == expected
+def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bundle, runs: Path) -> None:
+    outcomes = [
+        *evaluate(bundle, "first", PLAN).outcomes,
+        *evaluate(bundle, "second", {"a": [0, 1]}).outcomes,
+    ]
+    rollouts = {rollout_address(outcome) for outcome in outcomes}
+    expected = {"", "evals/first.html", "evals/second.html", *rollouts, "compare/first/second"}
+    expected |= {"compare/first/second/a"} | {
+        address.replace(".html", ".json") for address in expected if address.endswith(".html")
+    }
+    found = {unquote(address) for address, _ in all_pages(runs)}
+    assert found >= expected
+    assert found - expected == {"compare/second/first", "compare/second/first/a"}
 
 
-def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle) -> None:
+def test_charts_show_scores_with_intervals_and_costs(bundle: Bundle, runs: Path) -> None:
+    plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
+    evaluate(bundle, "first", plan, usage={"calls": 1, "cost": 0.5})
+    assert "<svg" not in read(runs, "").html  # of one evaluation there is nothing to compare
+    evaluate(bundle, "second", plan, usage={"calls": 1, "cost": 0.25})
+    curve = read(runs).html
+    label = re.search(r'<svg[^>]*aria-label="([^"]*)', curve)
+    assert label
+    assert re.fullmatch(r"Pass.k with 95 % intervals: Pass.1 0.500 \[.*; Pass.2 0.333 \[.*\]", label[1])
+    points = [(float(x), float(y)) for x, y in re.findall(r'<circle cx="(.*?)" cy="(.*?)"', curve)]
+    assert points[0][0] < points[1][0]
+    assert points[0][1] == 93  # half of the axis, which ends at 10 and 176
+    dots = re.findall(r'<circle cx="(.*?)" cy="93.0"', read(runs, "").html)
+    assert [float(x) for x in dots] == [190, 340]  # the second costs half as much, and is listed first
+
+
+def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Path) -> None:
     result = evaluate(bundle, "first", {**PLAN, "c": [0], "d": [1]})
-    page = read()
+    page = read(runs)
     failed = next(one for one in result.outcomes if not one.success)
     for words in (
         "planned_agent:Planned: 4 of 6 judged rollouts passed",
         "reward, steps, time, cost: means of a row's rollouts",
-        "[95 % interval for tasks like these]",
-        "on these tasks alone: Pass^1 [",
+        "95 % interval for tasks like these",
         "k=2: 2 rows with fewer judged rollouts left out",
-        failed.trouble,
     ):
         assert words in page.words
-    assert sum(failed.id in link for link in page.links) == 2  # in its row, and among the failures
-    assert page.html.index('href="#failed"') < page.html.index("<h2>Rows") < page.html.index('id="failed"')
-    assert page.html.count('<a class="chip fail"') == 2
-    assert 'http-equiv="refresh"' not in page.html
+    assert len(re.findall(r'<a class="(?:item )?chip fail"', page.html)) == 2
+    assert "data-refresh" not in page.html.replace(SCRIPT, "")
+    chosen = next(link for link in page.links if "result=partially_completed" in link)
+    listed = read(runs, f"evals/first.html{chosen}")
+    assert failed.trouble in listed.words
+    assert "2 rollouts" in listed.words
 
 
-def test_rows_can_be_chosen_by_result_without_a_script(bundle: Bundle) -> None:
+def test_files_choose_rows_by_result_without_a_server(bundle: Bundle, runs: Path) -> None:
     evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]})
-    html = read().html
+    list(write_pages(runs, [load_evaluation("first")], Path("out")))
+    html = Path("out/evals/first.html").read_text()
     rows = {row: kind for kind, row in re.findall(r'<tr class="(\w+)"><td[^>]*>(\w)</td>', html)}
     assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
-    labels = dict(re.findall(r'<label><input [^>]*id="rows-(\w+)"[^>]*>(.+?)</label>', html))
-    passed = {"always": "passed always 1", "sometimes": "passed sometimes 2", "never": "never passed 1"}
-    assert labels == {"all": "all 4", **passed}
-    for kind in CHOICES:
+    for kind in KINDS:
+        assert f'id="rows-{kind}"' in html
         assert f".chosen:has(#rows-{kind}:checked) tr[class]:not(.{kind})" in html
-    evaluate(bundle, "alike", {"a": [1], "b": [1]})
-    assert "<input" not in read("evals/alike.html").html
+    assert 'id="failed"' in html
+    assert not re.search(r'<form class|JSON|compare/|href="[^"]*[?]', html.replace(SCRIPT, ""))
 
 
-def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundle) -> None:
+def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundle, runs: Path) -> None:
     plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]}
     domains = {"a": "air", "b": "air", "c": "<b>sea", "d": "<b>sea"}
     for name, fields in (("first", 1), ("many", 4)):
         metadata = {row: {f"domain{at}": [domains[row]] for at in range(fields)} for row in plan}
         evaluate(bundle, name, plan, rows=[{**row, "metadata": metadata[row["id"]]} for row in rows_of(plan)])
-    html = read().html
-    section = html[html.index("<h2>By group") : html.index("<h2>Rows")]
+    html = read(runs).html
+    section = html[html.index("<h2>By group") : html.index("Rows</h2>")]
     assert "<details open><summary><h3>metadata.domain0</h3>" in section
     cells = [re.findall(r"<t[dh][^>]*>([^<]*)", line) for line in re.findall(r"<tr.*?</tr>", section)]
     assert [[line[0], line[1], line[2], line[3][:5], line[4], line[5]] for line in cells[1:]] == [
@@ -125,12 +169,12 @@ def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundl
         ["air", "2", "4/4", "0.750", "0.500", "0.750"],
         ["all", "4", "8/8", "0.500", "0.250", "0.500"],
     ]
-    assert read("evals/many.html").html.count("<details><summary><h3>metadata.domain") == 4
+    assert read(runs, "evals/many.html").html.count("<details><summary><h3>metadata.domain") == 4
 
 
-def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundle) -> None:
+def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundle, runs: Path) -> None:
     result = evaluate(bundle, "first", PLAN, usage={"calls": 1, "input_tokens": 9, "cost": 0.5})
-    passed = page_of(result).words
+    passed = page_of(runs, result).words
     for words in (
         "a #1",
         "reward 1",
@@ -144,13 +188,51 @@ def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundl
         "stub/one",
     ):
         assert words in passed
-    failed = page_of(result, 3)
+    failed = page_of(runs, result, 3)
     assert "reward 0" in failed.words
     assert "partially_completed" in failed.words
     ids = [one.id for one in result.outcomes]
-    links = [link for link in page_of(result, 1).links if "roll_" in link]
-    targets = [next(id_ for id_ in ids if id_ in link) for link in links]
+    links = [link for link in page_of(runs, result, 1).links if "roll_" in link]
+    targets = [next(id_ for id_ in ids if id_ in link) for link in links if ".json" not in link]
     assert targets == [ids[0], ids[2], ids[3], ids[0], ids[1]]  # before, next, next failed, those of the row
+
+
+def test_final_rows_stand_beside_those_that_gold_wanted(bundle: Bundle, runs: Path) -> None:
+    result = evaluate(bundle, "first", {"a": [1, 0]})
+    for place, words in (
+        (0, "as the gold actions leave them"),
+        (1, "1 of 1 changed row not as the gold actions leave it"),
+    ):
+        html = page_of(runs, result, place).html
+        section = html[html.index("<h2>Changed rows") : html.index("<h2>Conversation")]
+        assert words in section
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", section, re.DOTALL)
+        wanted, made = (re.sub(r"<[^>]*>|\s+", " ", cell) for cell in cells)
+        assert "insert" in wanted
+        assert "Alice" in wanted
+        assert made == wanted if place == 0 else made.strip() == "unchanged"
+    kept = evaluate(bundle, "without", {"a": [1]}, keep_db="none")
+    assert "the final database was not kept" in page_of(runs, kept).words
+
+
+def test_two_evaluations_are_compared_by_row_and_by_conversation(bundle: Bundle, runs: Path) -> None:
+    evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0]})
+    evaluate(bundle, "second", {"a": [0, 1], "b": [1, 0], "c": [0, 1]})
+    page = read(runs, "compare/first/second")
+    assert "no difference" in page.words
+    assert re.findall(r'class="item"[^>]*>(\w)<', page.html) == ["a", "c", "b"]  # worse, better, equal
+    assert re.findall(r'class="item"[^>]*>(\w)<', read(runs, "compare/first/second?change=better").html) == [
+        "c"
+    ]
+    beside = read(runs, "compare/first/second/a")  # the second failed, and shows its failure
+    assert "The first difference" in beside.words
+    assert {"Sorry.", "create_booking"} <= set(re.findall(r"[\w.]+", beside.words))
+    alike = read(runs, "compare/first/second/b?a=2&b=2")
+    assert "The first difference" not in alike.words
+    for path, query in (("nothing", {}), ("second/z", {}), ("second/a", {"a": "3"})):
+        fault = page_at(runs, f"compare/first/{path}", query)
+        assert fault.status in (404, 500)
+        assert "damaged" not in fault.html
 
 
 def rollout_page(record: Any, judged: Any = None) -> str:
@@ -184,21 +266,29 @@ class Rude(GoldAgent):
         return HOSTILE
 
 
-def test_text_of_models_and_rows_is_never_markup(bundle: Bundle) -> None:
+def test_text_of_models_and_rows_is_never_markup(bundle: Bundle, runs: Path) -> None:
     messages = [{"role": "user", "content": HOSTILE}]
     rows = rows_of({"a": [0]}, initial_messages=messages, sim_user_prompt=HOSTILE)
     result = evaluate(bundle, "rude", {"a": [0]}, rows=rows, agent=f"{__name__}:Rude")
-    for _, page in all_pages():
-        assert not page.tags & {"script", "img", "iframe", "object", "form", "link", "base"}
+    for _, page in all_pages(runs):
+        assert not page.tags & {"img", "iframe", "object", "link", "base"}
+        assert page.html.count("<script") == page.html.count(f"<script>{SCRIPT}</script>")
         assert not any(link.startswith("javascript") for link in page.links)
-    assert page_of(result).words.count(HOSTILE) >= 2
+    assert page_of(runs, result).words.count(HOSTILE) >= 2
 
 
-ADDRESSES = ["../secret.html", "evals/../../secret.html", "evals/nothing.html", "linked/secret.html"]
-
-
-@pytest.mark.parametrize("address", [*ADDRESSES, "a/\0.html", f"{'x' * 5000}/y.html"])
-def test_other_addresses_have_no_page(bundle: Bundle, address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        "../secret.html",
+        "evals/../../secret.html",
+        "evals/nothing.html",
+        "a/\0.html",
+        f"{'x' * 5000}/y.html",
+        "linked/secret.html",
+    ],
+)
+def test_other_addresses_have_no_page(bundle: Bundle, runs: Path, address: str, tmp_path: Path) -> None:
     result = evaluate(bundle, "first", {"a": [1]})
     record = result.record(result.outcomes[0])
     elsewhere = tmp_path / "elsewhere"
@@ -206,7 +296,7 @@ def test_other_addresses_have_no_page(bundle: Bundle, address: str, tmp_path: Pa
     for path in (Path("secret.json"), elsewhere / "secret.json", elsewhere / "roll_secret.json"):
         path.write_text(json.dumps({**record.to_json(), "stop_detail": "canary"}))
     Path("runs/linked").symlink_to(elsewhere)
-    page = page_at(RUNS, address)
+    page = page_at(runs, address)
     assert page.status in (404, 500)
     assert "canary" not in page.html
     assert "Traceback" not in page.html
@@ -215,7 +305,9 @@ def test_other_addresses_have_no_page(bundle: Bundle, address: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "names", [{"row_id": "../../elsewhere"}, {"id": "x/../../../../elsewhere/y"}, {"row_id": "linked"}]
 )
-def test_stored_names_write_nothing_outside(bundle: Bundle, names: dict[str, str], tmp_path: Path) -> None:
+def test_stored_names_write_nothing_outside_of_the_folder(
+    bundle: Bundle, runs: Path, names: dict[str, str], tmp_path: Path
+) -> None:
     result = evaluate(bundle, "first", {"a": [1]})
     (tmp_path / "elsewhere").mkdir()
     out = tmp_path / "deep" / "out"
@@ -225,7 +317,7 @@ def test_stored_names_write_nothing_outside(bundle: Bundle, names: dict[str, str
     stored = load_evaluation("first")
     stored = replace(stored, rows=(replace(stored.rows[0], outcomes=(outcome,)),))
     with pytest.raises(StorageError, match="outside of the folder"):
-        list(write_pages(RUNS, [stored], out))
+        list(write_pages(runs, [stored], out))
     written = {path for path in tmp_path.rglob("*.html") if not path.is_relative_to(out)}
     assert not written
     assert not list((tmp_path / "elsewhere").iterdir())

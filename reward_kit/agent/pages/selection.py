@@ -1,0 +1,232 @@
+"""The rows or rollouts that a page lists: filtered and sorted by SQL, a page at a time.
+
+The address of a page holds its selection: ``evals/NAME.html?by=rollouts&result=wrong_tool&page=2``.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, TypeVarTuple
+from urllib.parse import urlencode
+
+from reward_kit.agent.records.evaluation_file import FINAL, reading
+from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD
+from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.storage.lock import writer_of
+from reward_kit.agent.storage.outcome_rows import read_outcomes
+from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.scoring.rows import RowResult
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+PAGE = 50
+"""Lines of one page."""
+CACHED = 64
+"""Selections whose order is kept in memory."""
+PASSED = f"reward >= {SUCCESS_THRESHOLD}"
+_NUMBERS = {"reward": "reward", "steps": "steps", "turns": "turns", "time": "seconds", "cost": "cost"}
+_RATE = f"total({PASSED}) / count(*)"
+SORTS = {
+    "rows": {"row": "rows.row_id", "passed": _RATE} | {name: f"avg({sql})" for name, sql in _NUMBERS.items()},
+    "rollouts": {"row": "row_id", "result": "coalesce(failure, stop_reason)", **_NUMBERS},
+}
+"""Columns that sort, by what is listed; each with its SQL."""
+RESULTS = {
+    "passed": ("passed", PASSED),
+    "failed": ("did not pass", f"NOT ifnull({PASSED}, 0)"),
+    "unjudged": ("not judged", "reward IS NULL"),
+}
+"""Results of rollouts that a selection can ask for beside failure classes, in words and as SQL."""
+KINDS = {
+    "always": ("passed always", "judged > 0 AND passed = judged"),
+    "sometimes": ("passed sometimes", "passed > 0 AND passed < judged"),
+    "never": ("never passed", "judged > 0 AND passed = 0"),
+    "open": ("not judged", "judged = 0"),
+}
+"""Kinds of rows."""
+_STRICT = "(SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1)"
+_CALLS = (
+    "EXISTS (SELECT 1 FROM trajectories t, json_each(t.json, '$.tool_calls') call"
+    " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
+)
+# Most trajectories fail the first condition, which needs no parsing of their JSON.
+_SAYS = (
+    "EXISTS (SELECT 1 FROM trajectories t WHERE t.rollout = rollouts.id AND t.json LIKE :rough ESCAPE '\\'"
+    " AND EXISTS (SELECT 1 FROM json_each(t.json, '$.messages') message, json_tree(message.value) part"
+    " WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
+    " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id') AND part.atom LIKE :text ESCAPE '\\'))"
+)
+
+
+def until_written(size: int) -> Callable[[Callable[[*Ts], R]], Callable[[*Ts], R]]:
+    """Decorator: keep the last ``size`` results until an evaluation (a ``Path`` argument) is written to.
+
+    Results are shared, and must not be changed.
+    """
+
+    def decorate(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
+        kept = lru_cache(size)(lambda _, *arguments: function(*arguments))
+        return lambda *given: kept(tuple(_state(one) for one in given if isinstance(one, Path)), *given)
+
+    return decorate
+
+
+def _state(path: Path) -> tuple[Any, ...]:
+    """Identities, times and sizes of an evaluation's files, and the process that writes them."""
+    found: list[Any] = [writer_of(path)]
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with suppress(OSError):
+            status = file.stat()
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A choice of rows or rollouts (``by``), and its order and page.
+
+    ``row`` is a part of row ids, ``kind`` one of ``KINDS``. The others choose rollouts, or rows that have
+    such a rollout: ``result`` is one of ``RESULTS``, a failure class or a stop reason, ``tool`` the name of a
+    tool that was called, ``text`` occurs in the conversation (letters A to Z in any case; the system prompt
+    is left out). ``sort`` is a column of ``SORTS``, after ``-`` descending.
+    """
+
+    by: str = "rows"
+    row: str = ""
+    kind: str = ""
+    result: str = ""
+    tool: str = ""
+    text: str = ""
+    sort: str = ""
+    page: int = 1
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Self:
+        """Read the parameters of an address; others are ignored. Raises ``UsageError`` for a wrong value."""
+        given: dict[str, Any] = {one.name: query.get(one.name, "").strip() for one in fields(cls)}
+        found = cls(**{**given, "by": given["by"] or "rows", "page": page_number(query)})
+        for name, values in (("by", SORTS), ("kind", KINDS), ("sort", SORTS.get(found.by, ()))):
+            value = getattr(found, name).removeprefix("-")
+            if value and value not in values:
+                raise UsageError(
+                    f"{name}={value!r:.90} is unknown", remedy=f"There are: {', '.join(values)}."
+                )
+        return found
+
+    def query(self, **changes: Any) -> str:
+        """The end of an address that selects this with ``changes``: empty, or begins with ``?``."""
+        found = asdict(replace(self, **changes))
+        given = {one.name: found[one.name] for one in fields(self) if found[one.name] != one.default}
+        return f"?{urlencode(given)}" if given else ""
+
+    def sorted_by(self, column: str) -> str:
+        """The end of the address that sorts by ``column``, or turns its order round."""
+        return self.query(sort=f"-{column}" if self.sort == column else column, page=1)
+
+    @property
+    def rollouts(self) -> Selection:
+        """The selected rollouts, in the order in which a person goes through them."""
+        return replace(self, by="rollouts", sort=self.sort if self.by == "rollouts" else "", page=1)
+
+    def statement(self) -> tuple[str, dict[str, Any]]:
+        """SQL that gives the ids in order, and whether each passed."""
+        result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
+        chosen = [(self.result, result), (self.tool, _CALLS), (self.text, _SAYS)]
+        condition = " AND ".join(sql for value, sql in chosen if value) or "1"
+        text = _like(self.text)
+        rough = text.replace('"', "%").replace("\\\\", "%")  # which JSON escapes
+        values = {**asdict(self), "row": _like(self.row), "text": text, "rough": rough}
+        sort = SORTS[self.by].get(self.sort.removeprefix("-"), "NULL")
+        way = "DESC" if self.sort.startswith("-") else "ASC"
+        kind = KINDS[self.kind][1] if self.kind else "1"
+        columns = f", {sort} AS sort, max({condition}) AS matching" if self.by == "rows" else ""
+        rows = (
+            f"SELECT rows.row_id, count(iif({_STRICT}, seq, reward)) AS judged, total({PASSED}) AS passed,"  # noqa: S608
+            f" n_rollouts = 0 AS dropped, position{columns} FROM rows LEFT JOIN rollouts"
+            f" ON rollouts.row_id = rows.row_id AND {FINAL} WHERE rows.row_id LIKE :row ESCAPE '\\'"
+            " GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
+        )
+        if self.by == "rows":
+            order_by = f"sort IS NULL, sort {way}, dropped, position"
+            sql = f"SELECT row_id, 1 FROM ({rows}) WHERE matching AND {kind} ORDER BY {order_by}"  # noqa: S608
+        else:
+            sql = (
+                f"SELECT rollouts.id, ifnull({PASSED}, 0) FROM rollouts LEFT JOIN rows USING (row_id)"  # noqa: S608
+                f" WHERE {FINAL} AND row_id IN (SELECT row_id FROM ({rows}) WHERE {kind}) AND {condition}"
+                f" ORDER BY {sort} IS NULL, {sort} {way}, ifnull(n_rollouts, 0) = 0, position, idx"
+            )
+        return sql, values
+
+
+def page_number(query: Mapping[str, str]) -> int:
+    """The parameter ``page``, from 1; raises ``UsageError`` for what is no number."""
+    page = query.get("page") or "1"
+    if not page.isdecimal() or len(page) > 9 or int(page) < 1:
+        raise UsageError(f"page={page!r:.90} is no number of a page")
+    return int(page)
+
+
+def _like(text: str) -> str:
+    for special in "\\%_":
+        text = text.replace(special, f"\\{special}")
+    return f"%{text}%"
+
+
+@until_written(CACHED)
+def order(path: Path, selection: Selection) -> tuple[tuple[str, int], ...]:
+    """The ids of the selected rows or rollouts, each with 1 if it passed; ``selection.page`` is ignored."""
+    with reading(path) as connection:
+        return tuple(connection.execute(*selection.statement()))
+
+
+class Listed(NamedTuple):
+    """One page of the ``total`` selected rows or rollouts, which fill ``pages``; the other list is empty."""
+
+    rows: list[RowResult]
+    rollouts: list[RolloutOutcome]
+    total: int
+    pages: int
+
+
+def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
+    """The page of a selection, or all of it as one page; a page after the last is the last."""
+    found = order(path, replace(selection, page=1))
+    pages = 1 if whole else max(1, -(-len(found) // PAGE))
+    start = (min(selection.page, pages) - 1) * PAGE
+    ids = [id_ for id_, _ in (found if whole else found[start : start + PAGE])]
+    places = {id_: place for place, id_ in enumerate(ids)}
+    if selection.by == "rollouts":
+        rollouts = sorted(outcomes(path, "id", ids), key=lambda one: places[one.id])
+        return Listed([], rollouts, len(found), pages)
+    with reading(path) as connection:
+        (strict,) = connection.execute(f"SELECT {_STRICT}").fetchone()
+        query = f"SELECT row_id, n_rollouts FROM rows WHERE {_chosen('row_id')}"  # noqa: S608
+        planned = dict(connection.execute(query, (json.dumps(ids),)))
+    rows = row_results(planned, outcomes(path, "row_id", ids), errors_as_failures=bool(strict))
+    return Listed(sorted(rows, key=lambda row: places[row.row_id]), [], len(found), pages)
+
+
+def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[RolloutOutcome]:
+    """The rollouts whose ``column`` (``id`` or ``row_id``) is among ``ids``, by their number in the row.
+
+    Attempts that were repeated are left out.
+    """
+    row_ids = f"SELECT row_id FROM rollouts WHERE {_chosen(column)}"  # noqa: S608
+    latest = f"SELECT max(seq) FROM rollouts WHERE final AND row_id IN ({row_ids}) GROUP BY row_id, idx"  # noqa: S608
+    values = [json.dumps(ids)] * 2
+    with reading(path) as connection:
+        found = read_outcomes(connection, path, f"{_chosen(column)} AND seq IN ({latest})", values)
+        return sorted(found, key=lambda one: one.index)
+
+
+def _chosen(column: str) -> str:
+    return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608

@@ -1,0 +1,105 @@
+"""Rows and rollouts that a page lists, by the parameters of its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import pytest
+from flight_bundle import flight_bundle
+from planned_agent import change_log, evaluate, rows_of
+from stored_rollouts import begun, edit, played
+
+from reward_kit.agent.pages import selection as module
+from reward_kit.agent.pages.selection import Selection, listed
+from reward_kit.errors import UsageError
+
+FILE = Path("runs/evals/first.db")
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows a (passed), b (once), c (never; not judged the first time)."""
+    monkeypatch.chdir(tmp_path)
+    plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
+    rows = rows_of(plan, system_prompt="Always be 100% polite.")
+    result = evaluate(flight_bundle(tmp_path), "first", plan, rows=rows)
+    for row_id, cost in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        change_log(result, row_id, cost=cost)
+    edit(
+        FILE,
+        "UPDATE rollouts SET reward = NULL, failure = NULL, error = 'broken' WHERE row_id = 'c' AND idx = 0",
+    )
+
+
+def found(**query: str) -> list[str]:
+    chosen = listed(FILE, Selection.from_query(query))
+    return [row.row_id for row in chosen.rows] + [f"{one.row_id}{one.index + 1}" for one in chosen.rollouts]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "a b c"),
+        ({"by": "rollouts"}, "a1 a2 b1 b2 c1 c2"),
+        ({"row": "B"}, "b"),
+        ({"row": "_"}, ""),
+        ({"kind": "always"}, "a"),
+        ({"kind": "never", "by": "rollouts"}, "c1 c2"),
+        ({"result": "passed"}, "a b"),
+        ({"result": "failed"}, "b c"),
+        ({"result": "failed", "by": "rollouts"}, "b2 c1 c2"),
+        ({"result": "unjudged", "by": "rollouts"}, "c1"),
+        ({"result": "partially_completed", "by": "rollouts"}, "b2 c2"),
+        ({"result": "agent_done", "by": "rollouts", "row": "a"}, "a1 a2"),
+        ({"tool": "create_booking", "by": "rollouts"}, "a1 a2 b1"),
+        ({"tool": "create"}, ""),
+        ({"text": "sorry", "by": "rollouts"}, "b2 c1 c2"),
+        ({"text": '"passenger": "Alice"', "by": "rollouts"}, "a1 a2 b1"),
+        ({"text": "100% polite"}, ""),
+        ({"text": "s%y"}, ""),
+        ({"text": "assistant"}, ""),
+        ({"sort": "cost"}, "b c a"),
+        ({"sort": "-cost"}, "a c b"),
+        ({"sort": "-passed"}, "a b c"),
+        ({"sort": "reward", "by": "rollouts"}, "b2 c2 a1 a2 b1 c1"),
+        ({"unknown": "x", "page": "9"}, "a b c"),
+    ],
+)
+@pytest.mark.usefixtures("evaluated")
+def test_parameters_choose_and_sort(query: dict[str, str], expected: str) -> None:
+    assert found(**query) == expected.split()
+    chosen = Selection.from_query(query)
+    assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"sort": "tokens"}, {"by": "users"}, {"kind": "x"}, {"page": "0"}, {"page": "-1"}, {"page": "9" * 99}],
+)
+def test_a_wrong_parameter_is_named(query: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=next(iter(query))):
+        Selection.from_query(query)
+
+
+def test_pages_follow_each_other_and_new_rollouts_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 4)
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([played(number, reward=number % 2) for number in range(9)])
+        pages = [listed(path, Selection(by="rollouts", page=page)) for page in (1, 2, 3, 4)]
+        assert [[one.index for one in page.rollouts] for page in pages] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+            [8],
+            [8],
+        ]
+        assert {(page.total, page.pages) for page in pages} == {(9, 3)}
+        store.add([played(9)])
+        assert listed(path, Selection(by="rollouts")).total == 10
+        store.add([played(10, index=0, id="again", reward=0.0)])
+        failed = listed(path, Selection(by="rollouts", result="failed"))
+        assert failed.rollouts[0].id == "again"  # it replaces the first
+        assert failed.total == 5

@@ -1,0 +1,23 @@
+"""The helper modules: those beside this file, and the stub server of the other tests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests" / "agent")]
+
+
+@pytest.fixture
+def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """An OpenAI-compatible server that the environment points at."""
+    from stub_server import StubServer
+
+    stub = StubServer()
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
+    yield stub
+    stub.close()
