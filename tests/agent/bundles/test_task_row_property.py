@@ -15,7 +15,11 @@ KNOWN = list(KNOWN_FIELDS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXT
-JSON = st.recursive(SCALARS, lambda it: st.lists(it, max_size=3) | st.dictionaries(TEXT, it, max_size=3))
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
 IDS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True).filter(
     lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases", ".cache"}
 )

@@ -86,12 +86,13 @@ ANSWERS = {
     "not JSON": Answer(body=b"<html>Bad gateway</html>"),
     "nothing at all": Answer(body=b""),
 }
+TOO_LONG = "context_length_exceeded"
 FAULTS = {
     "rate limit": Answer(status=429, error="Slow down", headers={"Retry-After": "7"}),
     "quota": Answer(status=429, error="You exceeded your current quota", code="insufficient_quota"),
     "key": Answer(status=401, error="Incorrect API key provided: sk-abcdefghijkl"),
     "model": Answer(status=404, error="The model does not exist", code="model_not_found"),
-    "too long": Answer(status=400, error="maximum context length is 8", code="context_length_exceeded"),
+    "too long": Answer(status=400, error="This model's maximum context length is 8", code=TOO_LONG),
     "bad request": Answer(status=400, error="Invalid 'tools[0]'"),
     "server": Answer(status=500, error="Ouch"),
     "gateway": Answer(status=502, body=b"<html>Bad gateway</html>"),

@@ -134,7 +134,7 @@ NAN = float("nan")
         ({"score": "high", "reason": ""}, "'score' is 'high' (str)"),
         (RewardOutput(score=NAN, reason="", metrics={}), "the score nan (float), not a finite number"),
         (RewardOutput(score=1.0, metrics={"kept": 0.5, "ratio": NAN}), "the metric 'ratio' of nan"),
-        ({"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": NAN}]}, "base_reward of step 2"),
+        ({"score": 1.0, "step_outputs": [{"step_index": 2, "base_reward": NAN}]}, "step 2 of nan"),
         ({"score": 1.0, "is_score_valid": False, "reason": "no\nanswer"}, "score is not valid: no answer"),
         (EvaluateResult(score=1.0, error="it is down", reason="?"), "score is not valid: it is down"),
     ],
