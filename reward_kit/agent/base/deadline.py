@@ -88,11 +88,11 @@ class TimeLimit:
     def __enter__(self) -> None:
         if self.seconds is None:
             return
-        task = asyncio.current_task()
+        self._ticker = ticker = _ticker()
+        task = asyncio.current_task(ticker.loop)
         assert task is not None
         self.task = task
         self._cancelling = task.cancelling()
-        self._ticker = ticker = _ticker()
         self.begun = ticker.loop.time()
         self.end = self.begun + self.seconds
         ticker.add(self)

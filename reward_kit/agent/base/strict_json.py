@@ -62,15 +62,18 @@ def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
     return True
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def copied(value: Any) -> Any:
     """A copy of plain JSON values, to hand to foreign code: what that does to it changes nothing else."""
     if isinstance(value, dict):
         return {
-            name: inner if inner.__class__ is str else copied(inner)  # most of them, and a call costs most
+            name: inner if inner.__class__ in _SCALARS else copied(inner)  # a call costs most
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [copied(inner) for inner in value]
+        return [inner if inner.__class__ in _SCALARS else copied(inner) for inner in value]
     return value
 
 

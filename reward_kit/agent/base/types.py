@@ -83,9 +83,16 @@ class Usage:
 
     def add(self, other: Usage) -> None:
         """Add the counts of ``other``."""
-        for name, value in zip(_COUNTERS, _counts(other), strict=True):
-            if value:
-                setattr(self, name, getattr(self, name) + value)
+        self.calls += other.calls
+        self.input_tokens += other.input_tokens
+        self.cached_tokens += other.cached_tokens
+        self.output_tokens += other.output_tokens
+        self.reasoning_tokens += other.reasoning_tokens
+        self.cost += other.cost
+        self.unpriced_calls += other.unpriced_calls
+        self.reused_calls += other.reused_calls
+        self.reused_cost += other.reused_cost
+        self.reused_tokens += other.reused_tokens
 
 
 _COUNTERS = tuple(one.name for one in fields(Usage))

@@ -138,8 +138,9 @@ class Recorder:
         self.missed = (self.missed or frozenset()) | {table}
 
 
-def _net(written: Iterable[_Written], tables: Mapping[str, Table]) -> Iterator[RowChange]:
-    return net(change for entry in written for change in _changes_of(entry, tables))
+def _net(written: Iterable[_Written], tables: Mapping[str, Table]) -> Iterable[RowChange]:
+    steps = [change for entry in written for change in _changes_of(entry, tables)]
+    return net(steps) if len(steps) > 1 else steps
 
 
 def _changes_of(entry: _Written, tables: Mapping[str, Table]) -> Iterator[RowChange]:

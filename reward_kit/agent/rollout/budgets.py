@@ -71,6 +71,13 @@ class OwnBudget:
         return None
 
 
+def own_budget(max_tokens: float | None, max_cost: float | None) -> OwnBudget | None:
+    """The budget with these limits; None without any."""
+    if max_tokens is None and max_cost is None:
+        return None
+    return OwnBudget(*(math.inf if most is None else most for most in (max_tokens, max_cost)))
+
+
 @dataclass(slots=True)
 class RolloutLimits:
     """Limits of a rollout.

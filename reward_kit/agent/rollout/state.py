@@ -213,9 +213,10 @@ class EpisodeState:
     def _count(self, call: ModelCall) -> None:
         """Count a model call whose numbers have been checked."""
         role, usage, model = call.role, call.usage, call.model
-        if usage == Usage():  # nothing is known of the call, which need not be free
-            usage.unpriced_calls = 1
-        usage.calls = usage.calls or 1
+        if not usage.calls:
+            if usage == Usage():  # nothing is known of the call, which need not be free
+                usage.unpriced_calls = 1
+            usage.calls = 1
         call.cached = usage.reused_calls > 0
         self.model_calls.append(call)
         if role not in self.usage:

@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
@@ -23,7 +22,7 @@ from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import NO_USER, check_user_option
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
-from reward_kit.agent.rollout.budgets import OwnBudget, RolloutLimits
+from reward_kit.agent.rollout.budgets import RolloutLimits, own_budget
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
@@ -123,10 +122,7 @@ class InProcess:
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
-            own_budget=OwnBudget(
-                inf if config.max_rollout_tokens is None else config.max_rollout_tokens,
-                inf if config.max_rollout_cost is None else config.max_rollout_cost,
-            ),
+            own_budget=own_budget(config.max_rollout_tokens, config.max_rollout_cost),
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,

@@ -36,7 +36,7 @@ def record_of(
     ``agent``, ``user`` and ``models`` (by role) are the names of those that took part.
     """
     rollout = finished.rollout
-    return RolloutRecord(
+    record = RolloutRecord(
         id=rollout.id,
         row_id=rollout.row.id,
         index=rollout.index,
@@ -68,6 +68,8 @@ def record_of(
         offered_tools=rollout.offered_tools,
         violations=rollout.violations,
     )
+    record.lines = list(rollout.lines)
+    return record
 
 
 def tool_faults_of(raised: Sequence[tuple[str, str]]) -> dict[str, ToolFault] | None:

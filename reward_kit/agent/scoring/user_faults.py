@@ -131,12 +131,12 @@ class UserFault:
 
 
 class _Spoken(NamedTuple):
-    """A user's line, the turn that it answers, the line before it, and all lines before it, squeezed."""
+    """A user's line, the turn that it answers, the line before it, and the number of lines before it."""
 
     turn: int
     text: str
     heard: str
-    known: str
+    position: int
 
 
 def find_user_faults(
@@ -156,9 +156,10 @@ def find_user_faults(
     ``missing`` says if a change or an output is missing at the end, ``sent_back`` are lines, by turn, that it
     was not allowed to say.
     """
-    spoken = list(_spoken([(speaker, _straight(text)) for speaker, text in lines], given))
+    straight = [(speaker, _straight(text)) for speaker, text in lines]
+    spoken = list(_spoken(straight, given))
     faults = [
-        *_wrong_details(spoken, instruction or "", tool_calls),
+        *(_wrong_details(spoken, straight, instruction, tool_calls) if instruction else ()),
         *_repeated(spoken),
         *(fault for each in spoken for fault in _faults_of_line(each)),
         *(
@@ -189,14 +190,13 @@ def _asks(heard: str) -> bool:
 
 
 def _spoken(lines: Sequence[tuple[str, str]], given: int) -> Iterator[_Spoken]:
-    turn, heard, known = 0, "", ""
+    turn, heard = 0, ""
     for position, (speaker, text) in enumerate(lines):
         if speaker != "user":
             turn += position >= given
             heard = text
         elif position >= given:
-            yield _Spoken(turn, text, heard, known)
-        known += _squeezed(text)
+            yield _Spoken(turn, text, heard, position)
 
 
 def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) -> Iterator[UserFault]:
@@ -221,15 +221,19 @@ def _stopped_early(spoken: Sequence[_Spoken], tool_calls: Sequence[ToolCall]) ->
 
 
 def _wrong_details(
-    spoken: Iterable[_Spoken], instruction: str, tool_calls: Sequence[ToolCall]
+    spoken: Iterable[_Spoken],
+    lines: Sequence[tuple[str, str]],
+    instruction: str,
+    tool_calls: Sequence[ToolCall],
 ) -> Iterator[UserFault]:
     """Details that the user has neither from its instruction nor from the conversation."""
     instructed, told = dict(_details(instruction)), _squeezed(instruction)
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
-    for turn, text, _, known in spoken if instruction else ():
+    said = [_squeezed(text) for _, text in lines]
+    for turn, text, _, position in spoken:
         for form, word in _details(text):
             detail = _squeezed(form)
-            if detail in told or detail in known:
+            if detail in told or detail in "".join(said[:position]):
                 continue
             same_role = [other for key, other in instructed.items() if _shape(key) == _shape(form)]
             if same_role:
@@ -258,10 +262,10 @@ def _squeezed(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _repeated(spoken: Iterable[_Spoken]) -> Iterator[UserFault]:
+def _repeated(spoken: Sequence[_Spoken]) -> Iterator[UserFault]:
     """The same line again and again, except answers, which an agent may ask for again."""
     counts: Counter[str] = Counter()
-    for turn, text, *_ in spoken:
+    for turn, text, *_ in spoken if len(spoken) >= REPEATED else ():
         line = " ".join(re.findall(r"\w+", text.casefold()))
         counts[line] += 1
         is_answer = len(text.split()) < SHORTEST_SENTENCE or _ANSWER.search(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from reward_kit.agent.base.strict_json import finite, is_too_deep
+from reward_kit.agent.base.strict_json import check_depth, parsed_json
 from reward_kit.agent.base.text import cut, did_you_mean
 
 if TYPE_CHECKING:
@@ -51,16 +51,14 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     try:
         if isinstance(arguments, str):
             text = arguments if arguments.strip() else "null"
-            arguments = json.loads(text, parse_constant=finite, parse_float=finite)
+            arguments = parsed_json(text)
         else:
             text = _ENCODER.encode(arguments)
-        is_deep = is_too_deep(arguments, text)
-    except RecursionError:
-        is_deep = True
+            check_depth(arguments, text)
+    except RecursionError as error:
+        raise ArgumentError([f"the arguments {what} (nested too deeply)"]) from error
     except (ValueError, TypeError) as error:
         raise ArgumentError([f"the arguments {what} ({error})"]) from error
-    if is_deep:
-        raise ArgumentError([f"the arguments {what} (nested too deeply)"])
     if arguments is None:
         return {}, "{}"
     if not isinstance(arguments, dict):

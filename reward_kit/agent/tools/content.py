@@ -47,7 +47,7 @@ def json_value(value: Any) -> Any:
         return value
     if kind is float:
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {_key(key): json_value(item) for key, item in value.items()}
     if hasattr(kind, "_asdict"):  # rows and named tuples
         return json_value(value._asdict())
