@@ -69,6 +69,7 @@ def read_rules(folder: Path) -> tuple[Rule, ...]:
     rules: dict[str, Rule] = {}
     faults = []
     with closing(_database()) as connection:
+        connection.execute("PRAGMA query_only = ON")  # a rule that writes is refused here
         for rule in _split(read_text(path), str(path)):
             fault = _fault(rule, connection)
             if rule.name in rules:
@@ -145,12 +146,11 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
 
 
 def _database() -> sqlite3.Connection:
-    """A database with the tables of a rollout, for reading."""
+    """A database with the tables of a rollout."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.create_function("regexp", 2, _matches, deterministic=True)
     for name, columns in _TABLES.items():
         connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
-    connection.execute("PRAGMA query_only = ON")
     return connection
 
 
@@ -190,7 +190,6 @@ def _fill(
         if message["role"] in ("user", "assistant") and not message.get("tool_calls")
         if (text := _said(message.get("content")))
     ]
-    connection.execute("PRAGMA query_only = OFF")
     connection.execute("BEGIN")
     filled: list[list[tuple[Any, ...]]] = [calls, changes, lines, [("", json_text(fields))]]
     for name, rows in zip(_TABLES, filled, strict=True):
@@ -198,7 +197,6 @@ def _fill(
         places = ", ".join("?" * len(_TABLES[name]))
         connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608
     connection.execute("COMMIT")
-    connection.execute("PRAGMA query_only = ON")
 
 
 def _json(value: Any) -> str | None:
