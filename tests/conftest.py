@@ -7,6 +7,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("reward-kit", deadline=None)  # a busy machine takes its time
+settings.load_profile("reward-kit")
 
 # stub_server and small_task are importable from every test folder, none of which is a package.
 sys.path.insert(0, str(Path(__file__).parent / "agent"))

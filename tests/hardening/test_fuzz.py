@@ -17,7 +17,7 @@ from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel
 
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-BOUNDED = settings(deadline=None, max_examples=60, suppress_health_check=UNCHECKED)
+BOUNDED = settings(max_examples=60, suppress_health_check=UNCHECKED)
 TEXT = st.text(max_size=12) | st.sampled_from(
     ["\ud800", "\0", "", "file:", "###STOP###", "a" * 3000, "{}", "null"]
 )

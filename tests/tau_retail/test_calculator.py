@@ -111,7 +111,7 @@ def as_python_does(expression: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(expression=expressions.filter(lambda text: text.count("**") < 3))
 @example("...-1")
 @example("(1)(*2)")

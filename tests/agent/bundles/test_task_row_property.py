@@ -39,7 +39,6 @@ VALID = st.fixed_dictionaries(
         "system_prompt": TEXT.filter(lambda text: not text.startswith("file:")),
     },
 )
-TaskRow.from_json({"id": "first", "toolset": ".tools"})  # the first takes longer than an example may
 FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -22,7 +22,6 @@ workloads = st.lists(statement(statements), max_size=7)
 workloads_with_schema = st.lists(statement(statements + schema_statements * 2), max_size=7)
 kinds = pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
 relaxed = settings(
-    deadline=None,
     max_examples=70,
     derandomize=True,
     database=None,

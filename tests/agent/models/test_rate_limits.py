@@ -35,7 +35,7 @@ def test_no_minute_has_more_requests_than_allowed_nor_are_they_in_a_heap(rpm: in
     assert seconds <= made / rpm * 60 * 1.03 + 2
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     limit=st.integers(1, 50),
     calls=st.lists(st.tuples(st.floats(0, 20), st.integers(1, 30), st.integers(0, 30)), max_size=60),

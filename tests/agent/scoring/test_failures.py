@@ -140,7 +140,6 @@ _CALLS = st.lists(
 
 
 @given(_CALLS, _CALLS, st.sampled_from(get_args(StopReason)), st.booleans())
-@settings(deadline=None)
 def test_every_failure_has_a_class_and_a_place(calls: Any, gold: Any, stop_reason: str, judged: bool) -> None:
     expected = [
         ExpectedCall(call.name, call.arguments, bool(call.changes), call.changes)
@@ -220,6 +219,6 @@ _STATEMENTS = st.lists(
 
 
 @given(actual=_STATEMENTS, expected=_STATEMENTS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_there_are_differences_exactly_if_states_differ(base: Database, actual: Any, expected: Any) -> None:
     lines_of(base, actual, expected)

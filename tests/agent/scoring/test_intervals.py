@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reward_kit.agent.scoring.intervals import (
@@ -42,7 +42,6 @@ def near(one: Interval | None, other: Interval | None) -> bool:
 
 
 @given(COUNTS, st.integers(1, 4), st.booleans())
-@settings(deadline=None)
 def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(counts: Any, k: int, at: Any) -> None:
     kept = [(n, n - c if at else c) for n, c in counts if n >= k]
     these, like = RowCounts(counts).intervals(k, at=at)
@@ -62,7 +61,6 @@ def test_an_interval_holds_the_estimate_has_a_width_and_stays_in_0_to_1(counts: 
 
 
 @given(PAIRS, st.integers(1, 4))
-@settings(deadline=None)
 def test_a_difference_has_a_width_and_turns_its_sign_with_the_sides(pairs: Any, k: int) -> None:
     found = difference_intervals(pairs, k)
     turned = difference_intervals([(b, a) for a, b in pairs], k)
@@ -72,7 +70,6 @@ def test_a_difference_has_a_width_and_turns_its_sign_with_the_sides(pairs: Any, 
 
 
 @given(COUNTS)
-@settings(deadline=None)
 def test_failures_have_the_interval_of_successes_turned_round(counts: list[Count]) -> None:
     of_failures = RowCounts((n, n - c) for n, c in counts).intervals()
     for one, other in zip(RowCounts(counts).intervals(), of_failures, strict=True):

@@ -45,7 +45,7 @@ def test_both_are_shares_of_subsets(successes: list[bool]) -> None:
 
 
 @given(TASKS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_table_equals_brute_force_over_tasks(tasks: list[list[bool]]) -> None:
     counts = [(len(task), sum(task)) for task in tasks]
     table = pass_table(counts)
@@ -77,7 +77,6 @@ def test_percentiles_and_means_are_those_of_the_standard_library(values: list[fl
 
 
 @given(st.lists(st.lists(st.none() | st.integers(1, 9), max_size=6), max_size=5))
-@settings(deadline=None)
 def test_success_within_turns_equals_counting_rollout_by_rollout(tasks: list[list[int | None]]) -> None:
     """A rollout is the turn in which it succeeded, or None."""
     shares = success_within_turns([(len(task), [turn for turn in task if turn]) for task in tasks])
