@@ -16,21 +16,17 @@ from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from reward_kit.agent.models.calls import Request
+
 LONGEST_TEXT = 300
 
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
 
 
 def model_error(
-    error: BaseException,
-    *,
-    model: str,
-    provider: str,
-    address: str | None,
-    timeout: float,
-    secrets: Collection[str] = (),
+    error: BaseException, request: Request, *, timeout: float, secrets: Collection[str] = ()
 ) -> ModelError:
-    """The ``ModelError`` for an ``error`` of a call to ``model`` of ``provider`` (at ``address``).
+    """The ``ModelError`` for an ``error`` of a ``request``.
 
     ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
     """
@@ -38,8 +34,8 @@ def model_error(
     raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
     status = _status(error, kinds)
     text = _short(redact(str(error), secrets))  # in this order: half of a key would not be recognised
-    address = without_password(address) if address else None
-    place = f"model {model} ({provider})"
+    address = without_password(request.address or "")
+    place = f"model {request.model} ({request.provider})"
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     if refuses_input(status, raw):
@@ -48,7 +44,7 @@ def model_error(
     if "RedirectError" in kinds:
         remedy = "Name the final address with --model-arg api_base=... if you trust it."
         return ModelSetupError(text, place=place, remedy=remedy)
-    setup = _setup_fault(status, raw, provider)
+    setup = _setup_fault(status, raw, request.provider)
     if setup is not None:
         fault, remedy = setup
         return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
@@ -83,12 +79,12 @@ def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str]
     return None
 
 
-def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
+def _no_connection(error: BaseException, place: str, address: str) -> ModelError:
     where = address or "the provider"
     if _hung_up(error):
         fault = f"{where} closed the connection without a whole answer"
         remedy = "Its log may say why."
-        if address and address.startswith("http://"):
+        if address.startswith("http://"):
             remedy = f"{remedy} If it speaks TLS, write https:// in its address."
         return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
     reason, advice, lasts = _reason(error)

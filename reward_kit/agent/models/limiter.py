@@ -138,10 +138,11 @@ class Limiter:
         if wait <= 0 and not self._head.locked() and self._delay(call) <= 0:
             self._admit(call)
             return
-        with call.held():
-            await asyncio.sleep(wait)
+        began = self._now()
+        with call.unclocked():
             self.waiting += 1
             try:
+                await asyncio.sleep(wait)
                 async with self._head:
                     while (wait := self._delay(call)) > 0:
                         self._changed.clear()
@@ -151,6 +152,7 @@ class Limiter:
                     self._admit(call)
             finally:
                 self.waiting -= 1
+                call.waited += self._now() - began
 
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""

@@ -8,11 +8,8 @@ import difflib
 import functools
 import json
 import os
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import secrets_in
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import (
     base_from_environment,
@@ -20,7 +17,6 @@ from reward_kit.agent.models.endpoint import (
     find_endpoint,
     needs_no_key,
 )
-from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.agent.models.litellm_library import (
     acompletion,
     import_litellm,
@@ -29,11 +25,9 @@ from reward_kit.agent.models.litellm_library import (
     response_headers,
     sent_messages,
 )
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from reward_kit.agent.base.types import Completion, Message
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
@@ -79,33 +73,17 @@ class LiteLLMModel(RemoteModel):
         super().__init__(name, **options)
         self.provider = provider
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines its answers besides the conversation, with secrets in ``model_args``."""
-        name, provider = resolve(self.name, self.provider)
-        prefix = provider.upper()
-        return {
-            "model": name,
-            "provider": provider,
-            "api_base": base_from_environment(provider) or os.environ.get(f"{prefix}_API_BASE"),
-            "api_version": os.environ.get(f"{prefix}_API_VERSION"),
-            "temperature": self.temperature,
-            "model_args": self.model_args,
-        }
-
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this event loop."""
         close = getattr(import_litellm(), "close_litellm_async_clients", None)
         if close is not None:
             await close()
 
-    def _request(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-    ) -> Request:
-        name, provider = resolve(self.name, self.provider)
+    def _resolved(self) -> tuple[str, str]:
+        return resolve(self.name, self.provider)
+
+    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+        name, provider = self._resolved()
         request: dict[str, Any] = {
             "model": name,
             "custom_llm_provider": provider,
@@ -115,20 +93,17 @@ class LiteLLMModel(RemoteModel):
             "max_retries": 0,
             "drop_params": True,
             "temperature": self.temperature,
-            "seed": seed,
             **self.model_args,
+            **copy.deepcopy(options),  # LiteLLM rewrites tools, too, and all rollouts share them
         }
-        if tools:
+        if "tools" in options:
             self._check_tools(name, provider)
-            request["tools"] = copy.deepcopy(tools)  # LiteLLM rewrites them, too, and all rollouts share them
-            if not parallel_tool_calls:
-                request["parallel_tool_calls"] = False
         if "api_key" not in request and needs_no_key(provider, request.get("api_base")):
             request["api_key"] = "none"
         request = {key: value for key, value in request.items() if value is not None}
         address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
-        size = len(json.dumps([request["messages"], tools], default=str))
-        return Request(provider, address, size, partial(self._attempt, request))
+        size = len(json.dumps([request["messages"], options.get("tools")], default=str))
+        return Request(name, provider, address, size, request)
 
     def _check_tools(self, name: str, provider: str) -> None:
         """Raise ``ModelSetupError`` if LiteLLM would drop the tools, or paste them into the prompt."""
@@ -142,29 +117,13 @@ class LiteLLMModel(RemoteModel):
             remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
         )
 
-    async def _attempt(self, request: dict[str, Any], limiter: Limiter | None) -> Completion | ModelError:
-        model, provider = request["model"], request["custom_llm_provider"]
-        secrets = secrets_in(self.model_args)
-        try:
-            with quiet():
-                # LiteLLM's own limit is for silence; a server that drips its answer must end as well
-                answer = await asyncio.wait_for(acompletion(request), self.timeout + 1.0)
-                if limiter is not None:
-                    limiter.read_headers(response_headers(answer))
-                return read_answer(answer, model, provider, secrets)
-        except Exception as error:  # noqa: BLE001 - a malformed answer makes LiteLLM raise anything
+    async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
+        with quiet():
+            # LiteLLM's own limit is for silence; a server that drips its answer must end as well
+            answer = await asyncio.wait_for(acompletion(request.body), self.timeout + 1.0)
             if limiter is not None:
-                limiter.read_headers(headers_of(error))
-            fault = model_error(
-                error,
-                model=model,
-                provider=provider,
-                address=request.get("api_base") or base_from_environment(provider),
-                timeout=self.timeout,
-                secrets=secrets,
-            )
-            fault.__cause__ = error
-            return fault
+                limiter.read_headers(response_headers(answer))
+            return read_answer(answer, request.model, request.provider, self._secrets)
 
 
 def check_model(name: str, provider: str | None = None, *, model_args: dict[str, Any] | None = None) -> None:
@@ -183,7 +142,7 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     check_address(provider, model_args.get("api_base") or model_args.get("base_url"), place=place)
     if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
         return
-    missing = [key for key in _missing_variables(name, provider) if key.endswith("_API_KEY")]
+    missing = _missing_variables(name, provider)
     if missing:
         keys = " or ".join(missing)
         raise ModelSetupError(
@@ -232,24 +191,19 @@ def _unknown_arguments(name: str, provider: str, model_args: dict[str, Any]) -> 
 
 
 def _missing_variables(name: str, provider: str) -> list[str]:
+    """The keys that are not set; LiteLLM takes ``OPENAI_API_KEY=`` for one, and each call would then fail."""
     if provider == "azure" and (os.environ.get("AZURE_AD_TOKEN") or os.environ.get("AZURE_CLIENT_ID")):
         return []
-    with _blank_keys_unset():
-        return list(import_litellm().validate_environment(f"{provider}/{name}").get("missing_keys") or ())
-
-
-@contextmanager
-def _blank_keys_unset() -> Iterator[None]:
-    """LiteLLM takes ``OPENAI_API_KEY=`` for a key; each call would then fail."""
     blank = {
-        name: value for name, value in os.environ.items() if name.endswith("_API_KEY") and not value.strip()
+        key: value for key, value in os.environ.items() if key.endswith("_API_KEY") and not value.strip()
     }
-    for name in blank:
-        del os.environ[name]
+    for key in blank:
+        del os.environ[key]
     try:
-        yield
+        missing = import_litellm().validate_environment(f"{provider}/{name}").get("missing_keys") or ()
     finally:
         os.environ.update(blank)
+    return [key for key in missing if key.endswith("_API_KEY")]
 
 
 def _closest(provider: str, known: set[str]) -> str:

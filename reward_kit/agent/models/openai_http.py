@@ -10,7 +10,6 @@ import asyncio
 import json
 import math
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin
 
@@ -22,8 +21,7 @@ from reward_kit.agent.base.redaction import label, secrets_in
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel, Request
-from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, base_from_environment, body_arguments
-from reward_kit.agent.models.errors import model_error
+from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
     OWN_FIELD,
     NotPlain,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     import aiohttp
 
     from reward_kit.agent.models.limiter import Limiter
-    from reward_kit.errors import ModelError
 
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
@@ -60,17 +57,6 @@ class OpenAIModel(RemoteModel):
         self._fixed = {"model": endpoint.model, **arguments}
         self._session: aiohttp.ClientSession | None = None
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines its answers besides the conversation; as that of ``LiteLLMModel``."""
-        return {
-            "model": self._endpoint.model,
-            "provider": PROVIDER,
-            "api_base": base_from_environment(PROVIDER),
-            "api_version": os.environ.get("OPENAI_API_VERSION"),
-            "temperature": self.temperature,
-            "model_args": self.model_args,
-        }
-
     async def open(self) -> None:
         """Have the price table read a moment later, while the first answer is awaited."""
         asyncio.get_running_loop().call_later(0.1, load_prices)
@@ -81,54 +67,29 @@ class OpenAIModel(RemoteModel):
             await self._session.close()
             self._session = None
 
-    def _request(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-    ) -> Request:
-        request: dict[str, Any] = {**self._fixed, "messages": [_sent(message) for message in messages]}
-        if seed is not None:
-            request["seed"] = seed
-        if tools:
-            request["tools"] = tools
-            if not parallel_tool_calls:
-                request["parallel_tool_calls"] = False
-        body = to_json(request)
-        return Request(PROVIDER, self._endpoint.base, len(body), partial(self._attempt, body))
+    def _resolved(self) -> tuple[str, str]:
+        return self._endpoint.model, PROVIDER
 
-    async def _attempt(self, body: bytes, limiter: Limiter | None) -> Completion | ModelError:
-        try:
-            return await read_answer(await self._post(body, limiter), self._endpoint.model, self._secrets)
-        except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
-            fault = model_error(
-                error,
-                model=self._endpoint.model,
-                provider=PROVIDER,
-                address=self._endpoint.base,
-                timeout=self.timeout,
-                secrets=self._secrets,
-            )
-            fault.__cause__ = error
-            return fault
+    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+        body = to_json({**self._fixed, "messages": [_sent(message) for message in messages], **options})
+        return Request(self._endpoint.model, PROVIDER, self._endpoint.base, len(body), body)
 
-    async def _post(self, body: bytes, limiter: Limiter | None) -> bytes:
+    async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         import aiohttp
 
-        url = self._endpoint.url
+        url = f"{self._endpoint.base}/chat/completions"
         try:
-            async with self._open_session().post(url, data=body, allow_redirects=False) as response:
+            async with self._open_session().post(url, data=request.body, allow_redirects=False) as response:
                 answer = await _content(response)
         except aiohttp.ClientError as error:
             raise UnreachableError("Connection error.") from error
-        if limiter is not None:
-            limiter.read_headers(response.headers)
         if 300 <= response.status < 400 and "Location" in response.headers:
             raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
         if response.status >= 300:
             raise _status_error(response.status, response.headers, answer)
-        return answer
+        if limiter is not None:
+            limiter.read_headers(response.headers)
+        return await read_answer(answer, request.model, self._secrets)
 
     def _open_session(self) -> aiohttp.ClientSession:
         """One session for any number of connections: the limiter decides how many calls there are."""
@@ -139,12 +100,9 @@ class OpenAIModel(RemoteModel):
             import certifi
 
             trusted: ssl.SSLContext | bool = True
-            if self._endpoint.url.lower().startswith(
-                "https:"
-            ):  # the certificates that LiteLLM's clients trust
-                trusted = ssl.create_default_context(
-                    cafile=os.environ.get("SSL_CERT_FILE") or certifi.where()
-                )
+            if self._endpoint.base.lower().startswith("https:"):
+                certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
+                trusted = ssl.create_default_context(cafile=certificates)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
                 headers=self._endpoint.headers,
