@@ -12,11 +12,12 @@ import math
 import random
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from reward_kit.agent.base.network import backoff
+from reward_kit.agent.base.redaction import public_address
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.concurrency import START, Concurrency
+from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
 from reward_kit.agent.models.outage import Blame, Outage
 from reward_kit.agent.models.rate_limits import RateLimits, quotas
 from reward_kit.errors import ModelError, ProviderDownError
@@ -37,8 +38,6 @@ FIRST_BACKOFF = 0.05
 """Seconds until a refused call comes back, doubled with each further refusal."""
 REPEAT = 60.0
 """Seconds until a message of the same kind is given again."""
-DEFAULT_ADDRESSES = {"openai": "https://api.openai.com/v1"}
-"""Usual addresses of providers, so that naming one makes no second limiter."""
 
 logger = logging.getLogger(__name__)
 _random = random.SystemRandom()
@@ -86,14 +85,11 @@ class Limiter:
         self._given_up: ProviderDownError | None = None
 
     @property
-    def room(self) -> int:
-        """Calls that would be let through now."""
+    def room(self) -> int | None:
+        """Calls that would be let through now; None while calls wait, or while none is let through."""
+        if self.waiting or self._outage.down or self._now() < self._closed_until:
+            return None
         return max(0, self._concurrency.at_once - self.in_flight)
-
-    @property
-    def closed(self) -> bool:
-        """True while no call is let through: the provider is down, or wants a pause."""
-        return self._outage.down or self._now() < self._closed_until
 
     async def attempt(self, call: Call, make: Attempt) -> tuple[Completion | ModelError, bool]:
         """Make an attempt once the call may be made; True if the next attempt is no retry.
@@ -140,9 +136,9 @@ class Limiter:
             return
         began = self._now()
         with call.unclocked():
+            await asyncio.sleep(wait)
             self.waiting += 1
             try:
-                await asyncio.sleep(wait)
                 async with self._head:
                     while (wait := self._delay(call)) > 0:
                         self._changed.clear()
@@ -152,7 +148,7 @@ class Limiter:
                     self._admit(call)
             finally:
                 self.waiting -= 1
-                call.waited += self._now() - began
+        call.waited += self._now() - began
 
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
@@ -182,14 +178,11 @@ class Limiter:
         """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
         now = self._now()
         full = self.waiting > 0 or self.in_flight >= self._concurrency.at_once
-        is_trial = call is self._trial
-        if is_trial:
-            self._trial = None
         self.in_flight -= 1
         excused = False
         if isinstance(answer, ModelError):
             self._rates.settle(call, None, now, spent=answer.status is None)
-            excused = self._failed(call, answer, now, is_trial=is_trial)
+            excused = self._failed(call, answer, now)
         else:
             usage = None if answer is None else answer.usage
             self._rates.settle(call, usage, now, spent=True)
@@ -199,10 +192,12 @@ class Limiter:
                 self.proven, self._last_usage, self._last_answer = True, usage, now
                 self._blame.answered(call)
                 self._concurrency.answered(call, now, full=full)
+        if call is self._trial:
+            self._trial = None
         self._changed.set()
         return excused
 
-    def _failed(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> bool:
+    def _failed(self, call: Call, fault: ModelError, now: float) -> bool:
         refused = fault.status in REFUSED
         asked = fault.retry_after or 0.0
         if not fault.retryable or not (fault.status is None or refused or fault.status >= 500):
@@ -217,13 +212,13 @@ class Limiter:
         if streak.is_own and not self._outage.down and fault.no_answer != "connection":
             excused = excused and now - self._last_answer < NOTABLE
         else:
-            self._slow_down(call, fault, now, is_trial=is_trial)
+            self._slow_down(call, fault, now)
             if self._outage.down:
                 return True
         call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
         return (excused or by_chance) and now - streak.began <= (self._patience if self.proven else TRUST)
 
-    def _slow_down(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> None:
+    def _slow_down(self, call: Call, fault: ModelError, now: float) -> None:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
         refused = fault.status in REFUSED
         asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
@@ -245,7 +240,7 @@ class Limiter:
         if refused:
             if now - since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
-        elif is_trial:
+        elif call is self._trial:
             self._outage.plan_try(now)
             wait = _duration(self._outage.next_try - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
@@ -313,10 +308,10 @@ class Limiters:
 
     def of(self, provider: str, address: str | None) -> Limiter:
         """The limiter of a provider; without an ``address`` at its usual one."""
-        place = (address or DEFAULT_ADDRESSES.get(provider, "")).rstrip("/")
+        place = (address or (DEFAULT_BASE if provider == PROVIDER else "")).rstrip("/")
         limiter = self._limiters.get((provider, place))
         if limiter is None:
-            name = f"{provider} at {_public(place)}" if place else provider
+            name = f"{provider} at {public_address(place)}" if place else provider
             limiter = self._limiters[provider, place] = Limiter(name, tell=self._say, **self._options)
         return limiter
 
@@ -326,12 +321,10 @@ class Limiters:
         0 while calls wait or a provider is down; otherwise as many as calls would be let through, or 8, since
         not every rollout is calling a model all the time.
         """
-        limiters = self._limiters.values()
-        if not limiters:
+        rooms = [limiter.room for limiter in self._limiters.values()]
+        if not rooms:
             return int(START)
-        if any(limiter.waiting or limiter.closed for limiter in limiters):
-            return 0
-        return max(8, sum(limiter.room for limiter in limiters))
+        return 0 if None in rooms else max(8, sum(filter(None, rooms)))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)
@@ -346,9 +339,3 @@ def _jitter(seconds: float) -> float:
 
 def _duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-def _public(address: str) -> str:
-    """The address without user, password and query."""
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else address

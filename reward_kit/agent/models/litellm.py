@@ -18,7 +18,7 @@ from reward_kit.agent.models.endpoint import (
     needs_no_key,
 )
 from reward_kit.agent.models.litellm_library import (
-    acompletion,
+    CALL_SETTINGS,
     import_litellm,
     quiet,
     read_answer,
@@ -89,9 +89,7 @@ class LiteLLMModel(RemoteModel):
             "custom_llm_provider": provider,
             "messages": sent_messages(messages, provider),
             "timeout": min(self.timeout, LONGEST_TIMEOUT),
-            "num_retries": 0,
-            "max_retries": 0,
-            "drop_params": True,
+            **CALL_SETTINGS,
             "temperature": self.temperature,
             **self.model_args,
             **copy.deepcopy(options),  # LiteLLM rewrites tools, too, and all rollouts share them
@@ -120,7 +118,7 @@ class LiteLLMModel(RemoteModel):
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         with quiet():
             # LiteLLM's own limit is for silence; a server that drips its answer must end as well
-            answer = await asyncio.wait_for(acompletion(request.body), self.timeout + 1.0)
+            answer = await asyncio.wait_for(import_litellm().acompletion(**request.body), self.timeout + 1.0)
             if limiter is not None:
                 limiter.read_headers(response_headers(answer))
             return read_answer(answer, request.model, request.provider, self._secrets)
