@@ -25,7 +25,6 @@ POINTER = b"version https://git-lfs"
 """Start of a Git LFS pointer, which stands for a file that was not downloaded."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 OWN_TOKENIZERS = ("tekken.json", "tokenizer.model.v*")
-"""Mistral's tokenizers, which need no chat template."""
 
 
 def names_local_model(
@@ -108,9 +107,12 @@ class LocalFile:
     @property
     def needs_chat_template(self) -> bool:
         """True if it lacks a chat template and its tokenizer needs one."""
-        if self.kind == "gguf" or self.chat_template is not None:
-            return False
-        return not any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
+        return self.kind == "folder" and self.chat_template is None and not self.has_own_tokenizer
+
+    @property
+    def has_own_tokenizer(self) -> bool:
+        """True for Mistral's tokenizers, which need no chat template."""
+        return any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
 
 
 def read_json(path: Path) -> dict[str, Any]:
