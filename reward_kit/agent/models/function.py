@@ -39,7 +39,8 @@ def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
     for role, given in models.items():
         if role not in ("agent", "user"):
             raise UsageError(f"models: there is no role {role!r}", remedy="The roles are agent and user.")
-        if _is_model(given):
+        is_named = isinstance(getattr(given, "name", None), str)
+        if is_named and callable(getattr(given, "complete", None)) and not isinstance(given, type):
             found[role] = given
         elif callable(given) and not isinstance(given, type):
             found[role] = FunctionModel(given)
@@ -50,12 +51,6 @@ def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
                 "complete(messages, *, tools, seed, parallel_tool_calls), which gives a Completion.",
             )
     return found
-
-
-def _is_model(given: Any) -> bool:
-    if isinstance(given, type) or not isinstance(getattr(given, "name", None), str):
-        return False
-    return callable(getattr(given, "complete", None))
 
 
 class FunctionModel:

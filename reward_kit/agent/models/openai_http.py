@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin
 
@@ -32,8 +33,6 @@ from reward_kit.agent.models.litellm_library import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import aiohttp
 
     from reward_kit.agent.models.limiter import Limiter
@@ -86,7 +85,12 @@ class OpenAIModel(RemoteModel):
         if 300 <= response.status < 400 and "Location" in response.headers:
             raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
         if response.status >= 300:
-            raise _status_error(response.status, response.headers, answer)
+            stated: Any = {}
+            with suppress(ValueError, LookupError, TypeError):
+                found = json.loads(answer)
+                stated = (found[0] if isinstance(found, list) else found)["error"]  # Google sends a list
+            body = answer.decode(errors="replace")
+            raise StatedError(stated, body, status=response.status, headers=response.headers)
         if limiter is not None:
             limiter.read_headers(response.headers)
         return await read_answer(answer, request.model, self._secrets)
@@ -151,27 +155,13 @@ class StatedError(Exception):
     error names, if it does.
     """
 
-    litellm_response_headers: Mapping[str, str] | None = None
-
-    def __init__(self, error: Any, body: str = "") -> None:
+    def __init__(self, error: Any, body: str = "", *, status: int | None = None, headers: Any = None) -> None:
         stated = error if isinstance(error, dict) else {"message": error}
         self.body = body
         self.code = stated.get("code")
-        self.status_code: int | None = self.code if type(self.code) is int else None
+        self.status_code: int | None = self.code if status is None and type(self.code) is int else status
+        self.litellm_response_headers = headers
         super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
-
-
-def _status_error(status: int, headers: Mapping[str, str], body: bytes) -> StatedError:
-    """The error of an answer whose status is not a success."""
-    stated: Any = {}
-    try:
-        answer = json.loads(body)
-        stated = (answer[0] if isinstance(answer, list) else answer)["error"]  # Google sends a list
-    except (ValueError, LookupError, TypeError):
-        pass
-    error = StatedError(stated, body.decode(errors="replace"))
-    error.status_code, error.litellm_response_headers = status, headers
-    return error
 
 
 # -- answers
@@ -240,11 +230,12 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
     except (ValidationError, NotPlain):
         pass  # LiteLLM reads it, so that it means the same
     answer = json.loads(body)
-    for holder in (answer, *_choices(answer)[:1]):
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    for holder in (answer, *(choices[:1] if isinstance(choices, list) else ())):
         error = holder.get("error") if isinstance(holder, dict) else None
         if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
             raise StatedError(error)
-    if isinstance(answer, dict) and answer.get("choices") == []:
+    if choices == []:
         raise ValueError("it has no choices")
     await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
     return read_json(answer, model, PROVIDER, secrets)
@@ -288,8 +279,3 @@ def _only_count(details: dict[str, int | None] | None, name: str) -> int:
     if any(counts.values()):
         raise NotPlain
     return count
-
-
-def _choices(answer: Any) -> list[Any]:
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    return choices if isinstance(choices, list) else []
