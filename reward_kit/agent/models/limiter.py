@@ -18,7 +18,7 @@ from reward_kit.agent.base.redaction import public_address
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.concurrency import START, Concurrency
 from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
-from reward_kit.agent.models.outage import Blame, Outage
+from reward_kit.agent.models.outage import Failures
 from reward_kit.agent.models.rate_limits import RateLimits, quotas
 from reward_kit.errors import ModelError, ProviderDownError
 
@@ -71,8 +71,7 @@ class Limiter:
         self._patience = patience
         self._tell = tell
         self._announced: dict[str, float] = {}
-        self._outage = Outage()
-        self._blame = Blame()
+        self._failures = Failures()
         self._head = asyncio.Lock()
         self._changed = asyncio.Event()
         self._deadlines: set[asyncio.Timeout] = set()
@@ -87,7 +86,7 @@ class Limiter:
     @property
     def room(self) -> int | None:
         """Calls that would be let through now; None while calls wait, or while none is let through."""
-        if self.waiting or self._outage.down or self._now() < self._closed_until:
+        if self.waiting or self._failures.down or self._now() < self._closed_until:
             return None
         return max(0, self._concurrency.at_once - self.in_flight)
 
@@ -111,9 +110,8 @@ class Limiter:
                 finally:
                     excused = self._leave(call, answer)
                 return answer, excused
-        except TimeoutError:
-            if self._given_up is None:
-                raise
+        except TimeoutError:  # an attempt returns its own
+            assert self._given_up is not None
             raise self._given_up from None
         finally:
             self._deadlines.discard(deadline)
@@ -153,8 +151,8 @@ class Limiter:
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
         now = self._now()
-        if self._outage.down:
-            wait = math.inf if self._trial is not None else self._outage.next_try - now
+        if self._failures.down:
+            wait = math.inf if self._trial is not None else self._failures.next_try - now
         elif self.in_flight >= self._concurrency.at_once:
             wait = math.inf
         else:
@@ -163,13 +161,13 @@ class Limiter:
 
     def _admit(self, call: Call) -> None:
         call.sent = now = self._now()
-        self._blame.sent(call, self.in_flight)
+        self._failures.sent(call, self.in_flight)
         self.in_flight += 1
         self._next_start = max(now, self._next_start) + self._concurrency.spacing
         self._concurrency.sent(call)
         # before an answer, modules may have to be imported until the request is sent
         self._rates.take(call, now, sent=self.proven)
-        if self._outage.down:
+        if self._failures.down:
             self._trial = call
 
     # -- after a call
@@ -188,9 +186,8 @@ class Limiter:
             self._rates.settle(call, usage, now, spent=True)
             if answer is not None:
                 self._is_back(now)
-                self._outage.answered()
                 self.proven, self._last_usage, self._last_answer = True, usage, now
-                self._blame.answered(call)
+                self._failures.answered(call)
                 self._concurrency.answered(call, now, full=full)
         if call is self._trial:
             self._trial = None
@@ -204,16 +201,15 @@ class Limiter:
             if fault.status is not None:  # the provider has answered
                 self._is_back(now)
             return False
-        streak = self._blame.failed(call, now, least=4 if refused and not asked else 2)
-        if not refused:
-            self._outage.missed()
-        by_chance = not refused and self._outage.is_chance(streak.failures)
+        least = 4 if refused and not asked else 2
+        streak = self._failures.failed(call, now, refused=refused, least=least)
+        by_chance = not refused and self._failures.is_chance(streak.failures)
         excused = refused or asked > 0
-        if streak.is_own and not self._outage.down and fault.no_answer != "connection":
+        if streak.is_own and not self._failures.down and fault.no_answer != "connection":
             excused = excused and now - self._last_answer < NOTABLE
         else:
             self._slow_down(call, fault, now)
-            if self._outage.down:
+            if self._failures.down:
                 return True
         call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
         return (excused or by_chance) and now - streak.began <= (self._patience if self.proven else TRUST)
@@ -222,9 +218,9 @@ class Limiter:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
         refused = fault.status in REFUSED
         asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
-        if refused and self._outage.down:
+        if refused and self._failures.down:
             self._is_back(now)
-        since = self._outage.note(call, now)
+        since = self._failures.note(call, now)
         self._last_fault = fault
         if self._patience_ends is None:
             loop = asyncio.get_running_loop()
@@ -236,23 +232,23 @@ class Limiter:
             if asked >= NOTABLE:
                 self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
             self._closed_until = max(self._closed_until, now + pause)
-        reason = f"{self._outage.began} ({cut(fault.fault, 100)})"
+        reason = f"{self._failures.began} ({cut(fault.fault, 100)})"
         if refused:
             if now - since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
         elif call is self._trial:
-            self._outage.plan_try(now)
-            wait = _duration(self._outage.next_try - now)
+            self._failures.plan_try(now)
+            wait = _duration(self._failures.next_try - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
-        elif not self._outage.down and self._outage.begins(fault, now, self.in_flight):
+        elif not self._failures.down and self._failures.begins(fault, now, self.in_flight):
             self._concurrency.restart(now)
 
     def _is_back(self, now: float) -> None:
-        if self._outage.since is None:
+        if self._failures.since is None:
             return
         if self._announced.pop("down", None) is not None:
-            self._tell(f"{self.name} answers again after {_duration(now - self._outage.since)}")
-        self._outage.end()
+            self._tell(f"{self.name} answers again after {_duration(now - self._failures.since)}")
+        self._failures.end()
         if self._patience_ends is not None:
             self._patience_ends.cancel()
             self._patience_ends = None
@@ -267,12 +263,12 @@ class Limiter:
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
         self._patience_ends = None
-        if self.proven and self._outage.of_one and not self._outage.down:
+        if self.proven and self._failures.of_one and not self._failures.down:
             return  # its retries decide
         fault = self._last_fault
         assert fault is not None
         self._given_up = ProviderDownError(
-            f"no good answer since {self._outage.began}, the last was: {fault.fault}",
+            f"no good answer since {self._failures.began}, the last was: {fault.fault}",
             place=self.name,
             remedy="Resume when it answers again; --patience sets how long to wait.",
             status=fault.status,
