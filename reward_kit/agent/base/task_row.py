@@ -46,17 +46,6 @@ def _if(fits: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_folder_name(value: str) -> bool:
-    return bool(_ID.fullmatch(value)) and value.casefold() not in RESERVED_IDS
-
-
-def _is_time(value: str) -> bool:
-    try:
-        return bool(parse_time(value))
-    except (ValueError, OverflowError):
-        return False
-
-
 class _InnerFaultsError(ValueError):
     """Faults inside a value, each with its path."""
 
@@ -119,7 +108,7 @@ class TaskRow:
     its ``file:`` fields.
     """
 
-    id: Annotated[str, _if(_is_folder_name)]
+    id: Annotated[str, _if(lambda name: _ID.fullmatch(name) and name.casefold() not in RESERVED_IDS)]
     toolset: Annotated[str, _if(_TOOLSET.fullmatch)]
     initial_messages: Annotated[list[Any], AfterValidator(_without(message_faults))] = field(
         default_factory=list
@@ -138,7 +127,7 @@ class TaskRow:
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
-    now: Annotated[str, _if(_is_time)] | None = None
+    now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None
     more: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
@@ -223,7 +212,10 @@ def parse_time(text: str) -> datetime:
     Raises ``ValueError`` for anything else.
     """
     moment = datetime.fromisoformat(text)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 class FaultyBundleError(BundleError):
