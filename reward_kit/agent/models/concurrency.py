@@ -104,7 +104,10 @@ class Concurrency:
             if share < self._tolerated * (DOUBT if doubtful else 1.0) or seconds < self._latency:
                 return 0.0
             if self._latency and now - self._last_answer > SILENCE * max(self._latency, self.spacing):
-                return self._pause(now)
+                self._begin(now)
+                self._tolerated, self._fall = TOLERATED, None
+                self._pauses += 1
+                return min(LONGEST_PAUSE, backoff(self._pauses, first=FIRST_PAUSE))
             if self._answers and self._undo(self._answers / max(1e-3, seconds)):
                 self._tolerated = min(MOST_TOLERATED, 2.0 * share)
                 self._begin(now)
@@ -119,12 +122,6 @@ class Concurrency:
         """Begin with few calls again."""
         self.limit = min(self.limit, RESTART)
         self._begin(now)
-
-    def _pause(self, now: float) -> float:
-        self._begin(now)
-        self._tolerated, self._fall = TOLERATED, None
-        self._pauses += 1
-        return min(LONGEST_PAUSE, backoff(self._pauses, first=FIRST_PAUSE))
 
     def _undo(self, rate: float) -> bool:
         """Undo a fall that has not helped: with fewer calls, proportionally fewer were answered.

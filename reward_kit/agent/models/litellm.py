@@ -94,26 +94,19 @@ class LiteLLMModel(RemoteModel):
             **self.model_args,
             **copy.deepcopy(options),  # LiteLLM rewrites tools, too, and all rollouts share them
         }
-        if "tools" in options:
-            self._check_tools(name, provider)
+        if "tools" in options and "tools" not in _allowed(name, provider, self.model_args):
+            # it would drop them, or paste them into the prompt
+            raise ModelSetupError(
+                "LiteLLM knows of no tool calling there",
+                place=f"model {name} ({provider})",
+                remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
+            )
         if "api_key" not in request and needs_no_key(provider, request.get("api_base")):
             request["api_key"] = "none"
         request = {key: value for key, value in request.items() if value is not None}
         address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
         size = len(json.dumps([request["messages"], options.get("tools")], default=str))
         return Request(name, provider, address, size, request)
-
-    def _check_tools(self, name: str, provider: str) -> None:
-        """Raise ``ModelSetupError`` if LiteLLM would drop the tools, or paste them into the prompt."""
-        if "tools" in _supported_parameters(name, provider) or "tools" in self.model_args.get(
-            "allowed_openai_params", ()
-        ):
-            return
-        raise ModelSetupError(
-            "LiteLLM knows of no tool calling there",
-            place=f"model {name} ({provider})",
-            remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
-        )
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         with quiet():
@@ -134,9 +127,12 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     name, provider = resolve(name, provider)
     model_args = model_args or {}
     place = f"model {name} ({provider})"
-    unknown = _unknown_arguments(name, provider, model_args)
+    allowed = _allowed(name, provider, model_args)
+    allowed |= {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
+    # of OpenAI's arguments it drops those that the provider does not know; others it hands on
+    unknown = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS).intersection(model_args) - allowed
     if unknown:
-        raise ModelSetupError(f"the provider does not know {', '.join(unknown)}", place=place)
+        raise ModelSetupError(f"the provider does not know {', '.join(sorted(unknown))}", place=place)
     check_address(provider, model_args.get("api_base") or model_args.get("base_url"), place=place)
     if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
         return
@@ -180,12 +176,8 @@ def _supported_parameters(name: str, provider: str) -> frozenset[str]:
     return frozenset(import_litellm().get_supported_openai_params(name, custom_llm_provider=provider) or ())
 
 
-def _unknown_arguments(name: str, provider: str, model_args: dict[str, Any]) -> list[str]:
-    """Arguments of OpenAI's format that LiteLLM would drop for this provider; others it hands on."""
-    allowed = _supported_parameters(name, provider) | set(model_args.get("allowed_openai_params", ()))
-    always = {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
-    known = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS)
-    return sorted(key for key in model_args if key in known and key not in allowed | always)
+def _allowed(name: str, provider: str, model_args: dict[str, Any]) -> set[str]:
+    return set(_supported_parameters(name, provider)).union(model_args.get("allowed_openai_params", ()))
 
 
 def _missing_variables(name: str, provider: str) -> list[str]:

@@ -126,21 +126,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _folder_fault(path: Path) -> tuple[str, str | None]:
     """Return what is wrong with a folder (empty: nothing), and the fix."""
-    if not (path / "config.json").is_file():
-        if (path / "adapter_config.json").is_file():
-            remedy = "Merge it into its base model and save that (PEFT: merge_and_unload)."
-            return "the folder holds an adapter, not a whole model", remedy
-        gguf = min(path.glob("*.gguf"), default=None)
-        remedy = "Name the folder that save_pretrained or a download wrote."
-        return (
-            "the folder has no config.json, so it is not a Hugging Face model",
-            f"Name the file itself: {gguf}." if gguf else remedy,
-        )
-    if not read_json(path / "config.json"):
-        return "config.json is not a JSON object", None
-    if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
-        return f"the folder holds no weights ({', '.join(WEIGHTS)})", "Was the download complete?"
-    return "", None
+    if (path / "config.json").is_file():
+        if not read_json(path / "config.json"):
+            return "config.json is not a JSON object", None
+        if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
+            return f"the folder holds no weights ({', '.join(WEIGHTS)})", "Was the download complete?"
+        return "", None
+    if (path / "adapter_config.json").is_file():
+        remedy = "Merge it into its base model and save that (PEFT: merge_and_unload)."
+        return "the folder holds an adapter, not a whole model", remedy
+    gguf = min(path.glob("*.gguf"), default=None)
+    remedy = "Name the folder that save_pretrained or a download wrote."
+    if gguf:
+        remedy = f"Name the file itself: {gguf}."
+    return "the folder has no config.json, so it is not a Hugging Face model", remedy
 
 
 def _gguf_fault(path: Path) -> tuple[str, str | None]:
