@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,6 +125,7 @@ class Request(NamedTuple):
     body: Any
 
 
+@dataclass(eq=False, repr=False)
 class RemoteModel:
     """A model at a provider, asked for each answer through ``ask``.
 
@@ -133,24 +134,16 @@ class RemoteModel:
     provider asks for. With ``limiters``, calls go through the limiter of the provider.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        temperature: float | None = None,
-        model_args: dict[str, Any] | None = None,
-        timeout: float = 600.0,
-        retries: int = 3,
-        backoff: float = 1.0,
-        limiters: Limiters | None = None,
-    ) -> None:
-        self.name = name
-        self.temperature = temperature
-        self.model_args = dict(model_args or {})
-        self.timeout = timeout
-        self.retries = retries
-        self.backoff = backoff
-        self._limiters = limiters
+    name: str
+    _: KW_ONLY
+    temperature: float | None = None
+    model_args: dict[str, Any] = field(default_factory=dict)
+    timeout: float = 600.0
+    retries: int = 3
+    backoff: float = 1.0
+    limiters: Limiters | None = None
+
+    def __post_init__(self) -> None:
         self._secrets = secrets_in(self.model_args)
 
     def identity(self) -> dict[str, Any]:
@@ -184,7 +177,7 @@ class RemoteModel:
             if not parallel_tool_calls:
                 options["parallel_tool_calls"] = False
         request = self._request(messages, options)
-        limiter = None if self._limiters is None else self._limiters.of(request.provider, request.address)
+        limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
         return await ask(
             partial(self._attempt, request, limiter),
             retries=self.retries,

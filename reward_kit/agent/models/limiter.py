@@ -11,6 +11,7 @@ import logging
 import math
 import random
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.network import backoff
@@ -282,6 +283,7 @@ class Limiter:
         return asyncio.get_running_loop().time()
 
 
+@dataclass(slots=True)
 class Limiters:
     """The limiters of one evaluation, by provider and address: agent and user share one at the same place.
 
@@ -289,18 +291,13 @@ class Limiters:
     people. ``used`` is True once a model's calls go through them.
     """
 
-    def __init__(
-        self,
-        *,
-        ceiling: int = 10,
-        rpm: float | None = None,
-        tpm: float | None = None,
-        patience: float = 900.0,
-    ) -> None:
-        self.tell: Callable[[str], None] | None = None
-        self.used = False
-        self._options: dict[str, Any] = {"ceiling": ceiling, "rpm": rpm, "tpm": tpm, "patience": patience}
-        self._limiters: dict[tuple[str, str], Limiter] = {}
+    ceiling: int = 10
+    rpm: float | None = None
+    tpm: float | None = None
+    patience: float = 900.0
+    tell: Callable[[str], None] | None = None
+    used: bool = False
+    _limiters: dict[tuple[str, str], Limiter] = field(default_factory=dict)
 
     def of(self, provider: str, address: str | None) -> Limiter:
         """The limiter of a provider; without an ``address`` at its usual one."""
@@ -308,7 +305,9 @@ class Limiters:
         limiter = self._limiters.get((provider, place))
         if limiter is None:
             name = f"{provider} at {public_address(place)}" if place else provider
-            limiter = self._limiters[provider, place] = Limiter(name, tell=self._say, **self._options)
+            options: Any = {"ceiling": self.ceiling, "rpm": self.rpm, "tpm": self.tpm}
+            limiter = Limiter(name, patience=self.patience, tell=self._say, **options)
+            self._limiters[provider, place] = limiter
         return limiter
 
     def room(self) -> int:

@@ -8,6 +8,7 @@ import difflib
 import functools
 import json
 import os
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.calls import RemoteModel, Request
@@ -51,7 +52,7 @@ def remote_model(
     """
     if limiters is not None:
         limiters.used = True
-    more.update(model_args=model_args, limiters=limiters)
+    more.update(model_args=model_args or {}, limiters=limiters)
     endpoint = find_endpoint(name, provider, model_args or {}) if client == "direct" else None
     if endpoint is not None:
         from reward_kit.agent.models.openai_http import OpenAIModel
@@ -61,6 +62,7 @@ def remote_model(
     return LiteLLMModel(name, provider=provider, **more)
 
 
+@dataclass(eq=False, repr=False)
 class LiteLLMModel(RemoteModel):
     """A model that LiteLLM can reach: ``openai/gpt-4o``, or ``gpt-4o`` with ``provider="openai"``.
 
@@ -69,9 +71,8 @@ class LiteLLMModel(RemoteModel):
     seed or limit on parallel tool calls that the provider does not know is left out.
     """
 
-    def __init__(self, name: str, *, provider: str | None = None, **options: Any) -> None:
-        super().__init__(name, **options)
-        self.provider = provider
+    _: KW_ONLY
+    provider: str | None = None
 
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this event loop."""

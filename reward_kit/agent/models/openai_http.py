@@ -11,6 +11,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin
 
@@ -45,15 +46,16 @@ READ_BUFFER = 2**18
 """Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
 
 
+@dataclass(eq=False, repr=False)
 class OpenAIModel(RemoteModel):
     """The model at an ``Endpoint``; its options are those of ``LiteLLMModel`` and mean the same."""
 
-    def __init__(self, name: str, endpoint: Endpoint, **options: Any) -> None:
-        super().__init__(name, **options)
-        self._endpoint = endpoint
-        self._secrets = secrets_in({**self.model_args, "headers": endpoint.headers})
+    endpoint: Endpoint
+
+    def __post_init__(self) -> None:
+        self._secrets = secrets_in({**self.model_args, "headers": self.endpoint.headers})
         arguments = body_arguments({"temperature": self.temperature, **self.model_args})
-        self._fixed = {"model": endpoint.model, **arguments}
+        self._fixed = {"model": self.endpoint.model, **arguments}
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -67,16 +69,16 @@ class OpenAIModel(RemoteModel):
             self._session = None
 
     def _resolved(self) -> tuple[str, str]:
-        return self._endpoint.model, PROVIDER
+        return self.endpoint.model, PROVIDER
 
     def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
         body = to_json({**self._fixed, "messages": [_sent(message) for message in messages], **options})
-        return Request(self._endpoint.model, PROVIDER, self._endpoint.base, len(body), body)
+        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body)
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         import aiohttp
 
-        url = f"{self._endpoint.base}/chat/completions"
+        url = f"{self.endpoint.base}/chat/completions"
         try:
             async with self._open_session().post(url, data=request.body, allow_redirects=False) as response:
                 answer = await _content(response)
@@ -104,12 +106,12 @@ class OpenAIModel(RemoteModel):
             import certifi
 
             trusted: ssl.SSLContext | bool = True
-            if self._endpoint.base.lower().startswith("https:"):
+            if self.endpoint.base.lower().startswith("https:"):
                 certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
                 trusted = ssl.create_default_context(cafile=certificates)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
-                headers=self._endpoint.headers,
+                headers=self.endpoint.headers,
                 timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
                 read_bufsize=READ_BUFFER,
                 trust_env=True,
