@@ -9,12 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.models.local.backends import extra_arguments, find_backend
@@ -111,7 +111,7 @@ class ModelServer:
         Raises ``ModelSetupError`` with its last lines if it exits or is not ready in time.
         """
         if not self._users:
-            self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
+            self._folder = temporary_folder("model")
             (self._folder / "model").symlink_to(self.file.path)
             async with AsyncExitStack() as failed:
                 failed.push_async_callback(self._stop)
@@ -122,8 +122,6 @@ class ModelServer:
 
     async def close(self) -> bool:
         """End the server with its last user; return whether that was now."""
-        if not self._users:
-            return False
         self._users -= 1
         if not self._users:
             await self._stop()
