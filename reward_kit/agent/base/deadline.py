@@ -1,4 +1,4 @@
-"""Time limits of foreign code, and a clock that stands still during waits that are not a rollout's doing."""
+"""Time limits of foreign code, and a rollout's clock, which stops while rate limits hold its calls back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICK = 1.0
 
 
 def is_cancelled() -> bool:
-    """Tell the cancellation of this task from a ``CancelledError`` that its own code raised."""
+    """True if this task is being cancelled; its own code may raise ``CancelledError`` as well."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

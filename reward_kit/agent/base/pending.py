@@ -119,7 +119,7 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
         return self._begun().throw(*error)
 
     def close(self) -> None:
-        """End it; one that has not begun never does, on purpose."""
+        """End it; one that has not begun never runs."""
         self._begun().close()
 
     def __str__(self) -> str:

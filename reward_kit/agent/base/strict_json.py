@@ -57,7 +57,7 @@ def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of plain JSON values, to hand to foreign code: what that does to it changes nothing else."""
+    """A copy of plain JSON values for foreign code, which may change it."""
     if isinstance(value, dict):
         return {
             name: inner if inner.__class__ is str else copied(inner)  # most of them, and a call costs most

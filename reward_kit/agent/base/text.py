@@ -21,7 +21,7 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters but line ends and tabs, marks that reverse letters, halves of characters."""
+"""Control characters except line ends and tabs, marks of writing direction, halves of surrogate pairs."""
 
 
 def cut(text: str, length: int) -> str:
@@ -36,7 +36,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def filled(text: str, **parts: str) -> str:
-    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
+    """``text`` with each ``{name}`` replaced by its value; braces inside the values stay."""
     return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text)
 
 

@@ -22,7 +22,7 @@ RESTART = 2.0
 DECREASE = 0.75
 """Factor by which the number shrinks."""
 INCREASE, SLOWER_BELOW = 0.1, 8.0
-"""Share by which it grows in the time of an answer; half of it at the second number, and less below."""
+"""Share by which it grows in the time of an answer; half of that at the second number, less below it."""
 TOLERATED, MOST_TOLERATED = 0.15, 0.8
 """Share of refused calls without a named time that is taken for chance: no fewer calls are made for it."""
 DOUBT = 3.0
@@ -34,11 +34,11 @@ LONGEST_SPACING = 10.0
 SPREAD = 0.95
 """Share of an answer's time over which the calls at once are spread once one has been refused."""
 SILENCE = 2.0
-"""Times of an answer, or between two calls, without a good one: the calls of the second are used up."""
+"""Without a good answer for this multiple of its time, the calls of a second or minute are used up."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 """Seconds of the first pause in such a silence, doubled with each further one."""
 FELL, PROPORTIONAL, ENOUGH = 0.6, 1.25, 5
-"""A fall to the first share is judged by at least the last number of answers; see ``_undo``."""
+"""A fall to the share ``FELL`` is judged after ``ENOUGH`` answers; see ``_undo``."""
 
 
 class Concurrency:

@@ -34,7 +34,7 @@ REFUSED = frozenset({429, 529})
 TRUST = 65.0
 """Seconds for which a provider that has not answered yet may refuse: most limits are per minute."""
 NOTABLE = 10.0
-"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered since then."""
+"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered within them."""
 FIRST_BACKOFF = 0.05
 """Seconds until a refused call comes back, doubled with each further refusal."""
 REPEAT = 60.0

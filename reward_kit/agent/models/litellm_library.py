@@ -79,7 +79,7 @@ _READ_AGAIN = frozenset(
         *("gemini", "moonshot", "vertex_ai", "vertex_ai_beta"),
     }
 )
-"""Providers for which LiteLLM makes something else of it; strict ones among the others refuse it."""
+"""Providers to which LiteLLM sends it in another form; some of the others refuse it."""
 
 
 CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip_mcp_handler": True}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reward_kit.errors import ModelError
 
 FAILURES, MOST_MORE = 3, 20
-"""Failures in a row that mean that a provider is down; for each call in flight one more, up to the second."""
+"""Failures in a row that mean an outage, and the most that calls in flight add to them, one each."""
 FIRST_INTERVAL = 1.0
 """Seconds until the first try while it is down, doubled with each further one."""
 MEMORY = 64
@@ -25,7 +25,7 @@ EXPECTED = 0.03
 SURE = 1e-3
 """Probability below which failures in a row of one conversation are no longer put down to chance."""
 UNLIKELY = 1 / 64
-"""Probability below which a conversation's failures are its own fault, if it fares as the others do."""
+"""Probability, judged by the other calls, below which a conversation's failures are its own fault."""
 
 
 @dataclass(slots=True)
