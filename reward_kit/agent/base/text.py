@@ -6,6 +6,7 @@ import json
 import re
 from difflib import get_close_matches
 from html import escape
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +60,11 @@ def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
 
 def apart(before: str, now: str, limit: int = 80, lead: int = 20) -> tuple[str, str]:
     """Both texts from ``lead`` characters before the first difference, each in one line of ``limit``."""
-    same = next(
-        (at for at, (one, other) in enumerate(zip(before, now, strict=False)) if one != other),
-        min(len(before), len(now)),
-    )
-    start = max(0, same - lead)
+    pairs = zip(before, now, strict=False)
+    start = max(0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - lead)
     dots = "..." if start else ""
-    return (
-        dots + one_line(before[start : start + limit + lead], limit),
-        dots + one_line(now[start : start + limit + lead], limit),
-    )
+    one, other = (dots + one_line(text[start : start + limit + lead], limit) for text in (before, now))
+    return one, other
 
 
 def encodable(text: str) -> str:
