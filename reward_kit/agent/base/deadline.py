@@ -1,13 +1,14 @@
-"""Time limits of foreign code, and a clock that stands still during waits that are not a rollout's doing."""
+"""Time limits of foreign code, and a rollout's clock, which stops while rate limits hold its calls back."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterator
     from types import TracebackType
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ TICK = 1.0
 
 
 def is_cancelled() -> bool:
-    """Tell the cancellation of this task from a ``CancelledError`` that its own code raised."""
+    """True if this task is being cancelled; its own code may raise ``CancelledError`` as well."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -183,19 +184,20 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
         self._run()
 
-    def hold(self) -> None:
-        """Stop the clock until ``go_on`` has been called as often as this."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock in this block; several may overlap."""
         self._pauses += 1
         if self._pauses == 1 and self._timer is not None:
             self._left = max(0.0, self._timer.when() - self._loop.time())
             self._timer.cancel()
             self._timer = None
-
-    def go_on(self) -> None:
-        """Undo one ``hold``."""
-        self._pauses -= 1
-        if self._pauses == 0:
-            self._run()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if self._pauses == 0:
+                self._run()
 
     def end(self, why: str) -> None:
         """Let the time be over now."""

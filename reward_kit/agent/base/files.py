@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
 import sys
@@ -24,9 +23,6 @@ _FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file until one of the two is written to."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PROCESS = os.urandom(4).hex()
-"""Distinguishes processes of several machines or containers with the same number."""
-_counter = itertools.count()
 
 
 @contextmanager
@@ -35,8 +31,7 @@ def draft_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A file of that name is removed at the end. Raises ``StorageError`` for an ``OSError`` inside the block.
     """
-    name = f".{Path(path).name}.{os.getpid()}-{_PROCESS}-{next(_counter)}.tmp"
-    draft = Path(path).with_name(name)
+    draft = Path(path).with_name(f".{Path(path).name}.{os.urandom(8).hex()}.tmp")
     try:
         with as_storage_error(Path(path)):
             yield draft

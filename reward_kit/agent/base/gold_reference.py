@@ -36,13 +36,19 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, dict) and REFERENCE in value
 
 
-def resolve_references(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-    """A copy of ``arguments`` with every reference replaced by its value.
+def resolve_references(value: Any, results: Sequence[str]) -> Any:
+    """A copy of ``value``, the arguments of an action, with every reference replaced by its value.
 
     ``results`` are the texts with which the tools answered the earlier actions. Raises ``BundleError`` for a
     reference to no value.
     """
-    return {name: _resolve(value, results) for name, value in arguments.items()}
+    if is_reference(value):
+        return _look_up(value[REFERENCE], results)
+    if isinstance(value, dict):
+        return {key: resolve_references(item, results) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve_references(item, results) for item in value]
+    return value
 
 
 def arguments_match(gold: Any, actual: Any) -> bool:
@@ -85,16 +91,6 @@ def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
         if not isinstance(step, str) and (type(step) is not int or step < 0):
             return f'"{REFERENCE}" continues with object keys and array positions, got {json.dumps(step)}'
     return None
-
-
-def _resolve(value: Any, results: Sequence[str]) -> Any:
-    if is_reference(value):
-        return _look_up(value[REFERENCE], results)
-    if isinstance(value, dict):
-        return {key: _resolve(item, results) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, results) for item in value]
-    return value
 
 
 def _look_up(path: list[Any], results: Sequence[str]) -> Any:

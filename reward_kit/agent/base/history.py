@@ -87,8 +87,7 @@ class History:
     def call(self, name: str, arguments: dict[str, Any] | str, call_id: str | None) -> str:
         """Announce one call that was not announced by ``announce``; returns the call's id.
 
-        While other calls wait for their observation it joins their message: a message between would part
-        them.
+        While other calls wait for their observation, it joins their message.
         """
         call = self._tool_call({"id": call_id, "function": {"name": name, "arguments": arguments}})
         if len(self._open) > 1:
@@ -113,7 +112,7 @@ class History:
         self.messages.append(message)
 
     def reply(self, message: str | Message) -> None:
-        """Append the agent's reply; ``AgentError`` where it holds nothing to say."""
+        """Append the agent's reply; raises ``AgentError`` if it says nothing."""
         if isinstance(message, str):
             message = {"content": message}
         elif not isinstance(message, dict):
@@ -154,7 +153,7 @@ class History:
 
 
 def shown_text(content: Any) -> str:
-    """The same for people, with a word for each part that is no text: ``[image_url: https://…]``."""
+    """A message's content for people, with a word for each part that is no text: ``[image_url: https://…]``."""
     if not isinstance(content, list):
         return text_of(content)
     return "\n".join(text for part in content if (text := _shown_part(part)))

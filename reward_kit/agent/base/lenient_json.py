@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import MAX_DEPTH, finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _QUOTES = ('"', "'")
 _WORD = re.compile(r"[^\s,:{}\[\]\"'`]+")
@@ -46,26 +49,25 @@ class _Reader:
         self.position = position
 
     def object(self, depth: int) -> dict[str, Any]:
-        self.position += 1
         found: dict[str, Any] = {}
-        while (character := self._next()) != "}":
+        for character in self._items("}"):
             key = self._string() if character in _QUOTES else self._word()
             if self._next() != ":":
                 raise self._fault(f"a colon is missing after {key!r}"[:80])
             self.position += 1
             found[key] = self._value(depth)
-            self._separator("}")
-        self.position += 1
         return found
 
-    def _array(self, depth: int) -> list[Any]:
+    def _items(self, closing: str) -> Iterator[str]:
+        """Pass over brackets and commas; yields the first character of each item, which is read meanwhile."""
         self.position += 1
-        found = []
-        while self._next() != "]":
-            found.append(self._value(depth))
-            self._separator("]")
+        while (character := self._next()) != closing:
+            yield character
+            if self._next() == ",":
+                self.position += 1
+            elif self._next() != closing:
+                raise self._fault("a comma is missing")
         self.position += 1
-        return found
 
     def _value(self, depth: int) -> Any:
         character = self._next()
@@ -74,7 +76,7 @@ class _Reader:
         if character == "{":
             return self.object(depth + 1)
         if character == "[":
-            return self._array(depth + 1)
+            return [self._value(depth + 1) for _ in self._items("]")]
         if character in _QUOTES:
             return self._string()
         word = self._word()
@@ -84,13 +86,6 @@ class _Reader:
             return _JSON.decode(word)
         except ValueError:
             return word
-
-    def _separator(self, closing: str) -> None:
-        character = self._next()
-        if character == ",":
-            self.position += 1
-        elif character != closing:
-            raise self._fault("a comma is missing")
 
     def _string(self) -> str:
         """A string; a quote that is followed by neither a comma, colon, bracket nor the end belongs to it."""

@@ -61,12 +61,8 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
     ``retry-after-ms`` is more precise than ``retry-after``, which is a number or an HTTP date; some write
     Unix time or a duration there.
     """
-    with suppress(TypeError, ValueError):
-        seconds = float(headers.get("retry-after-ms", "")) / 1000.0
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    value = headers.get("retry-after")
-    return None if value is None else seconds_until(str(value))
+    precise = seconds_until(f"{headers.get('retry-after-ms')}ms")
+    return seconds_until(str(headers.get("retry-after"))) if precise is None else precise
 
 
 def seconds_until(text: str) -> float | None:

@@ -32,17 +32,16 @@ LONGEST_ARGUMENT = 60
 """Characters of a call's first argument in a message."""
 
 
-class MissingAwaitError(RewardKitError):
-    """The result of a method was not awaited, or used as if it had been."""
+class MissingAwaitError(RewardKitError, AttributeError):
+    """The result of a method was not awaited, or used as if it had been.
+
+    An ``AttributeError`` for ``hasattr`` and other code that expects one.
+    """
 
     def __init__(self, work: Pending[Any], used: str | None = None) -> None:
         name = work.called
         remedy = f"Put `await` before {name}." if used is None else f"Write `(await {name}(...)){used}`."
         super().__init__(f"{work} was never awaited: an await is missing", place=work.place, remedy=remedy)
-
-
-class _MissingAwaitAttributeError(MissingAwaitError, AttributeError):
-    """For ``hasattr`` and other code that expects an ``AttributeError``."""
 
 
 class PendingLog(dict["Pending[Any]", None]):
@@ -120,7 +119,7 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
         return self._begun().throw(*error)
 
     def close(self) -> None:
-        """End it; one that has not begun never does, on purpose."""
+        """End it; one that has not begun never runs."""
         self._begun().close()
 
     def __str__(self) -> str:
@@ -141,7 +140,7 @@ class Pending(Coroutine[Any, Any, T], Generic[T]):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or name[:3] in ("cr_", "gi_", "ag_"):  # a library asks for its kind
             raise AttributeError(name)
-        raise _MissingAwaitAttributeError(self, used=f".{name}")
+        raise MissingAwaitError(self, used=f".{name}")
 
 
 def pending(

@@ -90,6 +90,12 @@ def without_password(value: str) -> str:
     return _PASSWORD_IN_ADDRESS.sub("***@", value)
 
 
+def public_address(value: str) -> str:
+    """An address without user, password and query; any other text as it is."""
+    parts = urlsplit(value)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if "://" in value else value
+
+
 def redacted(value: Any) -> Any:
     """Copy JSON values with secrets replaced by ``***``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -29,18 +30,11 @@ _DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
 
 def parsed_json(text: str) -> Any:
     """The value of a JSON text; ``ValueError`` for NaN, infinities, and nesting beyond ``MAX_DEPTH``."""
-    try:
+    with suppress(RecursionError):
         value = _DECODER.decode(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    check_depth(value, text)
-    return value
-
-
-def check_depth(value: Any, text: str) -> None:
-    """Raise ``ValueError`` if ``value``, read from ``text`` or written as it, is nested too deeply."""
-    if is_too_deep(value, text):
-        raise ValueError("nested too deeply")
+        if not is_too_deep(value, text):
+            return value
+    raise ValueError("nested too deeply")
 
 
 def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
@@ -66,7 +60,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def copied(value: Any) -> Any:
-    """A copy of plain JSON values, to hand to foreign code: what that does to it changes nothing else."""
+    """A copy of plain JSON values for foreign code, which may change it."""
     if isinstance(value, dict):
         return {
             name: inner if inner.__class__ in _SCALARS else copied(inner)  # a call costs most
@@ -105,9 +99,7 @@ def json_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
-    return str(value)
+    return as_json(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def readable_json(members: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, SkipValidation, Strict, 
 from reward_kit.agent.base.gold_reference import reference_faults
 from reward_kit.agent.base.message_check import Fault, message_faults, show
 from reward_kit.agent.base.option_values import MAX_ROLLOUTS
-from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.strict_json import as_json, copied
 from reward_kit.agent.base.text import FILE
 from reward_kit.errors import BundleError
 
@@ -44,17 +44,6 @@ def _if(fits: Callable[[str], object]) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def _is_folder_name(value: str) -> bool:
-    return bool(_ID.fullmatch(value)) and value.casefold() not in RESERVED_IDS
-
-
-def _is_time(value: str) -> bool:
-    try:
-        return bool(parse_time(value))
-    except (ValueError, OverflowError):
-        return False
 
 
 class _InnerFaultsError(ValueError):
@@ -119,7 +108,7 @@ class TaskRow:
     its ``file:`` fields.
     """
 
-    id: Annotated[str, _if(_is_folder_name)]
+    id: Annotated[str, _if(lambda name: _ID.fullmatch(name) and name.casefold() not in RESERVED_IDS)]
     toolset: Annotated[str, _if(_TOOLSET.fullmatch)]
     initial_messages: Annotated[list[Any], AfterValidator(_without(message_faults))] = field(
         default_factory=list
@@ -138,7 +127,7 @@ class TaskRow:
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
-    now: Annotated[str, _if(_is_time)] | None = None
+    now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None
     more: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
@@ -173,16 +162,9 @@ class TaskRow:
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
         actions = self.actions and [replace(one, arguments=copied(one.arguments)) for one in self.actions]
-        changeable = (
-            "initial_messages",
-            "outputs",
-            "required_calls",
-            "forbidden_calls",
-            "criteria",
-            "metadata",
-            "more",
-        )
-        return replace(self, actions=actions, **{name: copied(getattr(self, name)) for name in changeable})
+        given = as_json(self).items()
+        changeable = {name: copied(value) for name, value in given if isinstance(value, list | dict)}
+        return replace(self, **changeable | {"actions": actions})
 
     def clock(self) -> datetime | None:
         """``now`` as a time in UTC; a time without an offset counts as UTC."""
@@ -230,7 +212,10 @@ def parse_time(text: str) -> datetime:
     Raises ``ValueError`` for anything else.
     """
     moment = datetime.fromisoformat(text)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 class FaultyBundleError(BundleError):
@@ -330,18 +315,17 @@ class RowFaults:
     """Faults that rows share: one line each, with the first row and the number of others."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], tuple[TaskRow, int]] = {}
+        self._rows: dict[tuple[str, str], list[TaskRow]] = {}
 
     def add(self, row: TaskRow, name: str, fault: str) -> None:
         """Note the fault of the field ``name``."""
-        first, count = self._rows.get((name, fault), (row, 0))
-        self._rows[name, fault] = first, count + 1
+        self._rows.setdefault((name, fault), []).append(row)
 
     def lines(self) -> list[str]:
         """``task.jsonl:3: row 'a', field 'toolset': … (also in 2 more rows)``."""
         return [
-            f"{first.place}: row {first.id!r}, field {name!r}: {fault}{also_in_more_rows(count - 1)}"
-            for (name, fault), (first, count) in self._rows.items()
+            f"{rows[0].place}: row {rows[0].id!r}, field {name!r}: {fault}{also_in_more_rows(len(rows) - 1)}"
+            for (name, fault), rows in self._rows.items()
         ]
 
     def raise_if_any(self) -> None:

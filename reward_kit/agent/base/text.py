@@ -6,6 +6,7 @@ import json
 import re
 from difflib import get_close_matches
 from html import escape
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters but line ends and tabs, marks that reverse letters, halves of characters."""
+"""Control characters except line ends and tabs, marks of writing direction, halves of surrogate pairs."""
 
 
 def cut(text: str, length: int) -> str:
@@ -36,7 +37,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def filled(text: str, **parts: str) -> str:
-    """``text`` with each ``{part}`` replaced once; braces in what is filled in mean nothing."""
+    """``text`` with each ``{name}`` replaced by its value; braces inside the values stay."""
     return re.sub(r"\{(\w+)\}", lambda found: parts.get(found[1], found[0]), text)
 
 
@@ -59,16 +60,11 @@ def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
 
 def apart(before: str, now: str, limit: int = 80, lead: int = 20) -> tuple[str, str]:
     """Both texts from ``lead`` characters before the first difference, each in one line of ``limit``."""
-    same = next(
-        (at for at, (one, other) in enumerate(zip(before, now, strict=False)) if one != other),
-        min(len(before), len(now)),
-    )
-    start = max(0, same - lead)
+    pairs = zip(before, now, strict=False)
+    start = max(0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - lead)
     dots = "..." if start else ""
-    return (
-        dots + one_line(before[start : start + limit + lead], limit),
-        dots + one_line(now[start : start + limit + lead], limit),
-    )
+    one, other = (dots + one_line(text[start : start + limit + lead], limit) for text in (before, now))
+    return one, other
 
 
 def encodable(text: str) -> str:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import sqlite3
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from reward_kit.agent.base.redaction import is_secret_name
+from reward_kit.agent.base.redaction import is_secret_name, public_address
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
@@ -118,57 +120,42 @@ class AnswerStore:
         return self._connection
 
 
-@dataclass
 class CachedModel:
     """A model with cached answers; errors are not cached. ``model`` must have an ``identity()``.
 
-    ``for_rollout`` returns the view for one rollout, in which every call has a position, so that no two
-    rollouts and no two calls of a rollout share an answer. Called directly, the same request gets the same
-    answer. ``role`` separates the calls of agent and user.
+    Rollouts ask it through ``for_rollout``: every call has a position, so that no two rollouts and no two
+    calls of a rollout share an answer. ``role`` separates the calls of agent and user.
     """
 
-    model: Any
-    store: AnswerStore
-    role: str = ""
-    place: tuple[Hashable, ...] = ()
-    public: dict[str, Any] | None = None
-    calls: int = 0
+    def __init__(self, model: Any, store: AnswerStore, role: Role) -> None:
+        self._model = model
+        self._store = store
+        self._role = role
 
     def __getattr__(self, name: str) -> Any:
         """The name of the model itself, and its ``open`` and ``close`` if it has them."""
-        return getattr(self.model, name)
+        return getattr(self._model, name)
 
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the answers besides the conversation, without secrets."""
-        if self.public is None:
-            self.public = public_identity(self.model.identity())
-        return self.public
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return public_identity(self._model.identity())
 
     def for_rollout(self, caller: Caller) -> Model:
-        """Return the model for one attempt at a rollout."""
-        place = self.role, caller.index, caller.attempt
-        return CachedModel(
-            model_of_rollout(self.model, caller), self.store, place=place, public=self.identity()
-        )
+        """The model for one attempt at a rollout."""
+        model = model_of_rollout(self._model, caller)
+        numbers = itertools.count()
 
-    async def complete(
-        self,
-        messages: list[Message],
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        parallel_tool_calls: bool = True,
-    ) -> Completion:
-        """Return the cached answer, or the model's, which is then cached. Raises ``ModelError``."""
-        options: dict[str, Any] = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
-        place = (*self.place, self.calls) if self.place else ()
-        self.calls += 1
-        key = request_key(self.identity(), messages, **options, place=place)
-        kept = self.store.get(key)
-        if kept is not None:
-            return kept
-        completion: Completion = await self.model.complete(messages, **options)
-        return await asyncio.to_thread(self.store.add, key, completion)
+        async def complete(messages: list[Message], **options: Any) -> Completion:
+            place = self._role, caller.index, caller.attempt, next(numbers)
+            key = request_key(self._identity, messages, place, **options)
+            kept = self._store.get(key)
+            if kept is not None:
+                return kept
+            completion = await model.complete(messages, **options)
+            return await asyncio.to_thread(self._store.add, key, completion)
+
+        bound: Any = SimpleNamespace(name=model.name, complete=complete)
+        return bound  # type: ignore[no-any-return]  # it has what ``Model`` asks for
 
 
 def cached_models(
@@ -180,26 +167,25 @@ def cached_models(
         store.clear()
     if not config.cache:
         return dict(models)
-    cached: dict[Role, Model] = {}
+    cached: dict[Role, Any] = {}
     for role, model in models.items():
-        if hasattr(model, "identity"):
-            cached[role] = CachedModel(model, store, role=role)
-        else:
+        has_identity = hasattr(model, "identity")
+        cached[role] = CachedModel(model, store, role) if has_identity else model
+        if not has_identity:
             warn(f"--cache: answers of {model.name} are not cached, since it has no identity()")
-            cached[role] = model
     return cached
 
 
 def request_key(
     identity: Mapping[str, Any],
     messages: list[Message],
-    *,
-    tools: list[dict[str, Any]] | None,
-    seed: int | None,
-    parallel_tool_calls: bool,
     place: tuple[Hashable, ...],
+    *,
+    tools: list[dict[str, Any]] | None = None,
+    seed: int | None = None,
+    parallel_tool_calls: bool = True,
 ) -> str:
-    """Return the key of a request, 64 hex digits.
+    """The key of a request, 64 hex digits.
 
     ``place`` separates equal requests: role, rollout, attempt and number of the call.
     """
@@ -230,7 +216,4 @@ def _without_secrets(value: Any) -> Any:
         return public_identity({str(name): inner for name, inner in value.items()})
     if isinstance(value, list | tuple):
         return [_without_secrets(inner) for inner in value]
-    if isinstance(value, str) and "://" in value:
-        parts = urlsplit(value)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return value
+    return public_address(value) if isinstance(value, str) else value

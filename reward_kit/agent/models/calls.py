@@ -6,28 +6,29 @@ A model with a method ``for_rollout(caller)`` is asked through its result, for e
 from __future__ import annotations
 
 import asyncio
-import random
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.network import LONGEST_WAIT
+from reward_kit.agent.base.network import backoff as seconds_until_next
+from reward_kit.agent.base.redaction import secrets_in
+from reward_kit.agent.models.endpoint import base_from_environment
+from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Hashable
 
     from reward_kit.agent.base.deadline import Deadline
-    from reward_kit.agent.base.types import Completion, Message, Model, Role
+    from reward_kit.agent.base.types import Completion, Message, Model
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
 
 BAD_REQUEST = frozenset({400, 422})
-
-_random = random.SystemRandom()
 
 
 @dataclass(slots=True)
@@ -64,29 +65,9 @@ class Call:
     reserved: int = 0
     is_sent: bool = False
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Pause the rollout's clock in this block, and count it as waiting."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            with self.unclocked():
-                yield
-        finally:
-            self.waited += loop.time() - began
-
-    @contextmanager
-    def unclocked(self) -> Iterator[None]:
-        """Pause the rollout's clock in this block."""
-        clock = self.caller.clock
-        if clock is None:
-            yield
-            return
-        clock.hold()
-        try:
-            yield
-        finally:
-            clock.go_on()
+    def unclocked(self) -> AbstractContextManager[None]:
+        """Pause the rollout's clock in a block."""
+        return nullcontext() if self.caller.clock is None else self.caller.clock.paused()
 
 
 async def ask(
@@ -118,65 +99,65 @@ async def ask(
         if not isinstance(answer, ModelError):
             break
         if not answer.retryable or (made >= retries and not (excused and retries)):
-            raise answer if limiter is None or limiter.proven else _for_all(answer)
+            seen = limiter is None or limiter.proven
+            if seen or answer.status not in BAD_REQUEST or type(answer) is not ModelError:
+                raise answer
+            remedy = "No call has been answered yet: check --model-arg and the model's documentation."
+            raise ModelSetupError(
+                answer.fault, place=answer.place, remedy=remedy, status=answer.status
+            ) from answer
         if not excused:
-            asked = (answer.retry_after or 0.0) if limiter is None else 0.0
-            await asyncio.sleep(min(LONGEST_WAIT, asked + _random.uniform(0.0, backoff * 2**made)))
             made += 1
+            asked = (answer.retry_after or 0.0) if limiter is None else 0.0
+            await asyncio.sleep(seconds_until_next(made, first=backoff, jitter=1.0, asked=asked))
     answer.waited = call.waited
     answer.seconds = loop.time() - began - call.waited
     return answer
 
 
-def _for_all(fault: ModelError) -> ModelError:
-    """A bad request before any call has been answered: the set-up is wrong."""
-    if fault.status not in BAD_REQUEST or type(fault) is not ModelError:
-        return fault
-    error = ModelSetupError(
-        fault.fault,
-        place=fault.place,
-        remedy="No call has been answered yet: check --model-arg and the model's documentation.",
-        status=fault.status,
-    )
-    error.__cause__ = fault
-    return error
-
-
 class Request(NamedTuple):
-    """A request to a provider's address: its number of characters, and one attempt at it."""
+    """A request to a model of a provider: its address, its number of characters, and what is sent."""
 
+    model: str
     provider: str
     address: str | None
     size: int
-    attempt: Callable[[Limiter | None], Awaitable[Completion | ModelError]]
+    body: Any
 
 
+@dataclass(eq=False, repr=False)
 class RemoteModel:
     """A model at a provider, asked for each answer through ``ask``.
 
     ``timeout`` is in seconds for one attempt; a fault that may pass is raised after ``retries`` further
-    attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, on top of what the
+    attempts. Between attempts it waits a random part of ``backoff`` * 2^n seconds, and at least what the
     provider asks for. With ``limiters``, calls go through the limiter of the provider.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        temperature: float | None = None,
-        model_args: dict[str, Any] | None = None,
-        timeout: float = 600.0,
-        retries: int = 3,
-        backoff: float = 1.0,
-        limiters: Limiters | None = None,
-    ) -> None:
-        self.name = name
-        self.temperature = temperature
-        self.model_args = dict(model_args or {})
-        self.timeout = timeout
-        self.retries = retries
-        self.backoff = backoff
-        self._limiters = limiters
+    name: str
+    _: KW_ONLY
+    temperature: float | None = None
+    model_args: dict[str, Any] = field(default_factory=dict)
+    timeout: float = 600.0
+    retries: int = 3
+    backoff: float = 1.0
+    limiters: Limiters | None = None
+
+    def __post_init__(self) -> None:
+        self._secrets = secrets_in(self.model_args)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines its answers besides the conversation, with secrets in ``model_args``."""
+        name, provider = self._resolved()
+        prefix = provider.upper()
+        return {
+            "model": name,
+            "provider": provider,
+            "api_base": base_from_environment(provider) or os.environ.get(f"{prefix}_API_BASE"),
+            "api_version": os.environ.get(f"{prefix}_API_VERSION"),
+            "temperature": self.temperature,
+            "model_args": self.model_args,
+        }
 
     async def complete(
         self,
@@ -188,10 +169,17 @@ class RemoteModel:
         caller: Caller | None = None,
     ) -> Completion:
         """Ask the model; raises ``ModelError`` or one of its subclasses if it does not answer."""
-        request = self._request(messages, tools, seed, parallel_tool_calls)
-        limiter = None if self._limiters is None else self._limiters.of(request.provider, request.address)
+        options: dict[str, Any] = {}
+        if seed is not None and "seed" not in self.model_args:
+            options["seed"] = seed
+        if tools:
+            options["tools"] = tools
+            if not parallel_tool_calls:
+                options["parallel_tool_calls"] = False
+        request = self._request(messages, options)
+        limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
         return await ask(
-            lambda: request.attempt(limiter),
+            partial(self._attempt, request, limiter),
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,
@@ -208,13 +196,25 @@ class RemoteModel:
         """Close the connections."""
         raise NotImplementedError
 
-    def _request(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-    ) -> Request:
+    async def _attempt(self, request: Request, limiter: Limiter | None) -> Completion | ModelError:
+        try:
+            return await self._send(request, limiter)
+        except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
+            if limiter is not None:
+                limiter.read_headers(headers_of(error))
+            fault = model_error(error, request, timeout=self.timeout, secrets=self._secrets)
+            fault.__cause__ = error
+            return fault
+
+    def _resolved(self) -> tuple[str, str]:
+        """The model's name there, and the provider."""
+        raise NotImplementedError
+
+    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+        raise NotImplementedError
+
+    async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
+        """Make one attempt, and show the limiter the headers of an answer; raises anything."""
         raise NotImplementedError
 
 
@@ -222,8 +222,3 @@ def model_of_rollout(model: Model, caller: Caller) -> Model:
     """The model as ``caller`` asks it; the model itself if it makes no difference between rollouts."""
     bind = getattr(model, "for_rollout", None)
     return model if bind is None else bind(caller)
-
-
-def models_of_rollout(models: Mapping[Role, Model], caller: Caller) -> dict[Role, Model]:
-    """The models by role, as ``caller`` asks them."""
-    return {role: model_of_rollout(model, caller) for role, model in models.items()}

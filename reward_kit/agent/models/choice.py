@@ -36,9 +36,8 @@ def find_models(
                 remedy=f"Give it again: {flag} {hidden[0]}=...",
             )
     common = {"client": config.client, "retries": config.retries, "timeout": config.call_timeout}
-    agents = {"temperature": config.temperature, "model_args": dict(config.model_args)}
-    users = {"model_args": dict(config.user_model_args)}
-    agent_options = common | agents
+    agent_options = {**common, "temperature": config.temperature, "model_args": dict(config.model_args)}
+    user_options = {**common, "model_args": dict(config.user_model_args)}
     servers = ModelServers()
 
     def model(name: str, provider: str | None, options: dict[str, Any]) -> Model:
@@ -53,5 +52,5 @@ def find_models(
     if agent and config.model:
         models["agent"] = model(config.model, config.provider, agent_options)
     if user and config.sim_model:
-        models["user"] = model(config.sim_model, config.user_provider, common | users)
+        models["user"] = model(config.sim_model, config.user_provider, user_options)
     return models

@@ -22,7 +22,7 @@ RESTART = 2.0
 DECREASE = 0.75
 """Factor by which the number shrinks."""
 INCREASE, SLOWER_BELOW = 0.1, 8.0
-"""Share by which it grows in the time of an answer; half of it at the second number, and less below."""
+"""Share by which it grows in the time of an answer; half of that at the second number, less below it."""
 TOLERATED, MOST_TOLERATED = 0.15, 0.8
 """Share of refused calls without a named time that is taken for chance: no fewer calls are made for it."""
 DOUBT = 3.0
@@ -34,11 +34,11 @@ LONGEST_SPACING = 10.0
 SPREAD = 0.95
 """Share of an answer's time over which the calls at once are spread once one has been refused."""
 SILENCE = 2.0
-"""Times of an answer, or between two calls, without a good one: the calls of the second are used up."""
+"""Without a good answer for this multiple of its time, the calls of a second or minute are used up."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 """Seconds of the first pause in such a silence, doubled with each further one."""
 FELL, PROPORTIONAL, ENOUGH = 0.6, 1.25, 5
-"""A fall to the first share is judged by at least the last number of answers; see ``_undo``."""
+"""A fall to the share ``FELL`` is judged after ``ENOUGH`` answers; see ``_undo``."""
 
 
 class Concurrency:
@@ -104,7 +104,10 @@ class Concurrency:
             if share < self._tolerated * (DOUBT if doubtful else 1.0) or seconds < self._latency:
                 return 0.0
             if self._latency and now - self._last_answer > SILENCE * max(self._latency, self.spacing):
-                return self._pause(now)
+                self._begin(now)
+                self._tolerated, self._fall = TOLERATED, None
+                self._pauses += 1
+                return min(LONGEST_PAUSE, backoff(self._pauses, first=FIRST_PAUSE))
             if self._answers and self._undo(self._answers / max(1e-3, seconds)):
                 self._tolerated = min(MOST_TOLERATED, 2.0 * share)
                 self._begin(now)
@@ -119,12 +122,6 @@ class Concurrency:
         """Begin with few calls again."""
         self.limit = min(self.limit, RESTART)
         self._begin(now)
-
-    def _pause(self, now: float) -> float:
-        self._begin(now)
-        self._tolerated, self._fall = TOLERATED, None
-        self._pauses += 1
-        return min(LONGEST_PAUSE, backoff(self._pauses, first=FIRST_PAUSE))
 
     def _undo(self, rate: float) -> bool:
         """Undo a fall that has not helped: with fewer calls, proportionally fewer were answered.

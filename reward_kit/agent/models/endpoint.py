@@ -73,9 +73,8 @@ def check_address(provider: str, api_base: str | None, *, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a model's chat completions, its name there, the headers, and the server's address."""
+    """A model's name at an OpenAI-compatible server, the headers, and the server's address."""
 
-    url: str
     model: str
     headers: dict[str, str]
     base: str
@@ -111,7 +110,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
         "Accept": "application/json",
         **(model_args.get("extra_headers") or {}),
     }
-    return Endpoint(f"{base}/chat/completions", model, headers, base)
+    return Endpoint(model, headers, base)
 
 
 def body_arguments(model_args: dict[str, Any]) -> dict[str, Any]:

@@ -16,30 +16,27 @@ from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from reward_kit.agent.models.calls import Request
+
 LONGEST_TEXT = 300
 
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
 
 
 def model_error(
-    error: BaseException,
-    *,
-    model: str,
-    provider: str,
-    address: str | None,
-    timeout: float,
-    secrets: Collection[str] = (),
+    error: BaseException, request: Request, *, timeout: float, secrets: Collection[str] = ()
 ) -> ModelError:
-    """The ``ModelError`` for an ``error`` of a call to ``model`` of ``provider`` (at ``address``).
+    """The ``ModelError`` for an ``error`` of a ``request``.
 
     ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
     status = _status(error, kinds)
-    text = _short(redact(str(error), secrets))  # in this order: half of a key would not be recognised
-    address = without_password(address) if address else None
-    place = f"model {model} ({provider})"
+    # redacted before it is cut: half of a key would not be recognised; LiteLLM adds tracebacks
+    said = redact(str(error), secrets).partition("Traceback (most recent call last)")[0]
+    text = cut(_PREFIX.sub("", " ".join(said.split())), LONGEST_TEXT)
+    place = f"model {request.model} ({request.provider})"
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     if refuses_input(status, raw):
@@ -48,14 +45,19 @@ def model_error(
     if "RedirectError" in kinds:
         remedy = "Name the final address with --model-arg api_base=... if you trust it."
         return ModelSetupError(text, place=place, remedy=remedy)
-    setup = _setup_fault(status, raw, provider)
-    if setup is not None:
-        fault, remedy = setup
-        return ModelSetupError(f"{fault}: {text}", place=place, remedy=remedy, status=status)
+    lasting = _LASTING.get(402 if status == 429 and quota_used_up(raw) else status or 0)
+    if lasting is not None:
+        fault, remedy = lasting
+        variable = f"{request.provider.upper()}_API_KEY"
+        key = f"the key in {variable}"
+        if not os.environ.get(variable):
+            key = f"the provider's key ({variable} is not set)"
+        fault = f"{fault} (HTTP {status}): {text}"
+        return ModelSetupError(fault, place=place, remedy=remedy.format(key=key), status=status)
     if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
         return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
-        return _no_connection(error, place, address)
+        return _no_connection(error, place, without_password(request.address or ""))
     if status is None:
         fault = f"the answer cannot be read: {text or type(error).__name__}"
         return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
@@ -67,36 +69,13 @@ def model_error(
     return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
 
 
-def _setup_fault(status: int | None, raw: str, provider: str) -> tuple[str, str] | None:
-    """Fault and remedy if every further call would be refused as well."""
-    variable = f"{provider.upper()}_API_KEY"
-    given = os.environ.get(variable)
-    key = f"the key in {variable}" if given else f"the provider's key ({variable} is not set)"
-    if status == 401:
-        return "the provider refuses the key (HTTP 401)", f"Check {key}."
-    if status == 403:
-        return "the provider denies access (HTTP 403)", f"Check what {key} may use."
-    if status == 404:
-        return "the provider does not know it (HTTP 404)", "Check the model's name and the server's address."
-    if status == 402 or (status == 429 and quota_used_up(raw)):
-        return f"the provider's quota is used up (HTTP {status})", "Check the account's plan and billing."
-    return None
-
-
-def _no_connection(error: BaseException, place: str, address: str | None) -> ModelError:
-    where = address or "the provider"
-    if _hung_up(error):
-        fault = f"{where} closed the connection without a whole answer"
-        remedy = "Its log may say why."
-        if address and address.startswith("http://"):
-            remedy = f"{remedy} If it speaks TLS, write https:// in its address."
-        return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
-    reason, advice, lasts = _reason(error)
-    fault = f"cannot connect to {where}{reason}"
-    if lasts:
-        return ModelSetupError(fault, place=place, remedy=advice, no_answer="connection")
-    remedy = advice or (f"Check that a server is running at {address}." if address else "Check the network.")
-    return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
+_LASTING = {
+    401: ("the provider refuses the key", "Check {key}."),
+    402: ("the provider's quota is used up", "Check the account's plan and billing."),
+    403: ("the provider denies access", "Check what {key} may use."),
+    404: ("the provider does not know it", "Check the model's name and the server's address."),
+}
+"""Fault and remedy by the status of errors that every further call would meet as well."""
 
 
 def _status(error: BaseException, kinds: set[str]) -> int | None:
@@ -116,11 +95,6 @@ def headers_of(error: BaseException) -> Any:
     """The headers of the answer that an error stands for; empty if there are none."""
     headers = getattr(error, "litellm_response_headers", None)
     return headers or getattr(getattr(error, "response", None), "headers", None) or {}
-
-
-def _short(text: str) -> str:
-    text = text.partition("Traceback (most recent call last)")[0]  # added by LiteLLM
-    return cut(_PREFIX.sub("", " ".join(text.split())), LONGEST_TEXT)
 
 
 # -- words of providers
@@ -189,32 +163,41 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL",
 """OpenSSL's names for an answer that is not TLS."""
 
 
-def _hung_up(error: BaseException) -> bool:
-    """True if a connection was made and broke off."""
-    return any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error))
+def _no_connection(error: BaseException, place: str, address: str) -> ModelError:
+    where = address or "the provider"
+    if any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error)):  # there was one
+        fault = f"{where} closed the connection without a whole answer"
+        remedy = "Its log may say why."
+        if address.startswith("http://"):
+            remedy = f"{remedy} If it speaks TLS, write https:// in its address."
+        return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
+    reason, advice, lasts = next(filter(None, map(_reason, _causes(error))), ("", None, False))
+    fault = f"cannot connect to {where}{reason}"
+    if lasts:
+        return ModelSetupError(fault, place=place, remedy=advice, no_answer="connection")
+    remedy = advice or (f"Check that a server is running at {address}." if address else "Check the network.")
+    return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
 
 
-def _reason(error: BaseException) -> tuple[str, str | None, bool]:
+def _reason(cause: BaseException) -> tuple[str, str | None, bool] | None:
     """Words that complete "cannot connect to ...", a remedy, and True if waiting does not help."""
-    for cause in _causes(error):
-        # by their exact types: those of aiohttp inherit from them, and their texts name the host once more
-        if type(cause) is ssl.SSLCertVerificationError:
-            remedy = "If you trust it, let SSL_CERT_FILE name a file with the certificate that signed it."
-            return f": its certificate cannot be verified: {cause.verify_message}", remedy, True
-        if type(cause) in (ssl.SSLError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            code = getattr(cause, "reason", None) or ""
-            name = code.replace("_", " ").lower()
-            if code in _NO_TLS:
-                fault = f": it does not speak TLS there ({name})"
-                return fault, "Write http:// in its address, perhaps.", True
-            return f": no TLS connection ({name})" if name else ": no TLS connection", None, False
-        if isinstance(cause, socket.gaierror):
-            fault = (cause.strerror or "the name is not known").lower()
-            return f": {fault}", "Check the server's name, and the network.", False
-        if isinstance(cause, ConnectionError):
-            refused = isinstance(cause, ConnectionRefusedError)
-            return f": connection {'refused' if refused else 'lost'}", None, False
-    return "", None, False
+    # by their exact types: those of aiohttp inherit from them, and their texts name the host once more
+    if type(cause) is ssl.SSLCertVerificationError:
+        remedy = "If you trust it, let SSL_CERT_FILE name a file with the certificate that signed it."
+        return f": its certificate cannot be verified: {cause.verify_message}", remedy, True
+    if type(cause) in (ssl.SSLError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        code = getattr(cause, "reason", None) or ""
+        name = code.replace("_", " ").lower()
+        if code in _NO_TLS:
+            return f": it does not speak TLS there ({name})", "Write http:// in its address, perhaps.", True
+        return f": no TLS connection ({name})" if name else ": no TLS connection", None, False
+    if isinstance(cause, socket.gaierror):
+        fault = (cause.strerror or "the name is not known").lower()
+        return f": {fault}", "Check the server's name, and the network.", False
+    if isinstance(cause, ConnectionError):
+        refused = isinstance(cause, ConnectionRefusedError)
+        return f": connection {'refused' if refused else 'lost'}", None, False
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

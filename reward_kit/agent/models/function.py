@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
@@ -39,7 +40,8 @@ def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
     for role, given in models.items():
         if role not in ("agent", "user"):
             raise UsageError(f"models: there is no role {role!r}", remedy="The roles are agent and user.")
-        if _is_model(given):
+        is_named = isinstance(getattr(given, "name", None), str)
+        if is_named and callable(getattr(given, "complete", None)) and not isinstance(given, type):
             found[role] = given
         elif callable(given) and not isinstance(given, type):
             found[role] = FunctionModel(given)
@@ -50,12 +52,6 @@ def checked_models(models: Mapping[Role, Any]) -> dict[Role, Model]:
                 "complete(messages, *, tools, seed, parallel_tool_calls), which gives a Completion.",
             )
     return found
-
-
-def _is_model(given: Any) -> bool:
-    if isinstance(given, type) or not isinstance(getattr(given, "name", None), str):
-        return False
-    return callable(getattr(given, "complete", None))
 
 
 class FunctionModel:
@@ -70,7 +66,12 @@ class FunctionModel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
-        self._options = _taken(function)
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # it is not written in Python
+            parameters = MappingProxyType({})
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        self._options = [name for name in OPTIONS if takes_all or name in parameters]
 
     async def complete(
         self,
@@ -155,16 +156,6 @@ def _check_answer(answer: Any) -> None:
     check_number("waited", answer.waited)
 
 
-def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # it is not written in Python
-        return ()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return OPTIONS
-    return tuple(name for name in OPTIONS if name in parameters)
-
-
 def _completion(answer: Any) -> Completion:
     if isinstance(answer, Completion):
         return answer
@@ -177,14 +168,10 @@ def _completion(answer: Any) -> Completion:
     message = {"role": "assistant", "content": None, **answer}
     calls = message.get("tool_calls") or ()
     for place, call in enumerate(calls):
-        _check_call(call, place)
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise TypeError(
+                f'gave tool_calls[{place}] that is not of the form {{"id": ..., "type": "function", '
+                '"function": {"name": ..., "arguments": ...}}'
+            )
     return Completion(message, finish_reason="tool_calls" if calls else "stop")
-
-
-def _check_call(call: Any, place: int) -> None:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TypeError(
-            f'gave tool_calls[{place}] that is not of the form {{"id": ..., "type": "function", "function": '
-            '{"name": ..., "arguments": ...}}'
-        )

@@ -11,13 +11,15 @@ import logging
 import math
 import random
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from reward_kit.agent.base.network import backoff
+from reward_kit.agent.base.redaction import public_address
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.concurrency import START, Concurrency
-from reward_kit.agent.models.outage import Blame, Outage
+from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
+from reward_kit.agent.models.outage import Failures
 from reward_kit.agent.models.rate_limits import RateLimits, quotas
 from reward_kit.errors import ModelError, ProviderDownError
 
@@ -32,13 +34,11 @@ REFUSED = frozenset({429, 529})
 TRUST = 65.0
 """Seconds for which a provider that has not answered yet may refuse: most limits are per minute."""
 NOTABLE = 10.0
-"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered since then."""
+"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered within them."""
 FIRST_BACKOFF = 0.05
 """Seconds until a refused call comes back, doubled with each further refusal."""
 REPEAT = 60.0
 """Seconds until a message of the same kind is given again."""
-DEFAULT_ADDRESSES = {"openai": "https://api.openai.com/v1"}
-"""Usual addresses of providers, so that naming one makes no second limiter."""
 
 logger = logging.getLogger(__name__)
 _random = random.SystemRandom()
@@ -72,8 +72,7 @@ class Limiter:
         self._patience = patience
         self._tell = tell
         self._announced: dict[str, float] = {}
-        self._outage = Outage()
-        self._blame = Blame()
+        self._failures = Failures()
         self._head = asyncio.Lock()
         self._changed = asyncio.Event()
         self._deadlines: set[asyncio.Timeout] = set()
@@ -86,14 +85,11 @@ class Limiter:
         self._given_up: ProviderDownError | None = None
 
     @property
-    def room(self) -> int:
-        """Calls that would be let through now."""
+    def room(self) -> int | None:
+        """Calls that would be let through now; None while calls wait, or while none is let through."""
+        if self.waiting or self._failures.down or self._now() < self._closed_until:
+            return None
         return max(0, self._concurrency.at_once - self.in_flight)
-
-    @property
-    def closed(self) -> bool:
-        """True while no call is let through: the provider is down, or wants a pause."""
-        return self._outage.down or self._now() < self._closed_until
 
     async def attempt(self, call: Call, make: Attempt) -> tuple[Completion | ModelError, bool]:
         """Make an attempt once the call may be made; True if the next attempt is no retry.
@@ -115,9 +111,8 @@ class Limiter:
                 finally:
                     excused = self._leave(call, answer)
                 return answer, excused
-        except TimeoutError:
-            if self._given_up is None:
-                raise
+        except TimeoutError:  # an attempt returns its own
+            assert self._given_up is not None
             raise self._given_up from None
         finally:
             self._deadlines.discard(deadline)
@@ -138,7 +133,8 @@ class Limiter:
         if wait <= 0 and not self._head.locked() and self._delay(call) <= 0:
             self._admit(call)
             return
-        with call.held():
+        began = self._now()
+        with call.unclocked():
             await asyncio.sleep(wait)
             self.waiting += 1
             try:
@@ -151,12 +147,13 @@ class Limiter:
                     self._admit(call)
             finally:
                 self.waiting -= 1
+        call.waited += self._now() - began
 
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
         now = self._now()
-        if self._outage.down:
-            wait = math.inf if self._trial is not None else self._outage.next_try - now
+        if self._failures.down:
+            wait = math.inf if self._trial is not None else self._failures.next_try - now
         elif self.in_flight >= self._concurrency.at_once:
             wait = math.inf
         else:
@@ -165,13 +162,13 @@ class Limiter:
 
     def _admit(self, call: Call) -> None:
         call.sent = now = self._now()
-        self._blame.sent(call, self.in_flight)
+        self._failures.sent(call, self.in_flight)
         self.in_flight += 1
         self._next_start = max(now, self._next_start) + self._concurrency.spacing
         self._concurrency.sent(call)
         # before an answer, modules may have to be imported until the request is sent
         self._rates.take(call, now, sent=self.proven)
-        if self._outage.down:
+        if self._failures.down:
             self._trial = call
 
     # -- after a call
@@ -180,54 +177,51 @@ class Limiter:
         """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
         now = self._now()
         full = self.waiting > 0 or self.in_flight >= self._concurrency.at_once
-        is_trial = call is self._trial
-        if is_trial:
-            self._trial = None
         self.in_flight -= 1
         excused = False
         if isinstance(answer, ModelError):
             self._rates.settle(call, None, now, spent=answer.status is None)
-            excused = self._failed(call, answer, now, is_trial=is_trial)
+            excused = self._failed(call, answer, now)
         else:
             usage = None if answer is None else answer.usage
             self._rates.settle(call, usage, now, spent=True)
             if answer is not None:
                 self._is_back(now)
-                self._outage.answered()
                 self.proven, self._last_usage, self._last_answer = True, usage, now
-                self._blame.answered(call)
+                self._failures.answered(call)
                 self._concurrency.answered(call, now, full=full)
+        if call is self._trial:
+            self._trial = None
         self._changed.set()
         return excused
 
-    def _failed(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> bool:
+    def _failed(self, call: Call, fault: ModelError, now: float) -> bool:
         refused = fault.status in REFUSED
         asked = fault.retry_after or 0.0
         if not fault.retryable or not (fault.status is None or refused or fault.status >= 500):
             if fault.status is not None:  # the provider has answered
                 self._is_back(now)
             return False
-        streak = self._blame.failed(call, now, least=4 if refused and not asked else 2)
-        if not refused:
-            self._outage.missed()
-        by_chance = not refused and self._outage.is_chance(streak.failures)
+        least = 4 if refused and not asked else 2
+        streak = self._failures.failed(call, now, refused=refused, least=least)
+        by_chance = not refused and self._failures.is_chance(streak.failures)
         excused = refused or asked > 0
-        if streak.is_own and not self._outage.down and fault.no_answer != "connection":
+        if streak.is_own and not self._failures.down and fault.no_answer != "connection":
             excused = excused and now - self._last_answer < NOTABLE
         else:
-            self._slow_down(call, fault, now, is_trial=is_trial)
-            if self._outage.down:
+            self._slow_down(call, fault, now)
+            if self._failures.down:
                 return True
         call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
         return (excused or by_chance) and now - streak.began <= (self._patience if self.proven else TRUST)
 
-    def _slow_down(self, call: Call, fault: ModelError, now: float, *, is_trial: bool) -> None:
+    def _slow_down(self, call: Call, fault: ModelError, now: float) -> None:
         """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
         refused = fault.status in REFUSED
         asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
-        if refused and self._outage.down:
+        if refused and self._failures.down:
             self._is_back(now)
-        since = self._outage.note(call, now)
+        since = self._failures.note(call, now)
         self._last_fault = fault
         if self._patience_ends is None:
             loop = asyncio.get_running_loop()
@@ -239,23 +233,23 @@ class Limiter:
             if asked >= NOTABLE:
                 self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
             self._closed_until = max(self._closed_until, now + pause)
-        reason = f"{self._outage.began} ({cut(fault.fault, 100)})"
+        reason = f"{self._failures.began} ({cut(fault.fault, 100)})"
         if refused:
             if now - since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
-        elif is_trial:
-            self._outage.plan_try(now)
-            wait = _duration(self._outage.next_try - now)
+        elif call is self._trial:
+            self._failures.plan_try(now)
+            wait = _duration(self._failures.next_try - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
-        elif not self._outage.down and self._outage.begins(fault, now, self.in_flight):
+        elif not self._failures.down and self._failures.begins(fault, now, self.in_flight):
             self._concurrency.restart(now)
 
     def _is_back(self, now: float) -> None:
-        if self._outage.since is None:
+        if self._failures.since is None:
             return
         if self._announced.pop("down", None) is not None:
-            self._tell(f"{self.name} answers again after {_duration(now - self._outage.since)}")
-        self._outage.end()
+            self._tell(f"{self.name} answers again after {_duration(now - self._failures.since)}")
+        self._failures.end()
         if self._patience_ends is not None:
             self._patience_ends.cancel()
             self._patience_ends = None
@@ -270,12 +264,12 @@ class Limiter:
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
         self._patience_ends = None
-        if self.proven and self._outage.of_one and not self._outage.down:
+        if self.proven and self._failures.of_one and not self._failures.down:
             return  # its retries decide
         fault = self._last_fault
         assert fault is not None
         self._given_up = ProviderDownError(
-            f"no good answer since {self._outage.began}, the last was: {fault.fault}",
+            f"no good answer since {self._failures.began}, the last was: {fault.fault}",
             place=self.name,
             remedy="Resume when it answers again; --patience sets how long to wait.",
             status=fault.status,
@@ -289,6 +283,7 @@ class Limiter:
         return asyncio.get_running_loop().time()
 
 
+@dataclass(slots=True)
 class Limiters:
     """The limiters of one evaluation, by provider and address: agent and user share one at the same place.
 
@@ -296,26 +291,23 @@ class Limiters:
     people. ``used`` is True once a model's calls go through them.
     """
 
-    def __init__(
-        self,
-        *,
-        ceiling: int = 10,
-        rpm: float | None = None,
-        tpm: float | None = None,
-        patience: float = 900.0,
-    ) -> None:
-        self.tell: Callable[[str], None] | None = None
-        self.used = False
-        self._options: dict[str, Any] = {"ceiling": ceiling, "rpm": rpm, "tpm": tpm, "patience": patience}
-        self._limiters: dict[tuple[str, str], Limiter] = {}
+    ceiling: int = 10
+    rpm: float | None = None
+    tpm: float | None = None
+    patience: float = 900.0
+    tell: Callable[[str], None] | None = None
+    used: bool = False
+    _limiters: dict[tuple[str, str], Limiter] = field(default_factory=dict)
 
     def of(self, provider: str, address: str | None) -> Limiter:
         """The limiter of a provider; without an ``address`` at its usual one."""
-        place = (address or DEFAULT_ADDRESSES.get(provider, "")).rstrip("/")
+        place = (address or (DEFAULT_BASE if provider == PROVIDER else "")).rstrip("/")
         limiter = self._limiters.get((provider, place))
         if limiter is None:
-            name = f"{provider} at {_public(place)}" if place else provider
-            limiter = self._limiters[provider, place] = Limiter(name, tell=self._say, **self._options)
+            name = f"{provider} at {public_address(place)}" if place else provider
+            options: Any = {"ceiling": self.ceiling, "rpm": self.rpm, "tpm": self.tpm}
+            limiter = Limiter(name, patience=self.patience, tell=self._say, **options)
+            self._limiters[provider, place] = limiter
         return limiter
 
     def room(self) -> int:
@@ -324,12 +316,10 @@ class Limiters:
         0 while calls wait or a provider is down; otherwise as many as calls would be let through, or 8, since
         not every rollout is calling a model all the time.
         """
-        limiters = self._limiters.values()
-        if not limiters:
+        rooms = [limiter.room for limiter in self._limiters.values()]
+        if not rooms:
             return int(START)
-        if any(limiter.waiting or limiter.closed for limiter in limiters):
-            return 0
-        return max(8, sum(limiter.room for limiter in limiters))
+        return 0 if None in rooms else max(8, sum(filter(None, rooms)))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)
@@ -344,9 +334,3 @@ def _jitter(seconds: float) -> float:
 
 def _duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-def _public(address: str) -> str:
-    """The address without user, password and query."""
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else address

@@ -8,11 +8,9 @@ import difflib
 import functools
 import json
 import os
-from contextlib import contextmanager
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import secrets_in
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import (
     base_from_environment,
@@ -20,20 +18,17 @@ from reward_kit.agent.models.endpoint import (
     find_endpoint,
     needs_no_key,
 )
-from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.agent.models.litellm_library import (
-    acompletion,
+    CALL_SETTINGS,
     import_litellm,
     quiet,
     read_answer,
     response_headers,
     sent_messages,
 )
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from reward_kit.agent.base.types import Completion, Message
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
@@ -57,7 +52,7 @@ def remote_model(
     """
     if limiters is not None:
         limiters.used = True
-    more.update(model_args=model_args, limiters=limiters)
+    more.update(model_args=model_args or {}, limiters=limiters)
     endpoint = find_endpoint(name, provider, model_args or {}) if client == "direct" else None
     if endpoint is not None:
         from reward_kit.agent.models.openai_http import OpenAIModel
@@ -67,6 +62,7 @@ def remote_model(
     return LiteLLMModel(name, provider=provider, **more)
 
 
+@dataclass(eq=False, repr=False)
 class LiteLLMModel(RemoteModel):
     """A model that LiteLLM can reach: ``openai/gpt-4o``, or ``gpt-4o`` with ``provider="openai"``.
 
@@ -75,22 +71,8 @@ class LiteLLMModel(RemoteModel):
     seed or limit on parallel tool calls that the provider does not know is left out.
     """
 
-    def __init__(self, name: str, *, provider: str | None = None, **options: Any) -> None:
-        super().__init__(name, **options)
-        self.provider = provider
-
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines its answers besides the conversation, with secrets in ``model_args``."""
-        name, provider = resolve(self.name, self.provider)
-        prefix = provider.upper()
-        return {
-            "model": name,
-            "provider": provider,
-            "api_base": base_from_environment(provider) or os.environ.get(f"{prefix}_API_BASE"),
-            "api_version": os.environ.get(f"{prefix}_API_VERSION"),
-            "temperature": self.temperature,
-            "model_args": self.model_args,
-        }
+    _: KW_ONLY
+    provider: str | None = None
 
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this event loop."""
@@ -98,73 +80,42 @@ class LiteLLMModel(RemoteModel):
         if close is not None:
             await close()
 
-    def _request(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-    ) -> Request:
-        name, provider = resolve(self.name, self.provider)
+    def _resolved(self) -> tuple[str, str]:
+        return resolve(self.name, self.provider)
+
+    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+        name, provider = self._resolved()
         request: dict[str, Any] = {
             "model": name,
             "custom_llm_provider": provider,
             "messages": sent_messages(messages, provider),
             "timeout": min(self.timeout, LONGEST_TIMEOUT),
-            "num_retries": 0,
-            "max_retries": 0,
-            "drop_params": True,
+            **CALL_SETTINGS,
             "temperature": self.temperature,
-            "seed": seed,
             **self.model_args,
+            **copy.deepcopy(options),  # LiteLLM rewrites tools, too, and all rollouts share them
         }
-        if tools:
-            self._check_tools(name, provider)
-            request["tools"] = copy.deepcopy(tools)  # LiteLLM rewrites them, too, and all rollouts share them
-            if not parallel_tool_calls:
-                request["parallel_tool_calls"] = False
+        if "tools" in options and "tools" not in _allowed(name, provider, self.model_args):
+            # it would drop them, or paste them into the prompt
+            raise ModelSetupError(
+                "LiteLLM knows of no tool calling there",
+                place=f"model {name} ({provider})",
+                remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
+            )
         if "api_key" not in request and needs_no_key(provider, request.get("api_base")):
             request["api_key"] = "none"
         request = {key: value for key, value in request.items() if value is not None}
         address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
-        size = len(json.dumps([request["messages"], tools], default=str))
-        return Request(provider, address, size, partial(self._attempt, request))
+        size = len(json.dumps([request["messages"], options.get("tools")], default=str))
+        return Request(name, provider, address, size, request)
 
-    def _check_tools(self, name: str, provider: str) -> None:
-        """Raise ``ModelSetupError`` if LiteLLM would drop the tools, or paste them into the prompt."""
-        if "tools" in _supported_parameters(name, provider) or "tools" in self.model_args.get(
-            "allowed_openai_params", ()
-        ):
-            return
-        raise ModelSetupError(
-            "LiteLLM knows of no tool calling there",
-            place=f"model {name} ({provider})",
-            remedy="Take another model or agent; ollama's models are named ollama_chat/... for this.",
-        )
-
-    async def _attempt(self, request: dict[str, Any], limiter: Limiter | None) -> Completion | ModelError:
-        model, provider = request["model"], request["custom_llm_provider"]
-        secrets = secrets_in(self.model_args)
-        try:
-            with quiet():
-                # LiteLLM's own limit is for silence; a server that drips its answer must end as well
-                answer = await asyncio.wait_for(acompletion(request), self.timeout + 1.0)
-                if limiter is not None:
-                    limiter.read_headers(response_headers(answer))
-                return read_answer(answer, model, provider, secrets)
-        except Exception as error:  # noqa: BLE001 - a malformed answer makes LiteLLM raise anything
+    async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
+        with quiet():
+            # LiteLLM's own limit is for silence; a server that drips its answer must end as well
+            answer = await asyncio.wait_for(import_litellm().acompletion(**request.body), self.timeout + 1.0)
             if limiter is not None:
-                limiter.read_headers(headers_of(error))
-            fault = model_error(
-                error,
-                model=model,
-                provider=provider,
-                address=request.get("api_base") or base_from_environment(provider),
-                timeout=self.timeout,
-                secrets=secrets,
-            )
-            fault.__cause__ = error
-            return fault
+                limiter.read_headers(response_headers(answer))
+            return read_answer(answer, request.model, request.provider, self._secrets)
 
 
 def check_model(name: str, provider: str | None = None, *, model_args: dict[str, Any] | None = None) -> None:
@@ -177,13 +128,16 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     name, provider = resolve(name, provider)
     model_args = model_args or {}
     place = f"model {name} ({provider})"
-    unknown = _unknown_arguments(name, provider, model_args)
+    allowed = _allowed(name, provider, model_args)
+    allowed |= {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
+    # of OpenAI's arguments it drops those that the provider does not know; others it hands on
+    unknown = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS).intersection(model_args) - allowed
     if unknown:
-        raise ModelSetupError(f"the provider does not know {', '.join(unknown)}", place=place)
+        raise ModelSetupError(f"the provider does not know {', '.join(sorted(unknown))}", place=place)
     check_address(provider, model_args.get("api_base") or model_args.get("base_url"), place=place)
     if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
         return
-    missing = [key for key in _missing_variables(name, provider) if key.endswith("_API_KEY")]
+    missing = _missing_variables(name, provider)
     if missing:
         keys = " or ".join(missing)
         raise ModelSetupError(
@@ -223,33 +177,24 @@ def _supported_parameters(name: str, provider: str) -> frozenset[str]:
     return frozenset(import_litellm().get_supported_openai_params(name, custom_llm_provider=provider) or ())
 
 
-def _unknown_arguments(name: str, provider: str, model_args: dict[str, Any]) -> list[str]:
-    """Arguments of OpenAI's format that LiteLLM would drop for this provider; others it hands on."""
-    allowed = _supported_parameters(name, provider) | set(model_args.get("allowed_openai_params", ()))
-    always = {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
-    known = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS)
-    return sorted(key for key in model_args if key in known and key not in allowed | always)
+def _allowed(name: str, provider: str, model_args: dict[str, Any]) -> set[str]:
+    return set(_supported_parameters(name, provider)).union(model_args.get("allowed_openai_params", ()))
 
 
 def _missing_variables(name: str, provider: str) -> list[str]:
+    """The keys that are not set; LiteLLM takes ``OPENAI_API_KEY=`` for one, and each call would then fail."""
     if provider == "azure" and (os.environ.get("AZURE_AD_TOKEN") or os.environ.get("AZURE_CLIENT_ID")):
         return []
-    with _blank_keys_unset():
-        return list(import_litellm().validate_environment(f"{provider}/{name}").get("missing_keys") or ())
-
-
-@contextmanager
-def _blank_keys_unset() -> Iterator[None]:
-    """LiteLLM takes ``OPENAI_API_KEY=`` for a key; each call would then fail."""
     blank = {
-        name: value for name, value in os.environ.items() if name.endswith("_API_KEY") and not value.strip()
+        key: value for key, value in os.environ.items() if key.endswith("_API_KEY") and not value.strip()
     }
-    for name in blank:
-        del os.environ[name]
+    for key in blank:
+        del os.environ[key]
     try:
-        yield
+        missing = import_litellm().validate_environment(f"{provider}/{name}").get("missing_keys") or ()
     finally:
         os.environ.update(blank)
+    return [key for key in missing if key.endswith("_API_KEY")]
 
 
 def _closest(provider: str, known: set[str]) -> str:

@@ -6,14 +6,14 @@ Importing it takes seconds, so nothing imports it before a model is checked or c
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import logging
 import os
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,11 @@ _READ_AGAIN = frozenset(
         *("gemini", "moonshot", "vertex_ai", "vertex_ai_beta"),
     }
 )
-"""Providers for which LiteLLM makes something else of it; strict ones among the others refuse it."""
+"""Providers to which LiteLLM sends it in another form; some of the others refuse it."""
 
-_workarounds: dict[str, Any] = {}
+
+CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip_mcp_handler": True}
+"""Arguments of each call; without the last, which is private, tools need a package that may not be there."""
 
 
 def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Message]:
@@ -89,19 +91,6 @@ def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Mes
     if provider in _READ_AGAIN:
         return [dict(message) for message in messages]
     return [{name: value for name, value in one.items() if name != OWN_FIELD} for one in messages]
-
-
-async def acompletion(request: dict[str, Any]) -> Any:
-    """LiteLLM's answer to a request; raises whatever it raises."""
-    litellm = import_litellm()
-    try:
-        return await litellm.acompletion(**request, **_workarounds)
-    except Exception as error:
-        if "No module named 'mcp'" not in str(error) or _workarounds:
-            raise
-        # some releases import an optional package for every call with tools, unless this is set
-        _workarounds["_skip_mcp_handler"] = True
-        return await litellm.acompletion(**request, **_workarounds)
 
 
 # -- answers
@@ -160,18 +149,14 @@ def _put_into_form(choice: Any) -> None:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         return
-    if message.get("role") is None:
-        message["role"] = "assistant"
+    message["role"] = message.get("role") or "assistant"
     parts = message.get("content")
-    if not isinstance(parts, list):
-        return
-    try:
-        said, thought = "".join(_texts(parts, "text")), "".join(_texts(parts, "thinking"))
-    except (TypeError, LookupError):
-        return  # LiteLLM says that it cannot be read
-    message["content"] = said
-    if thought and not message.get("reasoning_content"):
-        message["reasoning_content"] = thought
+    if isinstance(parts, list):
+        with suppress(TypeError, LookupError):  # LiteLLM says that it cannot be read
+            said, thought = "".join(_texts(parts, "text")), "".join(_texts(parts, "thinking"))
+            message["content"] = said
+            if thought and not message.get("reasoning_content"):
+                message["reasoning_content"] = thought
 
 
 def _texts(parts: list[dict[str, Any]], field: str) -> Iterator[str]:
@@ -258,11 +243,6 @@ def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
     return float(prompt + usage.output_tokens * entry["output_cost_per_token"])
 
 
-def has_openai_price(name: str) -> bool:
-    """True if an OpenAI model has a price under this name."""
-    return _entry(name) is not None
-
-
 def _entry(name: str) -> dict[str, Any] | None:
     loaded = getattr(sys.modules.get("litellm"), "model_cost", None)
     table = load_prices() if loaded is None else loaded  # once LiteLLM is loaded, prices may have been added
@@ -276,11 +256,9 @@ def _entry(name: str) -> dict[str, Any] | None:
 @functools.cache
 def load_prices() -> dict[str, Any]:
     """LiteLLM's table as it came with the installed release; empty if it is not there."""
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return {}
+    file = distribution("litellm").locate_file(f"litellm/{_TABLE}")
     try:
-        entries: dict[str, Any] = json.loads(Path(spec.origin).with_name(_TABLE).read_bytes())
+        entries: dict[str, Any] = json.loads(Path(str(file)).read_bytes())
     except (OSError, ValueError):
         return {}
     return entries

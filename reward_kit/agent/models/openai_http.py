@@ -10,7 +10,8 @@ import asyncio
 import json
 import math
 import os
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin
 
@@ -22,8 +23,7 @@ from reward_kit.agent.base.redaction import label, secrets_in
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel, Request
-from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, base_from_environment, body_arguments
-from reward_kit.agent.models.errors import model_error
+from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
     OWN_FIELD,
     NotPlain,
@@ -34,12 +34,9 @@ from reward_kit.agent.models.litellm_library import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import aiohttp
 
     from reward_kit.agent.models.limiter import Limiter
-    from reward_kit.errors import ModelError
 
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
@@ -49,27 +46,17 @@ READ_BUFFER = 2**18
 """Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
 
 
+@dataclass(eq=False, repr=False)
 class OpenAIModel(RemoteModel):
     """The model at an ``Endpoint``; its options are those of ``LiteLLMModel`` and mean the same."""
 
-    def __init__(self, name: str, endpoint: Endpoint, **options: Any) -> None:
-        super().__init__(name, **options)
-        self._endpoint = endpoint
-        self._secrets = secrets_in({**self.model_args, "headers": endpoint.headers})
-        arguments = body_arguments({"temperature": self.temperature, **self.model_args})
-        self._fixed = {"model": endpoint.model, **arguments}
-        self._session: aiohttp.ClientSession | None = None
+    endpoint: Endpoint
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines its answers besides the conversation; as that of ``LiteLLMModel``."""
-        return {
-            "model": self._endpoint.model,
-            "provider": PROVIDER,
-            "api_base": base_from_environment(PROVIDER),
-            "api_version": os.environ.get("OPENAI_API_VERSION"),
-            "temperature": self.temperature,
-            "model_args": self.model_args,
-        }
+    def __post_init__(self) -> None:
+        self._secrets = secrets_in({**self.model_args, "headers": self.endpoint.headers})
+        arguments = body_arguments({"temperature": self.temperature, **self.model_args})
+        self._fixed = {"model": self.endpoint.model, **arguments}
+        self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         """Have the price table read a moment later, while the first answer is awaited."""
@@ -81,54 +68,34 @@ class OpenAIModel(RemoteModel):
             await self._session.close()
             self._session = None
 
-    def _request(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        seed: int | None,
-        parallel_tool_calls: bool,
-    ) -> Request:
-        request: dict[str, Any] = {**self._fixed, "messages": [_sent(message) for message in messages]}
-        if seed is not None:
-            request["seed"] = seed
-        if tools:
-            request["tools"] = tools
-            if not parallel_tool_calls:
-                request["parallel_tool_calls"] = False
-        body = to_json(request)
-        return Request(PROVIDER, self._endpoint.base, len(body), partial(self._attempt, body))
+    def _resolved(self) -> tuple[str, str]:
+        return self.endpoint.model, PROVIDER
 
-    async def _attempt(self, body: bytes, limiter: Limiter | None) -> Completion | ModelError:
-        try:
-            return await read_answer(await self._post(body, limiter), self._endpoint.model, self._secrets)
-        except Exception as error:  # noqa: BLE001 - a malformed answer makes its reader raise anything
-            fault = model_error(
-                error,
-                model=self._endpoint.model,
-                provider=PROVIDER,
-                address=self._endpoint.base,
-                timeout=self.timeout,
-                secrets=self._secrets,
-            )
-            fault.__cause__ = error
-            return fault
+    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+        body = to_json({**self._fixed, "messages": [_sent(message) for message in messages], **options})
+        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body)
 
-    async def _post(self, body: bytes, limiter: Limiter | None) -> bytes:
+    async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         import aiohttp
 
-        url = self._endpoint.url
+        url = f"{self.endpoint.base}/chat/completions"
         try:
-            async with self._open_session().post(url, data=body, allow_redirects=False) as response:
+            async with self._open_session().post(url, data=request.body, allow_redirects=False) as response:
                 answer = await _content(response)
         except aiohttp.ClientError as error:
             raise UnreachableError("Connection error.") from error
-        if limiter is not None:
-            limiter.read_headers(response.headers)
         if 300 <= response.status < 400 and "Location" in response.headers:
             raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
         if response.status >= 300:
-            raise _status_error(response.status, response.headers, answer)
-        return answer
+            stated: Any = {}
+            with suppress(ValueError, LookupError, TypeError):
+                found = json.loads(answer)
+                stated = (found[0] if isinstance(found, list) else found)["error"]  # Google sends a list
+            body = answer.decode(errors="replace")
+            raise StatedError(stated, body, status=response.status, headers=response.headers)
+        if limiter is not None:
+            limiter.read_headers(response.headers)
+        return await read_answer(answer, request.model, self._secrets)
 
     def _open_session(self) -> aiohttp.ClientSession:
         """One session for any number of connections: the limiter decides how many calls there are."""
@@ -139,15 +106,12 @@ class OpenAIModel(RemoteModel):
             import certifi
 
             trusted: ssl.SSLContext | bool = True
-            if self._endpoint.url.lower().startswith(
-                "https:"
-            ):  # the certificates that LiteLLM's clients trust
-                trusted = ssl.create_default_context(
-                    cafile=os.environ.get("SSL_CERT_FILE") or certifi.where()
-                )
+            if self.endpoint.base.lower().startswith("https:"):
+                certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
+                trusted = ssl.create_default_context(cafile=certificates)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
-                headers=self._endpoint.headers,
+                headers=self.endpoint.headers,
                 timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
                 read_bufsize=READ_BUFFER,
                 trust_env=True,
@@ -193,27 +157,13 @@ class StatedError(Exception):
     error names, if it does.
     """
 
-    litellm_response_headers: Mapping[str, str] | None = None
-
-    def __init__(self, error: Any, body: str = "") -> None:
+    def __init__(self, error: Any, body: str = "", *, status: int | None = None, headers: Any = None) -> None:
         stated = error if isinstance(error, dict) else {"message": error}
         self.body = body
         self.code = stated.get("code")
-        self.status_code: int | None = self.code if type(self.code) is int else None
+        self.status_code: int | None = self.code if status is None and type(self.code) is int else status
+        self.litellm_response_headers = headers
         super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
-
-
-def _status_error(status: int, headers: Mapping[str, str], body: bytes) -> StatedError:
-    """The error of an answer whose status is not a success."""
-    stated: Any = {}
-    try:
-        answer = json.loads(body)
-        stated = (answer[0] if isinstance(answer, list) else answer)["error"]  # Google sends a list
-    except (ValueError, LookupError, TypeError):
-        pass
-    error = StatedError(stated, body.decode(errors="replace"))
-    error.status_code, error.litellm_response_headers = status, headers
-    return error
 
 
 # -- answers
@@ -282,11 +232,12 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
     except (ValidationError, NotPlain):
         pass  # LiteLLM reads it, so that it means the same
     answer = json.loads(body)
-    for holder in (answer, *_choices(answer)[:1]):
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    for holder in (answer, *(choices[:1] if isinstance(choices, list) else ())):
         error = holder.get("error") if isinstance(holder, dict) else None
         if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
             raise StatedError(error)
-    if isinstance(answer, dict) and answer.get("choices") == []:
+    if choices == []:
         raise ValueError("it has no choices")
     await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
     return read_json(answer, model, PROVIDER, secrets)
@@ -330,8 +281,3 @@ def _only_count(details: dict[str, int | None] | None, name: str) -> int:
     if any(counts.values()):
         raise NotPlain
     return count
-
-
-def _choices(answer: Any) -> list[Any]:
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    return choices if isinstance(choices, list) else []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reward_kit.errors import ModelError
 
 FAILURES, MOST_MORE = 3, 20
-"""Failures in a row that mean that a provider is down; for each call in flight one more, up to the second."""
+"""Failures in a row that mean an outage, and the most that calls in flight add to them, one each."""
 FIRST_INTERVAL = 1.0
 """Seconds until the first try while it is down, doubled with each further one."""
 MEMORY = 64
@@ -25,7 +25,7 @@ EXPECTED = 0.03
 SURE = 1e-3
 """Probability below which failures in a row of one conversation are no longer put down to chance."""
 UNLIKELY = 1 / 64
-"""Probability below which a conversation's failures are its own fault, if it fares as the others do."""
+"""Probability, judged by the other calls, below which a conversation's failures are its own fault."""
 
 
 @dataclass(slots=True)
@@ -42,50 +42,20 @@ class Streak:
     is_own: bool = False
 
 
-class Blame:
-    """Compares the failures of each conversation with those of all others.
+class Failures:
+    """Failures of calls to a provider: by chance, of one conversation, or of all since the last good answer.
 
     A limit or an outage affects all alike. A conversation that has more tokens than a limit, or that breaks
     the server, fails each time while the others are answered.
-    """
 
-    def __init__(self) -> None:
-        self._answers = 0
-        self._faults = 0
-        self._streaks: dict[Hashable, Streak] = {}
-
-    def sent(self, call: Call, in_flight: int) -> None:
-        """Note that a call is sent: answers to those in flight say nothing about it."""
-        call.answers_before = self._answers + in_flight
-
-    def answered(self, call: Call) -> None:
-        """Count a good answer."""
-        self._answers += 1
-        self._streaks.pop(call.caller.conversation, None)
-
-    def failed(self, call: Call, now: float, *, least: int) -> Streak:
-        """Count a failure; it takes ``least`` in a row to be the conversation's own."""
-        new = Streak(now, call.answers_before, self._faults)
-        streak = self._streaks.setdefault(call.caller.conversation, new)
-        streak.failures += 1
-        failed = self._faults - streak.faults
-        share = (failed + 1) / (failed + max(0, self._answers - streak.answers) + 1)
-        streak.is_own = streak.failures >= least and share**streak.failures <= UNLIKELY
-        if not streak.is_own:
-            self._faults += 1
-            streak.faults += 1  # its own failure says nothing about the others
-        return streak
-
-
-class Outage:
-    """Failures of all calls since the last good answer.
-
-    ``since`` is the time of the first one, ``began`` its time of day, ``next_try`` the time of the next try
-    while the provider is ``down``. ``of_one``: calls of one task only have failed.
+    ``since`` is the time of the first failure of all, ``began`` its time of day, ``next_try`` the time of the
+    next try while the provider is ``down``. ``of_one``: calls of one task only have failed.
     """
 
     def __init__(self) -> None:
         self._share = self._share_before = 0.0
+        self._answers = self._faults = 0
+        self._streaks: dict[Hashable, Streak] = {}
         self.end()
 
     def end(self) -> None:
@@ -101,14 +71,31 @@ class Outage:
     def of_one(self) -> bool:
         return len(self._tasks) <= 1
 
-    def answered(self) -> None:
+    def sent(self, call: Call, in_flight: int) -> None:
+        """Note that a call is sent: answers to those in flight say nothing about it."""
+        call.answers_before = self._answers + in_flight
+
+    def answered(self, call: Call) -> None:
         """Count a good answer."""
+        self._answers += 1
+        self._streaks.pop(call.caller.conversation, None)
         self._share -= self._share / MEMORY
         self._share_before = self._share  # later failures may be an outage
 
-    def missed(self) -> None:
-        """Count an attempt that failed without a refusal: no answer, or a server error."""
-        self._share += (1.0 - self._share) / MEMORY
+    def failed(self, call: Call, now: float, *, refused: bool, least: int) -> Streak:
+        """Count a failure; it takes ``least`` in a row to be the conversation's own."""
+        if not refused:  # no answer, or a server error
+            self._share += (1.0 - self._share) / MEMORY
+        new = Streak(now, call.answers_before, self._faults)
+        streak = self._streaks.setdefault(call.caller.conversation, new)
+        streak.failures += 1
+        failed = self._faults - streak.faults
+        share = (failed + 1) / (failed + max(0, self._answers - streak.answers) + 1)
+        streak.is_own = streak.failures >= least and share**streak.failures <= UNLIKELY
+        if not streak.is_own:
+            self._faults += 1
+            streak.faults += 1  # its own failure says nothing about the others
+        return streak
 
     def is_chance(self, failures: int) -> bool:
         """True if ``failures`` in a row of one call are likely, given the share of all attempts that fail."""

@@ -17,7 +17,7 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
-from reward_kit.agent.models.calls import Caller, models_of_rollout
+from reward_kit.agent.models.calls import Caller, model_of_rollout
 from reward_kit.agent.models.function import call_timeouts
 from reward_kit.agent.players.names import NO_USER, check_user_option
 from reward_kit.agent.players.participants import Participants, find_participants
@@ -195,7 +195,7 @@ class InProcess:
             base=row.base,
             agent=self._participants.make_agent(),
             user=self._participants.user(task),
-            models=models_of_rollout(self._participants.models, caller),
+            models={role: model_of_rollout(one, caller) for role, one in self._participants.models.items()},
             limits=replace(self._limits, on_usage=account.used, caller=caller, on_tool=watch),
             seed=seed,
             gold_database=gold.database if gold else None,

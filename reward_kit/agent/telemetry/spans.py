@@ -14,7 +14,7 @@ from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage
     from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -39,7 +39,8 @@ PROVIDERS = {
 class Span(NamedTuple):
     """One span: ``started`` in Unix seconds, then its duration; ``error`` describes a failure.
 
-    Attributes that are None are not known. ``events`` are names and attributes, at the end of the span.
+    Attributes that are None are not known. ``judgement`` are those of an event at the end of the span, the
+    result of an evaluation.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Span(NamedTuple):
     attributes: Attributes
     error: str | None = None
     is_client: bool = False
-    events: Sequence[tuple[str, Attributes]] = ()
+    judgement: Attributes | None = None
 
 
 def spans_of(record: RolloutRecord, *, contents: bool) -> Iterator[Span]:
@@ -62,50 +63,38 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> Span:
     error, kind = record.error, REWARD_ERROR if record.error is not None else None
     if record.stop_reason in FAULTY_STOPS:
         error, kind = record.stop_detail or record.stop_reason, record.stop_reason
+    own = ("eval_id", "row_id", "user", "steps", "turns", "stop_reason", "reward")
     attributes: Attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": record.agent,
         "gen_ai.conversation.id": record.id,
-        "reward_kit.eval_id": record.eval_id,
-        "reward_kit.row_id": record.row_id,
-        "reward_kit.rollout.index": record.index,
-        "reward_kit.rollout.attempt": record.attempt,
-        "reward_kit.rollout.seed": record.seed,
-        "reward_kit.user": record.user,
-        "reward_kit.steps": record.steps,
-        "reward_kit.turns": record.turns,
-        "reward_kit.stop_reason": record.stop_reason,
-        "reward_kit.reward": record.reward,
+        **{f"reward_kit.{name}": getattr(record, name) for name in own},
+        **{f"reward_kit.rollout.{name}": getattr(record, name) for name in ("index", "attempt", "seed")},
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
         "reward_kit.cost": total_usage(record.usage.values()).cost,
         "error.type": kind,
         **(_provider_and_model(record.models["agent"]) if "agent" in record.models else {}),
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
+        **(_conversation(record) if contents else {}),
     }
-    if contents:
-        attributes |= _conversation(record)
-    events: list[tuple[str, Attributes]] = []
+    judgement: Attributes | None = None
     if record.reward is not None:
         reason = (record.result or {}).get("reason")
-        judgement: Attributes = {
+        judgement = {
             "gen_ai.evaluation.name": "reward",
             "gen_ai.evaluation.score.value": record.reward,
             "gen_ai.evaluation.explanation": reason if contents and isinstance(reason, str) else None,
         }
-        events.append(("gen_ai.evaluation.result", judgement))
     name = f"invoke_agent {record.agent}"
-    return Span(name, record.started, record.seconds, attributes, error, events=events)
+    return Span(name, record.started, record.seconds, attributes, error, judgement=judgement)
 
 
 def _conversation(record: RolloutRecord) -> Attributes:
     given = record.fields.get("initial_messages") or ()
     opening = sum(message.get("role") != "system" for message in given)
-    system = [part for each in record.messages if each["role"] == "system" for part in _parts(each)]
-    talk = [
-        {"role": message["role"], "parts": list(_parts(message))}
-        for message in record.messages
-        if message["role"] != "system"
-    ]
+    messages = [{"role": message["role"], "parts": list(_parts(message))} for message in record.messages]
+    system = [part for message in messages if message["role"] == "system" for part in message["parts"]]
+    talk = [message for message in messages if message["role"] != "system"]
     return {
         "gen_ai.system_instructions": _json(system),
         "gen_ai.input.messages": _json(talk[:opening]),
@@ -119,9 +108,7 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
     attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         **named,
-        "reward_kit.role": call.role,
-        "reward_kit.step": call.step,
-        "reward_kit.turn": call.turn,
+        **{f"reward_kit.{name}": getattr(call, name) for name in ("role", "step", "turn")},
         "reward_kit.cached": call.cached or None,
     }
     if call.error is None:

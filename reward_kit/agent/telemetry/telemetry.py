@@ -43,11 +43,9 @@ def open_telemetry() -> Telemetry | None:
 
     A wrong configuration is logged as a warning and never ends an evaluation.
     """
-    names = exporter_names(os.environ)
-    if not names:
-        return None
     try:
-        return Telemetry([_exporter(name) for name in names])
+        if names := exporter_names(os.environ):
+            return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
         logger.warning("no spans are sent: %s is not installed. %s", error.name or error, INSTALL)
     except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
@@ -115,14 +113,14 @@ class Telemetry:
         rollout, *calls = spans_of(record, contents=self._contents)
         with self._lock:
             self._ids.trace_id = int(record.id, 16)
-            root = self._start(rollout, Context())
-            inside = trace.set_span_in_context(root, Context())
+            inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
             for call in calls:
-                self._start(call, inside).end(_nanoseconds(call.started + call.seconds))
-            root.end(_nanoseconds(rollout.started + rollout.seconds))
+                self._add(call, inside)
 
-    def _start(self, data: Span, context: Any) -> Any:
+    def _add(self, data: Span, context: Any) -> Any:
         from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        end = _nanoseconds(data.started + data.seconds)
 
         span = self._tracer.start_span(
             data.name,
@@ -131,10 +129,11 @@ class Telemetry:
             attributes=_known(data.attributes),
             start_time=_nanoseconds(data.started),
         )
-        for name, attributes in data.events:
-            span.add_event(name, _known(attributes), timestamp=_nanoseconds(data.started + data.seconds))
+        if data.judgement is not None:
+            span.add_event("gen_ai.evaluation.result", _known(data.judgement), timestamp=end)
         if data.error is not None:
             span.set_status(Status(StatusCode.ERROR, data.error))
+        span.end(end)
         return span
 
     def close(self, warn: Callable[[str], None] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from reward_kit.agent.base.strict_json import check_depth, parsed_json
+from reward_kit.agent.base.strict_json import is_too_deep, parsed_json
 from reward_kit.agent.base.text import cut, did_you_mean
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
             arguments = parsed_json(text)
         else:
             text = _ENCODER.encode(arguments)
-            check_depth(arguments, text)
+            if is_too_deep(arguments, text):
+                raise RecursionError
     except RecursionError as error:
         raise ArgumentError([f"the arguments {what} (nested too deeply)"]) from error
     except (ValueError, TypeError) as error:

@@ -33,7 +33,7 @@ BLAMED = json.dumps({"author": "agent", "fault": "wrong_arguments", "sentence": 
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reward_kit.agent.models.calls.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("reward_kit.agent.base.network.LONGEST_WAIT", 0.0)
 
 
 def options_of(bundle: Bundle, **options: Any) -> dict[str, Any]:

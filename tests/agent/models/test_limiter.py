@@ -14,7 +14,7 @@ from virtual_time import simulate
 
 from reward_kit.agent.base import network
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models import calls, limiter
+from reward_kit.agent.models import limiter
 from reward_kit.agent.models.calls import Call, Caller
 from reward_kit.agent.models.concurrency import START
 from reward_kit.agent.models.limiter import Limiter, Limiters
@@ -23,7 +23,7 @@ from reward_kit.errors import ModelError, ModelSetupError, ProviderDownError
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (calls, limiter, network):
+    for module in (limiter, network):
         monkeypatch.setattr(module, "_random", random.Random(1))
 
 

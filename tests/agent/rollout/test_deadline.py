@@ -11,9 +11,8 @@ from reward_kit.agent.base.deadline import Deadline
 def test_waits_are_added_and_those_at_the_same_time_count_once() -> None:
     async def wait(deadline: Deadline, begin: float, seconds: float) -> None:
         await asyncio.sleep(begin)
-        deadline.hold()
-        await asyncio.sleep(seconds)
-        deadline.go_on()
+        with deadline.paused():
+            await asyncio.sleep(seconds)
 
     async def main() -> float:
         begin = now()

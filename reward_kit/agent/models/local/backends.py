@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.network import LOOPBACK
-from reward_kit.agent.models.local.recognise import OWN_TOKENIZERS
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reward_kit.agent.models.local.recognise import Kind, LocalFile
 
 SERVER = "REWARD_KIT_LOCAL_MODEL_SERVER"
@@ -50,15 +47,13 @@ TOOL_CALLS_OF_TYPE = {
 class Backend:
     """A program that serves models of one ``kind``.
 
-    ``arguments(program, file, link, extra)`` returns the command line after the program, without the
-    address; ``link`` is a symbolic link to the model. ``served`` is the model's name in requests, None for
-    the path of the link. ``health`` answers 200 once the model is loaded. ``install`` says how to install it.
+    ``served`` is the model's name in requests, None for the path of the link. ``health`` answers 200 once
+    the model is loaded. ``install`` says how to install it.
     """
 
     name: str
     kind: Kind
     install: str
-    arguments: Callable[[list[str], LocalFile, Path, list[str]], list[str]]
     served: str | None = SERVED_NAME
     health: str = "/health"
 
@@ -73,13 +68,37 @@ class Backend:
         return [program] if program else None
 
     def command(self, program: list[str], file: LocalFile, link: Path, port: int) -> list[str]:
-        """Build the command line; may take seconds, since some programs are asked for their options.
+        """Build the command line; ``link`` is a symbolic link to the model.
 
-        Raises ``ModelSetupError`` if the user's extra arguments cannot be split.
+        It may take seconds, since some programs are asked for their options. Raises ``ModelSetupError`` if
+        the user's extra arguments cannot be split.
         """
         extra = extra_arguments()
-        arguments = self.arguments(program, file, link, extra)
+        if self.name == "vllm":
+            arguments = ["serve", str(file.path), "--served-model-name", SERVED_NAME]
+            parser = None if _given("--tool-call-parser", extra) else tool_call_parser(file)
+            if parser:
+                arguments += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
+        elif self.name == "transformers":
+            # earlier releases take the model as an option; ``@`` and ``:`` in its path have a meaning there
+            option = ["--force-model"] if _has_option("--force-model", [*program, "serve"]) else []
+            arguments = ["serve", *option, str(link)]
+        elif self.name == "llama-server":
+            # without --jinja, releases of 2025 omit the tools from the prompt
+            arguments = ["--model", str(file.path), "--alias", SERVED_NAME, "--jinja"]
+        else:
+            arguments = ["--model", str(file.path), "--model_alias", SERVED_NAME]
+            if not _given("--n_ctx", extra):
+                arguments += ["--n_ctx", "0"]  # the model's trained context, instead of 2048 tokens
         return [*program, *arguments, "--host", LOOPBACK, "--port", str(port), *extra]
+
+
+BACKENDS = (
+    Backend("vllm", "folder", "pip install vllm"),
+    Backend("transformers", "folder", 'pip install "transformers[serving]" torch accelerate', served=None),
+    Backend("llama-server", "gguf", "llama.cpp, for instance: brew install llama.cpp"),
+    Backend("llama-cpp-python", "gguf", 'pip install "llama-cpp-python[server]"', health="/v1/models"),
+)
 
 
 def extra_arguments() -> list[str]:
@@ -104,21 +123,18 @@ def find_backend(file: LocalFile) -> tuple[Backend, list[str]]:
             remedy="Start one yourself and name it: --provider openai --model-arg api_base=http://...",
         )
     fitting = {backend.name: backend for backend in BACKENDS if backend.kind == file.kind}
+    kind = "a folder" if file.kind == "folder" else "a .gguf file"
     wanted = os.environ.get(SERVER)
     if wanted and wanted not in fitting:
-        remedy = (
-            f"For {'a folder' if file.kind == 'folder' else 'a .gguf file'} there are {', '.join(fitting)}."
-        )
+        remedy = f"For {kind} there are {', '.join(fitting)}."
         raise ModelSetupError(f"{SERVER}={wanted} serves no such model", place=place, remedy=remedy)
     candidates = [fitting[wanted]] if wanted else list(fitting.values())
     for backend in candidates:
-        program = backend.find()
-        if program is not None:
+        if program := backend.find():
             _check_template(file, backend)
             return backend, program
-    kind = "a folder of Hugging Face" if file.kind == "folder" else "a .gguf file"
     raise ModelSetupError(
-        f"nothing that serves {kind} is installed",
+        f"nothing that serves {kind}{' of Hugging Face' if file.kind == 'folder' else ''} is installed",
         place=place,
         remedy=f"Install {', or '.join(f'{backend.name} ({backend.install})' for backend in candidates)}.",
     )
@@ -141,10 +157,8 @@ def check_tools(file: LocalFile, backend: Backend) -> None:
 
     llama-server writes tools into the prompt itself, and Mistral's tokenizers do without a template.
     """
-    own = any(any(file.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
-    if backend.name == "llama-server" or own or _given("--chat-template", extra_arguments()):
-        return
-    if file.ignores_tools:
+    shown = backend.name == "llama-server" or file.has_own_tokenizer or not file.ignores_tools
+    if not shown and not _given("--chat-template", extra_arguments()):
         raise ModelSetupError(
             "the chat template ignores tools, so the agent tool-calling cannot call any",
             place=f"model {file.name}",
@@ -163,47 +177,11 @@ def _given(flag: str, arguments: list[str]) -> bool:
     return any(argument.split("=")[0] == flag for argument in arguments)
 
 
-def _vllm(_program: list[str], file: LocalFile, _link: Path, extra: list[str]) -> list[str]:
-    parser = None if _given("--tool-call-parser", extra) else tool_call_parser(file)
-    tools = ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
-    return ["serve", str(file.path), "--served-model-name", SERVED_NAME, *tools]
-
-
-def _transformers(program: list[str], _file: LocalFile, link: Path, _extra: list[str]) -> list[str]:
-    """Earlier releases take the model as an option, later ones as an argument.
-
-    It is the link, since ``@`` and ``:`` in a path have a special meaning there.
-    """
+def _has_option(option: str, command: list[str]) -> bool:
     try:
         shown = subprocess.run(  # noqa: S603 - an installed program
-            [*program, "serve", "--help"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=120,
-            check=False,
+            [*command, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ["serve", str(link)]  # starting it will show the fault
-    option = ["--force-model"] if b"--force-model" in shown.stdout + shown.stderr else []
-    return ["serve", *option, str(link)]
-
-
-def _llama_server(_program: list[str], file: LocalFile, _link: Path, _extra: list[str]) -> list[str]:
-    """Without ``--jinja``, releases of 2025 omit the tools from the prompt."""
-    return ["--model", str(file.path), "--alias", SERVED_NAME, "--jinja"]
-
-
-def _llama_cpp_python(_program: list[str], file: LocalFile, _link: Path, extra: list[str]) -> list[str]:
-    """``--n_ctx 0`` is the model's trained context, instead of 2048 tokens."""
-    context = [] if _given("--n_ctx", extra) else ["--n_ctx", "0"]
-    return ["--model", str(file.path), "--model_alias", SERVED_NAME, *context]
-
-
-_WITH_TRANSFORMERS = 'pip install "transformers[serving]" torch accelerate'
-_WITH_LLAMA = 'pip install "llama-cpp-python[server]"'
-BACKENDS = (
-    Backend("vllm", "folder", "pip install vllm", _vllm),
-    Backend("transformers", "folder", _WITH_TRANSFORMERS, _transformers, served=None),
-    Backend("llama-server", "gguf", "llama.cpp, for instance: brew install llama.cpp", _llama_server),
-    Backend("llama-cpp-python", "gguf", _WITH_LLAMA, _llama_cpp_python, health="/v1/models"),
-)
+        return False  # starting it will show the fault
+    return option.encode() in shown.stdout + shown.stderr

@@ -26,7 +26,8 @@ class LocalModel:
     """Calls the model of a ``ModelServer``, between ``open`` and ``close``.
 
     ``name`` in results is the last part of the path. Calls cost 0 and count as priced. ``client`` is that of
-    ``remote_model``, the other arguments are those of ``LiteLLMModel``.
+    ``remote_model``, the other arguments (``limits``: ``retries`` and ``timeout``) are those of
+    ``LiteLLMModel``.
     """
 
     def __init__(
@@ -36,15 +37,14 @@ class LocalModel:
         client: str = "direct",
         temperature: float | None = None,
         model_args: dict[str, Any] | None = None,
-        retries: int = 3,
-        timeout: float = 600.0,
+        **limits: Any,
     ) -> None:
         self.name = server.file.name
         self._server = server
         self._client = client
         self._temperature = temperature
-        self._limits: dict[str, Any] = {"retries": retries, "timeout": timeout}
         self._model_args = dict(model_args or {})
+        self._limits = limits
         self._asked: RemoteModel | None = None
         self._warned = False
 
@@ -87,8 +87,7 @@ class LocalModel:
         messages: list[Message],
         *,
         tools: list[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        parallel_tool_calls: bool = True,
+        **options: Any,
     ) -> Completion:
         """Answer ``messages``.
 
@@ -96,9 +95,7 @@ class LocalModel:
         """
         if self._asked is None:
             raise ModelSetupError("its server is not started: call open() first", place=self._server.place)
-        call = asyncio.ensure_future(
-            self._asked.complete(messages, tools=tools, seed=seed, parallel_tool_calls=parallel_tool_calls)
-        )
+        call = asyncio.ensure_future(self._asked.complete(messages, tools=tools, **options))
         try:
             while not (await asyncio.wait({call}, timeout=CHECK_SECONDS))[0]:
                 fault = self._server.fault()
@@ -113,8 +110,15 @@ class LocalModel:
             raise
         finally:
             call.cancel()
-        if tools and not completion.message.get("tool_calls"):
-            self._warn_of_text(str(completion.message.get("content")))
+        if tools and not completion.message.get("tool_calls") and not self._warned:
+            text = str(completion.message.get("content"))
+            if sign := next((sign for sign, _ in TOOL_CALLS_IN_TEMPLATE if sign in text), None):
+                self._warned = True
+                logger.warning(
+                    f"warning: an answer of {self.name} contains {sign} as text, so "
+                    f"{self._server.backend.name} may not recognise its tool calls "
+                    "(docs/local-models.md, Tool calls)"
+                )
         completion.model = self.name
         completion.usage.cost, completion.usage.unpriced_calls = 0.0, 0
         return completion
@@ -134,17 +138,6 @@ class LocalModel:
         finally:
             if isinstance(asked, OpenAIModel):
                 await asked.close()
-
-    def _warn_of_text(self, text: str) -> None:
-        """Warn of a tool call that the server has not recognised."""
-        sign = next((sign for sign, _ in TOOL_CALLS_IN_TEMPLATE if sign in text), None)
-        if sign and not self._warned:
-            self._warned = True
-            logger.warning(
-                "warning: an answer of %s contains %s as text, so %s may not recognise its tool calls "
-                "(docs/local-models.md, Tool calls)",
-                self.name, sign, self._server.backend.name,
-            )  # fmt: skip
 
     def _reached(self, model_args: dict[str, Any], **settings: Any) -> RemoteModel:
         """Make a client for the served model."""

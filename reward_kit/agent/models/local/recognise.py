@@ -25,7 +25,6 @@ POINTER = b"version https://git-lfs"
 """Start of a Git LFS pointer, which stands for a file that was not downloaded."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 OWN_TOKENIZERS = ("tekken.json", "tokenizer.model.v*")
-"""Mistral's tokenizers, which need no chat template."""
 
 
 def names_local_model(
@@ -108,9 +107,12 @@ class LocalFile:
     @property
     def needs_chat_template(self) -> bool:
         """True if it lacks a chat template and its tokenizer needs one."""
-        if self.kind == "gguf" or self.chat_template is not None:
-            return False
-        return not any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
+        return self.kind == "folder" and self.chat_template is None and not self.has_own_tokenizer
+
+    @property
+    def has_own_tokenizer(self) -> bool:
+        """True for Mistral's tokenizers, which need no chat template."""
+        return any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -124,21 +126,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _folder_fault(path: Path) -> tuple[str, str | None]:
     """Return what is wrong with a folder (empty: nothing), and the fix."""
-    if not (path / "config.json").is_file():
-        if (path / "adapter_config.json").is_file():
-            remedy = "Merge it into its base model and save that (PEFT: merge_and_unload)."
-            return "the folder holds an adapter, not a whole model", remedy
-        gguf = min(path.glob("*.gguf"), default=None)
-        remedy = "Name the folder that save_pretrained or a download wrote."
-        return (
-            "the folder has no config.json, so it is not a Hugging Face model",
-            f"Name the file itself: {gguf}." if gguf else remedy,
-        )
-    if not read_json(path / "config.json"):
-        return "config.json is not a JSON object", None
-    if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
-        return f"the folder holds no weights ({', '.join(WEIGHTS)})", "Was the download complete?"
-    return "", None
+    if (path / "config.json").is_file():
+        if not read_json(path / "config.json"):
+            return "config.json is not a JSON object", None
+        if not any(any(path.glob(pattern)) for pattern in WEIGHTS):
+            return f"the folder holds no weights ({', '.join(WEIGHTS)})", "Was the download complete?"
+        return "", None
+    if (path / "adapter_config.json").is_file():
+        remedy = "Merge it into its base model and save that (PEFT: merge_and_unload)."
+        return "the folder holds an adapter, not a whole model", remedy
+    gguf = min(path.glob("*.gguf"), default=None)
+    remedy = "Name the folder that save_pretrained or a download wrote."
+    if gguf:
+        remedy = f"Name the file itself: {gguf}."
+    return "the folder has no config.json, so it is not a Hugging Face model", remedy
 
 
 def _gguf_fault(path: Path) -> tuple[str, str | None]:

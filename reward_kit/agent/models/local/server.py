@@ -9,12 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.models.local.backends import extra_arguments, find_backend
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TIMEOUT = "REWARD_KIT_LOCAL_MODEL_TIMEOUT"
 DEFAULT_TIMEOUT = 600.0
 """Seconds for a server to become ready; large models load slowly."""
+LOG = "server.log"
 GUARD = Path(__file__).with_name("guard.py")
 END_SECONDS = 10.0
 """Time limit for the guard to end the server."""
@@ -73,7 +74,7 @@ class ModelServer:
         self.timeout = start_limit()
         self._users = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
+        self._folder = Path()  # made by ``open``
         self._log_named = False
         self._port = 0
 
@@ -85,22 +86,13 @@ class ModelServer:
     @property
     def served_name(self) -> str:
         """The model's name in requests."""
-        return self.backend.served or str(self._link)
+        return self.backend.served or str(self._folder / "model")
 
     @property
     def never_samples(self) -> bool:
         """True if the temperature has no effect."""
         settings = read_json(self.file.path / "generation_config.json")
         return self.backend.name == "transformers" and not settings.get("do_sample")
-
-    @property
-    def _log(self) -> Path:
-        assert self._folder is not None, "open() was called"
-        return self._folder / "server.log"
-
-    @property
-    def _link(self) -> Path:
-        return self._log.with_name("model")
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines its answers: model files, program and arguments."""
@@ -119,8 +111,8 @@ class ModelServer:
         Raises ``ModelSetupError`` with its last lines if it exits or is not ready in time.
         """
         if not self._users:
-            self._folder = Path(tempfile.mkdtemp(prefix="reward-kit-model-"))
-            self._link.symlink_to(self.file.path)
+            self._folder = temporary_folder("model")
+            (self._folder / "model").symlink_to(self.file.path)
             async with AsyncExitStack() as failed:
                 failed.push_async_callback(self._stop)
                 await self._start()
@@ -130,8 +122,6 @@ class ModelServer:
 
     async def close(self) -> bool:
         """End the server with its last user; return whether that was now."""
-        if not self._users:
-            return False
         self._users -= 1
         if not self._users:
             await self._stop()
@@ -141,7 +131,8 @@ class ModelServer:
         """Return an error if the server has exited."""
         if self._process is None or self._process.poll() is None:
             return None
-        return ModelError(f"its server {self._exit()}: {self.last_words()}", place=self.place)
+        code = self._process.returncode
+        return ModelError(f"its server has exited (exit code {code}): {self.last_words()}", place=self.place)
 
     async def fault_behind(self, error: ModelError) -> ModelError | None:
         """Return the server's exit behind a failed call; the connection breaks shortly before the exit."""
@@ -153,24 +144,23 @@ class ModelServer:
         """Return the end of the server's output and the path of its log, in one line."""
         self._log_named = True
         text = " | ".join(self._last_lines())
-        return f"{'…' if len(text) > SHORT else ''}{text[-SHORT:]} (log: {self._log})"
+        return f"{'…' if len(text) > SHORT else ''}{text[-SHORT:]} (log: {self._folder / LOG})"
 
     def _last_lines(self) -> list[str]:
         """Read the last lines, without colours and keys, and only the last state of a progress bar."""
-        with self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - LAST_BYTES))
-            text = redact(_COLOURS.sub("", file.read().decode(errors="replace")))
+        output = (self._folder / LOG).read_bytes()[-LAST_BYTES:].decode(errors="replace")
+        text = redact(_COLOURS.sub("", output))
         lines = (line.rstrip().rsplit("\r")[-1].strip() for line in text.split("\n"))
         return [line for line in lines if line][-LAST_LINES:]
 
     async def _start(self) -> None:
-        name, log = self.file.name, self._log
+        name, log = self.file.name, self._folder / LOG
         logger.info("starting a server for %s (%s); its log is %s", name, self.backend.name, log)
         started = time.monotonic()
         with listen(LOOPBACK, 0) as probe:
             self._port = probe.getsockname()[1]
         command = await asyncio.to_thread(
-            self.backend.command, self._program, self.file, self._link, self._port
+            self.backend.command, self._program, self.file, self._folder / "model", self._port
         )
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - an installed program; starting is quick
@@ -184,7 +174,7 @@ class ModelServer:
         while not await self._answers():
             now = time.monotonic()
             if self._process.poll() is not None:
-                raise self._not_started(self._exit())
+                raise self._not_started(f"has exited (exit code {self._process.returncode})")
             if now - started > self.timeout:
                 more = f"(more time: {TIMEOUT}=SECONDS)"
                 raise self._not_started(f"is not ready after {self.timeout:g} s {more}")
@@ -208,13 +198,10 @@ class ModelServer:
 
     def _not_started(self, what: str) -> ModelSetupError:
         self._log_named = True
+        log = self._folder / LOG
         lines = "".join(f"\n  {line}" for line in self._last_lines())
-        output = f"The last lines of {self._log}:{lines}" if lines else f"It printed nothing ({self._log})."
+        output = f"The last lines of {log}:{lines}" if lines else f"It printed nothing ({log})."
         return ModelSetupError(f"its server {what}. {output}", place=self.place)
-
-    def _exit(self) -> str:
-        code = self._process.poll() if self._process is not None else None
-        return f"has exited (exit code {code})"
 
     async def _stop(self) -> None:
         """End the server and wait for it; remove the log unless an error has named it."""
@@ -227,7 +214,7 @@ class ModelServer:
                 await asyncio.to_thread(process.wait, END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.terminate()
-        if self._folder is not None and not self._log_named:
+        if not self._log_named:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
