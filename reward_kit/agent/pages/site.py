@@ -10,8 +10,8 @@ from jinja2 import UndefinedError
 
 from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.base.option_values import NAME
 from reward_kit.agent.base.strict_json import json_text
-from reward_kit.agent.config import NAME
 from reward_kit.agent.explain.explanation import Explanation
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded

@@ -13,9 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.option_values import check_eval_id
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.config import EvaluationConfig, check_eval_id
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, is_success
