@@ -6,7 +6,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, from_here, one_line
-from reward_kit.agent.comparison.compare import CHANGED
+from reward_kit.agent.comparison.measures import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.numbers import (
