@@ -57,6 +57,7 @@ _COMMANDS = {
 _FUNCTIONS = {
     "deploy": ("preview", "deploy"),
     "list": ("bundles", "list_bundles"),
+    "gate": ("compare", "gate"),
     **{name: ("bundles", name) for name in ("init", "tools", "pack")},
     **{name: ("agent_eval", name) for name in ("validate", "play")},
 }

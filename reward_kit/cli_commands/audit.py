@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.audit.findings import AuditReport
-
-CLEAN, FOUND = 0, 1
 
 
 @click.command("audit")
@@ -40,7 +36,7 @@ CLEAN, FOUND = 0, 1
 )
 @runs_option
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the findings to a file (-: to the output).")
+@file_option("--json", metavar="PATH", help="Write the findings to a file (-: to the output).")
 def audit(
     bundle: str,
     task_dir: str | None,
@@ -59,11 +55,9 @@ def audit(
     The exit code is 1 if a finding has the grade error, and 2 after an error in the command or the bundle.
     """
     from reward_kit.agent.audit.bundle_audit import audit as audit_bundle
-    from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.runner.signals import run_in_loop
 
-    check_target("--json", json_path)
     with TaskBundle.load(bundle, task_dir=task_dir) as opened:
         report = run_in_loop(
             audit_bundle(
@@ -74,11 +68,9 @@ def audit(
                 output_dir=output_dir,
             )
         )
-    print_lines(_lines(report), err=json_path == TO_OUTPUT)
-    if json_path is not None:
-        write_output([readable_json(report.to_json())], json_path)
+    print_report(_lines(report), report.to_json, json_path)
     failing = {"error", "warning"} if strict else {"error"}
-    return FOUND if any(finding.grade in failing for finding in report.findings) else CLEAN
+    return int(any(finding.grade in failing for finding in report.findings))
 
 
 def _lines(report: AuditReport) -> Iterator[str]:

@@ -9,7 +9,7 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import runs_option
 
 AGREES, DIFFERS = 0, 1
 

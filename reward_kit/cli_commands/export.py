@@ -10,7 +10,7 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target
 from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

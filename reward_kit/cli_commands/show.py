@@ -12,7 +12,7 @@ import click
 
 from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import runs_option
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import say
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
