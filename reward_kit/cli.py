@@ -29,7 +29,9 @@ __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
 
-__getattr__ = lazy_names(__name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]})
+__getattr__, _, _ = lazy_names(
+    __name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]}
+)
 
 _COMMANDS = {
     "init": "Make a new bundle: two tools, three tasks, a reward.",
