@@ -11,7 +11,7 @@ import click
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.printing import say
 from reward_kit.compat.evaluation import create_evaluation, preview_evaluation
-from reward_kit.compat.evaluation_inputs import Sample, samples_from_hugging_face, samples_from_jsonl
+from reward_kit.compat.evaluation_inputs import Sample, read_samples
 from reward_kit.errors import RewardKitError
 
 FOLDER_FLAGS = ("-m", "--metrics-folders")
@@ -153,23 +153,21 @@ def _key_map(text: str | None) -> dict[str, str] | None:
 def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) -> int:
     if not args.remote_url.startswith(("http://", "https://")):
         raise RewardKitError(f"--remote-url {args.remote_url} does not start with http:// or https://")
-    if args.huggingface_dataset:
-        samples = samples_from_hugging_face(
-            args.huggingface_dataset,
-            args.max_samples,
-            split=args.huggingface_split,
-            prompt_key=args.huggingface_prompt_key,
-            response_key=args.huggingface_response_key,
-            key_map=key_map,
-        )
-    else:
-        samples = samples_from_jsonl(args.samples, args.max_samples)
+    samples = read_samples(
+        args.samples,
+        args.huggingface_dataset,
+        args.max_samples,
+        split=args.huggingface_split,
+        prompt_key=args.huggingface_prompt_key,
+        response_key=args.huggingface_response_key,
+        key_map=key_map,
+    )
     failed = 0
     for number, sample in enumerate(samples, start=1):
         say(f"\n--- Sample {number} ---")
         failed += not _show_remote_result(f"{args.remote_url.rstrip('/')}/evaluate", sample)
         say("--- End Sample ---")
-    return 1 if failed or not samples else 0
+    return int(failed > 0)
 
 
 def _show_remote_result(endpoint: str, sample: Sample) -> bool:

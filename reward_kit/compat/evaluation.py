@@ -21,8 +21,7 @@ from .evaluation_inputs import (
     evaluate_function,
     judge_sample,
     python_files,
-    samples_from_hugging_face,
-    samples_from_jsonl,
+    read_samples,
 )
 
 if TYPE_CHECKING:
@@ -104,10 +103,7 @@ class Evaluator:
 
     def preview(self, sample_file: str | Path, max_samples: int = 5) -> EvaluatorPreviewResult:
         """Score the first samples of a JSONL file. Raises ``ValueError`` without samples or metrics."""
-        samples = samples_from_jsonl(sample_file, max_samples)
-        if not samples:
-            raise ValueError(f"No valid samples found in {sample_file}")
-        return self.preview_samples(samples)
+        return self.preview_samples(read_samples(sample_file, None, max_samples))
 
     def preview_samples(self, samples: list[Sample]) -> EvaluatorPreviewResult:
         """Score these samples. Raises ``RewardKitError`` if a metric's ``main.py`` cannot be imported."""
@@ -185,19 +181,16 @@ def preview_evaluation(
                 if not equals:
                     raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
                 evaluator.load_metric_folder(name, path)
-        if huggingface_dataset:
-            samples = samples_from_hugging_face(
-                huggingface_dataset,
-                max_samples,
-                split=huggingface_split,
-                prompt_key=huggingface_prompt_key,
-                response_key=huggingface_response_key,
-                key_map=huggingface_message_key_map,
-            )
-            return evaluator.preview_samples(samples)
-        if not sample_file:
-            raise ValueError("Either sample_file or huggingface_dataset must be specified.")
-        return evaluator.preview(sample_file, max_samples)
+        samples = read_samples(
+            sample_file,
+            huggingface_dataset,
+            max_samples,
+            split=huggingface_split,
+            prompt_key=huggingface_prompt_key,
+            response_key=huggingface_response_key,
+            key_map=huggingface_message_key_map,
+        )
+        return evaluator.preview_samples(samples)
 
 
 def create_evaluation(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001 - the published signature
