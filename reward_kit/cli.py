@@ -60,6 +60,7 @@ _FUNCTIONS = {
     "deploy": ("preview", "deploy"),
     "list": ("bundles", "list_bundles"),
     "gate": ("compare", "gate"),
+    "view": ("show", "view"),
     **{name: ("bundles", name) for name in ("init", "tools", "pack")},
     **{name: ("agent_eval", name) for name in ("validate", "play")},
 }

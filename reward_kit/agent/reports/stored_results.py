@@ -20,21 +20,21 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
     Raises ``StorageError`` if that note is damaged.
     """
+    from reward_kit.agent.comparison.replay import ReplayComparison
+    from reward_kit.agent.scoring.sequential import Decision
+
     found = stored.results
-    parts: dict[str, Any] = {}
+    kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
+    if "agreement" in found:
+        from reward_kit.agent.tau_bench.replay import Agreement
+
+        kinds["agreement"] = Agreement
     try:
-        if "agreement" in found:
-            from reward_kit.agent.tau_bench.replay import Agreement
-
-            parts["agreement"] = TypeAdapter(Agreement).validate_python(found["agreement"])
-        if "compared_with" in found:
-            from reward_kit.agent.comparison.replay import ReplayComparison
-
-            parts["compared_with"] = TypeAdapter(ReplayComparison).validate_python(found["compared_with"])
-        if "decision" in found:
-            from reward_kit.agent.scoring.sequential import Decision
-
-            parts["decision"] = TypeAdapter(Decision).validate_python(found["decision"])
+        parts: dict[str, Any] = {
+            name: TypeAdapter(kind).validate_python(found[name])
+            for name, kind in kinds.items()
+            if name in found
+        }
         if "explanations" in found:
             parts["explanations"] = _explanations(stored)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
