@@ -29,7 +29,7 @@ __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
 
-__getattr__, _, _ = lazy_names(
+__getattr__, *_ = lazy_names(
     __name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]}
 )
 

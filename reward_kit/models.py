@@ -120,7 +120,7 @@ class MetricResult(_ResultModel):
     ``success=`` is accepted as the older name of ``is_score_valid`` (``None`` means not said).
     """
 
-    older_names = frozenset({"success"})
+    older_names: ClassVar[frozenset[str]] = frozenset({"success"})
 
     is_score_valid: bool = True
     score: float = Field(ge=0.0, le=1.0)

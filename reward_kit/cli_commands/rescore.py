@@ -78,11 +78,8 @@ def _report_lines(done: Rescoring) -> Iterator[str]:
 def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
     for rollout in rollouts[:SHOWN]:
         place = f"  {rollout.now.row_id} #{rollout.now.index + 1}"
-        rewards = f"{_number(rollout.before.reward)} -> {_number(rollout.now.reward)}"
-        yield f"{place}: {rewards}  {one_line(rollout.reason, 160)}".rstrip()
+        both = (rollout.before.reward, rollout.now.reward)
+        was, is_now = ("none" if reward is None else f"{reward:g}" for reward in both)
+        yield f"{place}: {was} -> {is_now}  {one_line(rollout.reason, 160)}".rstrip()
     if len(rollouts) > SHOWN:
         yield f"  and {len(rollouts) - SHOWN} more"
-
-
-def _number(reward: float | None) -> str:
-    return "none" if reward is None else f"{reward:g}"
