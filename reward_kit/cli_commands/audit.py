@@ -84,10 +84,7 @@ def _lines(report: AuditReport) -> Iterator[str]:
             yield f"{kind:18}{grade:9}{number:>8}{rows:>6}  {KINDS[kind].remedy}"
         yield ""
     if report.mutation_score is not None:
-        yield f"mutation score {report.mutation_score:.3f}: the reward refuses {_refused(report)}"
+        refused = report.mutants - sum(row.paid for row in report.rows)
+        mutants = f"{refused} of {count(report.mutants, 'mutant')} of the gold calls"
+        yield f"mutation score {report.mutation_score:.3f}: the reward refuses {mutants}"
     yield f"{count(len(report.findings), 'finding')} in {count(len(report.rows), 'row')} with gold actions"
-
-
-def _refused(report: AuditReport) -> str:
-    paid = sum(row.paid for row in report.rows)
-    return f"{report.mutants - paid} of {count(report.mutants, 'mutant')} of the gold calls"

@@ -91,15 +91,14 @@ class Evaluator:
         """Add a metric and return its source files by name. Raises ``ValueError`` for an invalid folder."""
         files = python_files(Path(folder_path))
         self.metric_folders[metric_name] = Path(folder_path)
-        self.code_files.update({f"{metric_name}/{name}": text for name, text in files.items()})
+        prefix = f"{metric_name}/" if metric_name else ""
+        self.code_files.update({f"{prefix}{name}": text for name, text in files.items()})
         return files
 
     def load_multi_metrics_folder(self, folder_path: str | Path) -> dict[str, str]:
         """Use one folder for all metrics; arguments and errors as in ``load_metric_folder``."""
-        files = python_files(Path(folder_path))
-        self.metric_folders = {"": Path(folder_path)}
-        self.code_files = dict(files)
-        return files
+        self.metric_folders, self.code_files = {}, {}
+        return self.load_metric_folder("", folder_path)
 
     def preview(self, sample_file: str | Path, max_samples: int = 5) -> EvaluatorPreviewResult:
         """Score the first samples of a JSONL file. Raises ``ValueError`` without samples or metrics."""

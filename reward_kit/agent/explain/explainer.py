@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -148,7 +149,7 @@ class Explainer:
 
     async def _judge(self, record: RolloutRecord) -> Explanation:
         usage = Usage()
-        clock = asyncio.get_running_loop().time()
+        clock = time.perf_counter()
         verdict: Verdict | None = None
         problem: str | None = None
         try:
@@ -158,19 +159,16 @@ class Explainer:
                 verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), usage)
         except (ModelInputError, ValueError) as error:
             problem = str(error)
-        author, fault, sentence = verdict or (None, None, None)
         return Explanation(
             rollout=record.id,
             row_id=record.row_id,
             index=record.index,
             model=self.model.name,
             prompt=prompt_version(),
-            author=author,
-            fault=fault,
-            sentence=sentence,
+            **(verdict._asdict() if verdict else {}),
             problem=problem,
             usage=usage,
-            seconds=asyncio.get_running_loop().time() - clock,
+            seconds=time.perf_counter() - clock,
         )
 
     async def _verdict(self, context: str, usage: Usage) -> Verdict:
