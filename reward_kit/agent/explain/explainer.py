@@ -159,13 +159,16 @@ class Explainer:
                 verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), usage)
         except (ModelInputError, ValueError) as error:
             problem = str(error)
+        author, fault, sentence = verdict or (None, None, None)
         return Explanation(
             rollout=record.id,
             row_id=record.row_id,
             index=record.index,
             model=self.model.name,
             prompt=prompt_version(),
-            **(verdict._asdict() if verdict else {}),
+            author=author,
+            fault=fault,
+            sentence=sentence,
             problem=problem,
             usage=usage,
             seconds=time.perf_counter() - clock,

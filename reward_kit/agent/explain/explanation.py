@@ -38,12 +38,12 @@ class Explanation:
     index: int
     model: str
     prompt: str
+    author: Author | None
+    fault: str | None
+    sentence: str | None
+    problem: str | None
     usage: Usage
     seconds: float
-    author: Author | None = None
-    fault: str | None = None
-    sentence: str | None = None
-    problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
