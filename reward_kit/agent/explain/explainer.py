@@ -1,4 +1,4 @@
-"""Having a model judge the failed rollouts of an evaluation, each once."""
+"""A model's judgements of the failed rollouts of an evaluation, each made once."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def make_explainer(config: EvaluationConfig) -> Explainer | None:
 class Explainer:
     """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
 
-    None is begun once the rollouts and the judgements together have exhausted the ``budget``. ``result`` is
-    what there is, also after ``explain`` was cancelled.
+    No judgement begins once the rollouts and the judgements together have exhausted the ``budget``. If
+    ``explain`` is cancelled, ``result`` holds what was made before.
     """
 
     model: Model
@@ -100,8 +100,8 @@ class Explainer:
     async def explain(self, outcomes: Sequence[RolloutOutcome], store: Store, *, spent: float = 0.0) -> None:
         """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
 
-        ``store`` is that of the evaluation, ``spent`` what the rollouts have cost. A model that does not
-        answer is reported in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
+        ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
+        model did not answer. Raises ``StorageError`` if an explanation cannot be stored.
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
         made: dict[str, Explanation] = {}
@@ -198,7 +198,7 @@ def _stored(store: Store) -> list[Explanation]:
 
 
 def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:
-    """Everything there is on a rollout; results of tools are cut after ``longest_result`` characters."""
+    """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
     given = 1 if fields.get("system_prompt") is not None else 0

@@ -1,4 +1,4 @@
-"""A model's judgement of a failed rollout, read from its answer; and those of a whole evaluation."""
+"""A model's judgement of a failed rollout, read from its answer, and all those of an evaluation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Explanation:
 class Explanations:
     """The judgements of an evaluation's failed rollouts.
 
-    ``missing`` counts those that are not made, for ``reason``.
+    ``missing`` counts those that were not made; ``reason`` says why.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Explanations:
 
     @property
     def complete(self) -> bool:
-        """True if every failed rollout was looked at, with a usable answer or without."""
+        """True if every failed rollout was judged, also without a usable answer."""
         return self.missing == 0
 
     @property
@@ -128,8 +128,8 @@ class Verdict(NamedTuple):
 def read_verdict(text: str) -> Verdict:
     """The last object in ``text`` that is a verdict, with any text around it.
 
-    Models that think aloud name several before they settle; echoes of the form are not filled in. Raises
-    ``ValueError`` that says what is wrong, in words for the model.
+    Models that think aloud name several before they decide; an echo of the empty form is no verdict. Raises
+    ``ValueError`` with the fault, in words for the model.
     """
     fault = ValueError("the answer holds no JSON object")
     braces = [found.start() for found in re.finditer(r"\{", text)]

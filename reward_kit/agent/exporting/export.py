@@ -1,4 +1,4 @@
-"""Choosing rollouts of a stored evaluation, and giving or writing them one by one."""
+"""Chosen rollouts of a stored evaluation, read or written one by one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Export:
     """The chosen rollouts of an evaluation; each iteration reads their trajectories anew, one by one.
 
     ``left_out`` counts the other rollouts that were planned: ``row`` (not one of the rows asked for),
-    ``not run``, ``not judged``, ``reward`` (outside of what was asked for). In the formats for training an
-    iteration leaves out those in which the agent says and calls nothing, too.
+    ``not run``, ``not judged``, ``reward`` (too low or too high). In the formats for training, an iteration
+    also leaves out those in which the agent says and calls nothing.
     """
 
     evaluation: StoredEvaluation
@@ -63,7 +63,7 @@ class Export:
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
     def _has(self, line: Mapping[str, Any], name: str) -> bool:
-        """False for what OpenAI does not take: null, an empty list of tools, and then a word on calls."""
+        """False for columns that OpenAI refuses: null, and all on tools if there are none."""
         if self.layout != "openai" or name == "messages":
             return True
         return bool(line["tools"]) and line[name] is not None

@@ -1,4 +1,4 @@
-"""Exported rollouts as lines: their columns, and conversations in the formats of those who train on them."""
+"""Exported rollouts as lines: their columns, and conversations in the formats of training libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging the rollouts of an evaluation again, by the bundle's reward as it is now.
+"""Rollouts of an evaluation, judged again by the bundle's reward as it is now.
 
 No model is asked and no tool is run: the reward gets the stored databases and messages.
 """
@@ -60,7 +60,7 @@ class Rejudged:
 
     @property
     def failed(self) -> bool:
-        """True if it could not be judged though it should."""
+        """True if judging failed."""
         return self.now.unjudged_reason == "reward_error"
 
     @property
@@ -82,7 +82,7 @@ class Rejudged:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """The evaluation ``stored``, judged again; ``seconds`` is the time that it took.
+    """The evaluation ``stored``, judged again in ``seconds``.
 
     ``written`` are the results of the new evaluation, if one was made.
     """
@@ -95,12 +95,12 @@ class Rescoring:
 
     @property
     def changed(self) -> list[Rejudged]:
-        """The rollouts whose reward is another, those that have none any more included."""
+        """The rollouts whose reward has changed, also those that have none now."""
         return [one for one in self.rollouts if one.before.reward != one.now.reward]
 
     @property
     def failed(self) -> list[Rejudged]:
-        """The rollouts that could not be judged though they should."""
+        """The rollouts for which judging failed."""
         return [one for one in self.rollouts if one.failed]
 
     @property
@@ -144,7 +144,7 @@ async def rescore(
     timeout: float = REWARD_TIMEOUT,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Rescoring:
-    """Judge the rollouts of the evaluation that ``name`` means again (see ``find_stored``).
+    """Judge the rollouts of the evaluation that ``name`` means again (see ``load_evaluation``).
 
     The evaluation stays as it is. The rows are those of ``dataset`` as they are now; without it, of the
     dataset that was evaluated. With ``eval_id`` the results become an evaluation of that name beside the old
@@ -282,7 +282,7 @@ def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
     code = {name: print_ for folder in folders for name, print_ in code_of(folder, config).items()}
     source = {"rescored_from": str(stored.path)}
     run = _as_played(make_run(config, planned(known), counts, code), stored)
-    # in one transaction: a part of it would be resumed as if models had to play the rest
+    # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with Store(path) as store, store.transaction():
         check_unused(path)
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
@@ -305,7 +305,7 @@ def check_unused(path: Path) -> None:
 
 
 def _as_played(run: Run, stored: StoredEvaluation) -> Run:
-    """``run`` with the tools, agent and user of the time when the rollouts were played."""
+    """``run`` with the tools, agent and user with which the rollouts were played."""
     rows = []
     for row in run.rows:
         before = stored.fingerprints.get(row.row_id, {})
