@@ -229,11 +229,12 @@ class EvaluationConfig:
     )
     max_rollout_tokens: int | None = _limit(
         None, minimum=1, metavar="N", fixed=True, without="no limit",
-        help="Stop a rollout at its next model call once its agent and user have used this many tokens.",
+        help="Stop a rollout at its next model call once its agent and user together have used this many "
+        "tokens.",
     )
     max_rollout_cost: float | None = _limit(
         None, minimum=0, metavar="USD", fixed=True,
-        help="Stop a rollout at its next model call once its agent and user have cost this much.",
+        help="Stop a rollout at its next model call once its agent and user together have cost this much.",
     )
     call_timeout: float = _limit(600, help="Time for one model call.", minimum=0.001, metavar="SECONDS")
     rpm: int | None = _limit(
