@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.explain.explanation import Explanation, Explanations, Verdict, read_verdict
+from reward_kit.agent.explain.explanation import (
+    NOTE,
+    Explanation,
+    Explanations,
+    Verdict,
+    read_verdict,
+    stored_explanations,
+)
 from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.rollout.budgets import Budget
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
@@ -38,8 +44,6 @@ LONGEST_PATIENCE = 120.0
 """Seconds to wait for a model that does not answer: ``--resume`` makes up for what is missing."""
 SHORT_RESULT = 1000
 """Characters of a tool's result if the whole conversation does not fit into the model."""
-NOTE = "explanation"
-"""Kind of the notes in the evaluation's store that hold explanations."""
 PROMPTS = Path(__file__).parent / "prompts"
 
 logger = logging.getLogger(__name__)
@@ -107,7 +111,7 @@ class Explainer:
         made: dict[str, Explanation] = {}
         self.budget.spent = spent
         try:
-            for one in _stored(store):
+            for one in stored_explanations(store.path):
                 self.budget.count(one.usage)
                 if (one.model, one.prompt) == (self.model.name, prompt_version()):
                     made[one.rollout] = one
@@ -188,13 +192,6 @@ class Explainer:
         return await usable_answer(
             self.model, messages, read_verdict, again=prompt("again"), count=count, seed=self.seed
         )
-
-
-def _stored(store: Store) -> list[Explanation]:
-    try:
-        return [Explanation.from_json(note) for note in read_notes(store.path, NOTE)]
-    except (KeyError, TypeError) as error:
-        raise StorageError("holds a damaged explanation", place=str(store.path)) from error
 
 
 def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:

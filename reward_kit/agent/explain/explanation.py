@@ -13,12 +13,17 @@ from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
+from reward_kit.agent.storage.stored_evaluation import read_notes
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 Author = Literal["user", "agent", "environment"]
 AUTHORS: tuple[Author, ...] = get_args(Author)
+NOTE = "explanation"
+"""Kind of the notes in the evaluation's store that hold explanations."""
 LONGEST_SENTENCE = 600
 MOST_TRIED = 60
 """Braces that are tried, from the last one: each costs a pass over the text behind it."""
@@ -115,6 +120,14 @@ class Explanations:
                 {"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made
             ],
         }
+
+
+def stored_explanations(path: Path) -> list[Explanation]:
+    """The explanations in the evaluation at ``path``; raises ``StorageError`` for a damaged one."""
+    try:
+        return [Explanation.from_json(note) for note in read_notes(path, NOTE)]
+    except (KeyError, TypeError) as error:
+        raise StorageError("holds a damaged explanation", place=str(path)) from error
 
 
 class Verdict(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -44,10 +43,9 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
 def _explanations(stored: StoredEvaluation) -> Explanations:
     """The judgements that the results count, from the notes that hold them whole."""
-    from reward_kit.agent.explain.explanation import Explanation, Explanations
+    from reward_kit.agent.explain.explanation import Explanations, stored_explanations
 
     plain = stored.results["explanations"]
-    notes = map(Explanation.from_json, read_notes(stored.path, "explanation"))
-    known = {one.rollout: one for one in notes if one.model == plain["model"]}
+    known = {one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]}
     made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
     return Explanations(plain["model"], made, plain["missing"], plain["reason"])
