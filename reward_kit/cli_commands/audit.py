@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,10 +42,9 @@ def audit(
     task_dir: str | None,
     task_ids: str | None,
     against: tuple[str, ...],
-    evaluations: tuple[str, ...],
-    output_dir: str,
     strict: bool,
     json_path: str | None,
+    **options: Any,
 ) -> int:
     """Look for tasks that measure the wrong thing, without a model.
 
@@ -59,15 +58,8 @@ def audit(
     from reward_kit.agent.runner.signals import run_in_loop
 
     with TaskBundle.load(bundle, task_dir=task_dir) as opened:
-        report = run_in_loop(
-            audit_bundle(
-                opened,
-                tasks=opened.select(task_ids=task_ids),
-                against=against or None,
-                evaluations=evaluations,
-                output_dir=output_dir,
-            )
-        )
+        tasks = opened.select(task_ids=task_ids)
+        report = run_in_loop(audit_bundle(opened, tasks=tasks, against=against or None, **options))
     print_report(_lines(report), report.to_json, json_path)
     failing = {"error", "warning"} if strict else {"error"}
     return int(any(finding.grade in failing for finding in report.findings))
