@@ -100,7 +100,7 @@ def play(bundle: str, row: str, side: str, model: str | None, user_model: str | 
 
 
 def run(config: EvaluationConfig) -> int:
-    """Do what the options say; returns the exit code."""
+    """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
     try:
         with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:

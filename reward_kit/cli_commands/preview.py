@@ -1,4 +1,4 @@
-"""``reward-kit preview``: try an evaluator on a few samples; and ``deploy``, which says that it is gone."""
+"""``reward-kit preview``: try an evaluator on a few samples; and ``deploy``, which reports its removal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FOLDER_FLAGS = ("-m", "--metrics-folders")
 
 
 class _FolderListCommand(click.Command):
-    """A command whose ``-m`` takes several folders, ``-m a=./a b=./b``, as well as one each time."""
+    """A command whose ``-m`` may name several folders at once: ``-m a=./a b=./b``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the flag before each further folder, which is how click wants it."""
+        """Repeat the flag before each further folder, as click expects."""
         repeated: list[str] = []
         in_list = False
         for position, arg in enumerate(args):
@@ -80,7 +80,7 @@ def preview(**options: Any) -> int:
 
 
 def preview_command(args: argparse.Namespace) -> int:
-    """The same for arguments that ``reward_kit.cli.parse_args`` read; 1 for any fault, which is printed."""
+    """Run ``preview`` with what ``reward_kit.cli.parse_args`` returned; prints a fault and returns 1."""
     try:
         return _preview(args)
     except (ValueError, ImportError, RewardKitError) as error:
@@ -106,7 +106,7 @@ def deploy(**options: Any) -> None:
 
 
 def deploy_command(args: argparse.Namespace) -> int:
-    """The same for arguments that ``reward_kit.cli.parse_args`` read: prints the error, returns 1."""
+    """Print the error of ``deploy`` and return 1."""
     try:
         create_evaluation(args)
     except RewardKitError as error:

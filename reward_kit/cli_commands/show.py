@@ -114,7 +114,7 @@ def _result(name: str, output_dir: str) -> EvaluationResult:
 
 
 def _rollout(what: str, output_dir: str) -> Path | None:
-    """The rollout that is meant; None for anything else."""
+    """The address of the rollout that ``what`` names; None if it names anything else."""
     from reward_kit.agent.records.loading import find_rollout
     from reward_kit.agent.records.rollout_record import FORMAT
 
