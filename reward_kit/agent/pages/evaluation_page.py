@@ -32,7 +32,7 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.scoring.metrics import Estimate
@@ -161,18 +161,13 @@ def _scores(path: Path) -> dict[str, Any]:
         "tool_faults": list(tool_faults(result)),
         "groups": groups,
         "show_groups": sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
-        "notes": list(_notes(result)),
+        "notes": [*interval_lines(result), *left_out_lines(result)],
         "means": means_line(result.rows),
         "counted": result.failures + result.unjudged,
         "tools": sorted(tools),
         "configuration": {name: value for name, value in result.configuration.items() if value is not None},
         "refresh": REFRESH if result.status == "running" else None,
     }
-
-
-def _notes(result: EvaluationResult) -> Iterator[str]:
-    yield from interval_lines(result)
-    yield from left_out_lines(result)
 
 
 def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[str]]]:

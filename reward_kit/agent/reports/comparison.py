@@ -13,8 +13,8 @@ from reward_kit.agent.reports.numbers import (
     NOTHING,
     dollars,
     duration,
-    estimate,
     money,
+    pass_cells,
     score,
     tallied,
     tokens,
@@ -144,14 +144,12 @@ def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tu
 def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[int]) -> tuple[str, ...]:
     name = one_line(stored.eval_id, LONGEST_NAME)
     reward = stored.averages.reward
-    first, *others = (stored.pass_power[k] for k in ks)
     return (
         side,
         name if stored.status == "complete" else f"{name} ({stored.status})",
         str(len(stored.rows)),
         f"{stored.judged}/{stored.planned}",
-        estimate(first),
-        *(score(other.value) for other in others),
+        *pass_cells(stored.pass_power, ks),
         score(reward.value if reward else None),
         money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
         verdict,

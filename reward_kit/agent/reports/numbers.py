@@ -8,6 +8,7 @@ from reward_kit.agent.base.text import count
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Iterable, Mapping
 
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.scoring.intervals import Interval
@@ -29,6 +30,13 @@ def estimate(value: Estimate | None) -> str:
         return NOTHING
     interval = value.intervals.tasks_like_these
     return score(value.value) if interval is None else f"{score(value.value)} {bracketed(interval)}"
+
+
+def pass_cells(powers: Mapping[int, Estimate], ks: Iterable[int]) -> list[str]:
+    """Pass^k for each of ``ks``, the first with its interval."""
+    found = [powers.get(k) for k in ks]
+    others = [score(one.value if one else None) for one in found[1:]]
+    return [*map(estimate, found[:1]), *others]
 
 
 def bracketed(interval: Interval) -> str:
