@@ -59,19 +59,14 @@ __path__.append(str(Path(__file__).with_name("compat")))
 # has happened by now.
 del reward_function
 
-_find = lazy_names(
+_find, _names, _ = lazy_names(
     __name__,
     {
         "reward_kit.common_utils": ["load_jsonl"],
         "reward_kit.errors": ["RewardKitError"],
         "reward_kit.integrations.braintrust": ["reward_fn_to_scorer", "scorer_to_reward_fn"],
         "reward_kit.models": [
-            "EvaluateResult",
-            "Message",
-            "MetricResult",
-            "MetricRewardOutput",
-            "RewardOutput",
-            "StepOutput",
+            *("EvaluateResult", "Message", "MetricResult", "MetricRewardOutput", "RewardOutput", "StepOutput")
         ],
         "reward_kit.resources": ["create_llm_resource"],
         "reward_kit.reward_function": ["RewardFunction"],
@@ -83,15 +78,12 @@ _find = lazy_names(
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _installed_version()
-    if name == "legacy_reward_function":  # the name that 0.2 gave the decorator beside its own
-        name = "reward_function"
-    value = _find(name)
-    globals()[name] = value
-    return value
+    # the second is the name that 0.2 gave the decorator beside its own
+    return _find("reward_function" if name == "legacy_reward_function" else name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*_names(), "__version__"]
 
 
 def _installed_version() -> str:

@@ -29,7 +29,9 @@ __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
 
-__getattr__ = lazy_names(__name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]})
+__getattr__, *_ = lazy_names(
+    __name__, {"reward_kit.cli_commands.preview": ["deploy_command", "preview_command"]}
+)
 
 _COMMANDS = {
     "init": "Make a new bundle: two tools, three tasks, a reward.",
@@ -57,6 +59,8 @@ _COMMANDS = {
 _FUNCTIONS = {
     "deploy": ("preview", "deploy"),
     "list": ("bundles", "list_bundles"),
+    "gate": ("compare", "gate"),
+    "view": ("show", "view"),
     **{name: ("bundles", name) for name in ("init", "tools", "pack")},
     **{name: ("agent_eval", name) for name in ("validate", "play")},
 }

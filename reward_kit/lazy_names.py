@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 
-def lazy_names(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], Any]:
-    """Make a module ``__getattr__`` for ``package``; its submodules are attributes, too.
+def lazy_names(
+    package: str, homes: Mapping[str, Collection[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` for a module; submodules are attributes, too.
 
     ``homes`` maps modules to the names they define.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
+    attributes = vars(sys.modules[package])
 
     def find(name: str) -> Any:
         if name in home_of:
-            return getattr(importlib.import_module(home_of[name]), name)
+            value = attributes[name] = getattr(importlib.import_module(home_of[name]), name)
+            return value
         if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find
+    return find, lambda: sorted({*attributes, *home_of}), sorted(home_of)

@@ -79,42 +79,39 @@ class Message(_ChatModel):
 class _ReadsLikeDict:
     """Dict-like reading of results by field name, in the order of declaration."""
 
-    older_names: ClassVar[Mapping[str, str]] = {}
+    older_names: ClassVar[frozenset[str]] = frozenset()
     """Names that fields had in earlier releases: readable by key, not listed."""
 
     def keys(self) -> KeysView[str]:
         """The names of all fields."""
-        raise NotImplementedError
+        return vars(self).keys()
 
     def values(self) -> list[Any]:
         """The values of all fields; nested results stay objects."""
-        return [getattr(self, name) for name in self.keys()]
+        return list(vars(self).values())
 
     def items(self) -> list[tuple[str, Any]]:
         """Name and value of all fields; nested results stay objects."""
-        return [(name, getattr(self, name)) for name in self.keys()]
+        return list(vars(self).items())
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the field's value, or ``default``."""
-        if name not in self:
-            return default
-        return self[name]
+        return getattr(self, name) if name in self else default
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
             raise KeyError(name)
-        return getattr(self, self.older_names.get(name, name))
+        return getattr(self, name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.keys() or name in self.older_names
+        return name in vars(self) or name in self.older_names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+        return iter(vars(self))
 
 
 class _ResultModel(_ReadsLikeDict, BaseModel, defer_build=True):  # type: ignore[misc]  # iterates over names, as dicts do, not over pydantic's pairs
-    def keys(self) -> KeysView[str]:
-        return type(self).model_fields.keys()
+    pass
 
 
 class MetricResult(_ResultModel):
@@ -123,7 +120,7 @@ class MetricResult(_ResultModel):
     ``success=`` is accepted as the older name of ``is_score_valid`` (``None`` means not said).
     """
 
-    older_names: ClassVar[Mapping[str, str]] = {"success": "is_score_valid"}
+    older_names: ClassVar[frozenset[str]] = frozenset({"success"})
 
     is_score_valid: bool = True
     score: float = Field(ge=0.0, le=1.0)
@@ -182,9 +179,6 @@ class _OutputRecord(_ReadsLikeDict):
     """Base of the short result types: dataclasses with JSON conversion."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def keys(self) -> KeysView[str]:
-        return self.__dataclass_fields__.keys()
 
     def to_dict(self) -> dict[str, Any]:
         """The output as plain JSON types."""

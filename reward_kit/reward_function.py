@@ -105,15 +105,17 @@ class RewardFunction:
 
     def _call_remote(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
         import requests
+        from pydantic_core import to_jsonable_python
 
         from reward_kit.models import EvaluateResult
 
         assert self.endpoint is not None
         if ground_truth is None:
             ground_truth = others.get("original_messages", messages[:-1])
+        body = {"messages": messages, "ground_truth": ground_truth, **others}
         response = requests.post(
             self.endpoint,
-            json=_as_json({"messages": messages, "ground_truth": ground_truth, **others}),
+            json=to_jsonable_python(body, exclude_none=True),
             headers={
                 "Content-Type": "application/json",
                 "Authorization": f"Bearer {os.environ.get('FIREWORKS_API_KEY', '')}",
@@ -203,19 +205,6 @@ def _as_metric(name: str, value: Any) -> Any:
         return value
     fields = value if isinstance(value, dict) else {"score": value}
     return {"reason": f"{name} score", **fields}
-
-
-def _as_json(value: Any) -> Any:
-    """Convert messages and other objects with ``model_dump`` to plain JSON types."""
-    from reward_kit.models import Message
-
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
-    if isinstance(value, Message):
-        return value.model_dump(exclude_none=True)
-    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 def __getattr__(name: str) -> Any:

@@ -117,7 +117,7 @@ def reward_function(
 
 
 def _checked(result: Any, mode: str, name: str) -> Any:
-    """The result as it is if it is one, else as an ``EvaluateResult``; a list of them in batch mode."""
+    """Check what a function returned, and make dicts an ``EvaluateResult``; lists are for batch mode."""
     if mode not in ("pointwise", "batch"):
         raise ValueError(f"Internal error: Invalid mode '{mode}' in wrapper.")
     results = [result] if mode == "pointwise" else result
@@ -138,7 +138,7 @@ def _checked(result: Any, mode: str, name: str) -> Any:
 def _message_arguments(
     signature: inspect.Signature, function: Callable[..., Any], mode: str
 ) -> dict[str, Callable[[Any], Any]]:
-    """The parameters that are annotated as messages, with the function that makes messages of a value.
+    """The parameters annotated as messages, each with a function that converts its value.
 
     These are ``messages`` (``rollouts_messages``, a list of lists, in batch mode) and ``ground_truth``. Any
     other annotation than a list of ``Message``, optional or not, leaves the argument as the caller gave it.

@@ -5,8 +5,9 @@ Each name is imported when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from reward_kit.agent.agents import Agent as Agent
@@ -59,67 +60,38 @@ if TYPE_CHECKING:
     from reward_kit.errors import ToolError as ToolError
     from reward_kit.models import StepData as StepData
 
-_HOMES = {
-    "Action": "reward_kit.agent.base.task_row",
-    "Agent": "reward_kit.agent.agents",
-    "Changes": "reward_kit.agent.database",
-    "Completion": "reward_kit.agent.base.types",
-    "Database": "reward_kit.agent.database",
-    "Episode": "reward_kit.agent.rollout.episode",
-    "EvaluationConfig": "reward_kit.agent.config",
-    "EvaluationResult": "reward_kit.agent.scoring.results",
-    "FinishedRollout": "reward_kit.agent.rollout.orchestrator",
-    "FunctionModel": "reward_kit.agent.models.function",
-    "LiteLLMModel": "reward_kit.agent.models.litellm",
-    "Model": "reward_kit.agent.base.types",
-    "Progress": "reward_kit.agent.runner.progress",
-    "ReadOnlyDatabase": "reward_kit.agent.database",
-    "Rollout": "reward_kit.agent.rollout.rollout",
-    "RolloutLimits": "reward_kit.agent.rollout.budgets",
-    "RolloutRecord": "reward_kit.agent.records.rollout_record",
-    "RolloutStopped": "reward_kit.agent.rollout.rollout",
-    "Row": "reward_kit.agent.database",
-    "RowChange": "reward_kit.agent.database",
-    "Seed": "reward_kit.agent.bundles.bundle",
-    "StepData": "reward_kit.models",
-    "Task": "reward_kit.agent.bundles.bundle",
-    "TaskBundle": "reward_kit.agent.rollout.opening",
-    "TaskRow": "reward_kit.agent.base.task_row",
-    "TaskView": "reward_kit.agent.rollout.rollout",
-    "ToolCall": "reward_kit.agent.base.types",
-    "ToolError": "reward_kit.errors",
-    "ToolRegistry": "reward_kit.agent.tools.registry",
-    "ToolResult": "reward_kit.agent.tools.execution",
-    "Usage": "reward_kit.agent.base.types",
-    "User": "reward_kit.agent.users",
-    "UserRollout": "reward_kit.agent.rollout.rollout",
-    "agent_eval": "reward_kit.agent.runner.evaluation",
-    "compare": "reward_kit.agent.comparison.compare",
-    "compare_with": "reward_kit.agent.comparison.compare",
-    "evaluate": "reward_kit.agent.runner.evaluation",
-    "evaluate_async": "reward_kit.agent.runner.evaluation",
-    "export": "reward_kit.agent.exporting.export",
-    "judge": "reward_kit.agent.rollout.judge",
-    "judge_sync": "reward_kit.agent.rollout.judge",
-    "load_agent": "reward_kit.agent.players.loading",
-    "load_evaluation": "reward_kit.agent.storage.stored_evaluation",
-    "load_rollout": "reward_kit.agent.records.loading",
-    "load_user": "reward_kit.agent.players.loading",
-    "rescore": "reward_kit.agent.rescoring.rescore",
-    "run_evaluation": "reward_kit.agent.runner.evaluation",
-    "run_rollout": "reward_kit.agent.rollout.orchestrator",
-    "validate": "reward_kit.agent.validation",
-}
-
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "reward_kit.agent.agents": ["Agent"],
+        "reward_kit.agent.base.task_row": ["Action", "TaskRow"],
+        "reward_kit.agent.base.types": ["Completion", "Model", "ToolCall", "Usage"],
+        "reward_kit.agent.bundles.bundle": ["Seed", "Task"],
+        "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
+        "reward_kit.agent.config": ["EvaluationConfig"],
+        "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
+        "reward_kit.agent.exporting.export": ["export"],
+        "reward_kit.agent.models.function": ["FunctionModel"],
+        "reward_kit.agent.models.litellm": ["LiteLLMModel"],
+        "reward_kit.agent.players.loading": ["load_agent", "load_user"],
+        "reward_kit.agent.records.loading": ["load_rollout"],
+        "reward_kit.agent.records.rollout_record": ["RolloutRecord"],
+        "reward_kit.agent.rescoring.rescore": ["rescore"],
+        "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
+        "reward_kit.agent.rollout.episode": ["Episode"],
+        "reward_kit.agent.rollout.judge": ["judge", "judge_sync"],
+        "reward_kit.agent.rollout.opening": ["TaskBundle"],
+        "reward_kit.agent.rollout.orchestrator": ["FinishedRollout", "run_rollout"],
+        "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
+        "reward_kit.agent.runner.evaluation": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],
+        "reward_kit.agent.runner.progress": ["Progress"],
+        "reward_kit.agent.scoring.results": ["EvaluationResult"],
+        "reward_kit.agent.storage.stored_evaluation": ["load_evaluation"],
+        "reward_kit.agent.tools.execution": ["ToolResult"],
+        "reward_kit.agent.tools.registry": ["ToolRegistry"],
+        "reward_kit.agent.users": ["User"],
+        "reward_kit.agent.validation": ["validate"],
+        "reward_kit.errors": ["ToolError"],
+        "reward_kit.models": ["StepData"],
+    },
+)

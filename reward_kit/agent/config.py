@@ -6,29 +6,24 @@ The command line, the Python API and the configuration stored with the results a
 from __future__ import annotations
 
 import os
-import re
 import sys
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.option_values import (
     MAX_ROLLOUTS,
+    check_eval_id,
     check_value,
     key_values,
     split_ids,
     unknown_option,
 )
 from reward_kit.agent.base.redaction import redacted, secrets_in, without_password
-from reward_kit.agent.base.text import cut
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-NAME = re.compile(r"[A-Za-z0-9._-]+")
-LONGEST_NAME = 200
-"""Characters in an evaluation's name; its files' names are about 50 longer, and file systems take 255."""
+    from collections.abc import Mapping
 
 _OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
 
@@ -42,8 +37,8 @@ class Option:
     ``kind`` is the type of its value (``dict``: repeated ``key=value``). A ``fixed`` option cannot change
     when an evaluation is resumed, since results under different values do not belong together. ``env`` names
     the environment variable that is the default. ``bare`` is the value of a flag that nothing follows.
-    ``without`` says what omitting the option means, where other tools have 0 for it. ``automatic`` gives the
-    value for ``auto``.
+    ``without`` says what omitting the option means, where other tools have 0 for it. ``--help`` lists
+    the ``usual`` options, ``--help-all`` all.
     """
 
     flags: tuple[str, ...]
@@ -58,7 +53,7 @@ class Option:
     fixed: bool = False
     bare: str | None = None
     without: str | None = None
-    automatic: Callable[[], int] | None = None
+    usual: bool = False
 
     @property
     def flag(self) -> str:
@@ -72,16 +67,9 @@ class Option:
         return self.flags[: first + 1]
 
 
-def _processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def _option(default: Any, *flags: str, **more: Any) -> Any:
-    option = Option(flags=flags, **more)
-    if option.kind is dict:
-        return field(default_factory=dict, metadata={"option": option})
-    return field(default=default, metadata={"option": option})
+    """A field; its type is that of the option's value, and without ``flags`` its name is the flag."""
+    return field(default=default, metadata={"option": Option(flags=flags, **more)})
 
 
 _task, _agent, _user, _limit, _result, _display = (partial(_option, group=group) for group in GROUPS)
@@ -94,50 +82,45 @@ class EvaluationConfig:
     # fmt: off
     # -- Tasks
     dataset: str | None = _task(
-        None, "-d", "--dataset", metavar="PATH",
+        None, "-d", "--dataset", metavar="PATH", usual=True,
         help="A .jsonl file, a bundle's folder, a packed bundle, or the import name of an installed one.",
     )
     task_dir: str | None = _task(
-        None, "--task-dir", metavar="DIR",
+        None, metavar="DIR",
         help="The bundle's folder; its task.jsonl is the dataset unless --dataset names another.",
     )
     task_ids: tuple[str, ...] | None = _task(
-        None, "--task-ids", metavar="IDS",
+        None, metavar="IDS", usual=True,
         help="Run only these rows: ids, patterns (book.*) or positions from 0, separated by commas.",
     )
     start_index: int | None = _task(
-        None, "--start-index", kind=int, minimum=0, help="Run only rows from this position (the first is 0).",
+        None, minimum=0, help="Run only rows from this position (the first is 0).",
     )
     end_index: int | None = _task(
-        None, "--end-index", kind=int, minimum=-1,
-        help="Run only rows before this position (-1: to the end).",
+        None, minimum=-1, help="Run only rows before this position (-1: to the end).",
     )
     filter: Mapping[str, Any] = _task(
-        {}, "--filter", kind=dict, metavar="FIELD=VALUE",
+        None, metavar="FIELD=VALUE",
         help="Run only rows whose field has this value (metadata.domain=hotel). Repeatable: all must hold.",
     )
-    shuffle: bool = _task(False, "--shuffle", kind=bool, help="Shuffle the selected rows, by the seed.")
+    shuffle: bool = _task(False, help="Shuffle the selected rows, by the seed.")
     max_tasks: int | None = _task(
-        None, "--max-tasks", kind=int, minimum=1, without="all rows",
-        help="Run at most this many of the selected rows.",
+        None, minimum=1, without="all rows", usual=True, help="Run at most this many of the selected rows.",
     )
     n_rollouts: int | None = _task(
-        None, "--n-rollouts", "--num-trials", kind=int, minimum=1, maximum=MAX_ROLLOUTS,
+        None, "--n-rollouts", "--num-trials", minimum=1, maximum=MAX_ROLLOUTS, usual=True,
         without="each row's own number", help="Rollouts of each row. Default: the row's own number, else 1.",
     )
-    seed: int = _task(
-        10, "--seed", kind=int, fixed=True,
-        help="The seed of all rollouts and of --shuffle.",
-    )
+    seed: int = _task(10, help="The seed of all rollouts and of --shuffle.", fixed=True)
 
     # -- Agent
     agent: str | None = _agent(
-        None, "--agent", "--agent-strategy", metavar="NAME", fixed=True,
+        None, "--agent", "--agent-strategy", metavar="NAME", fixed=True, usual=True,
         help="A built-in agent (tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH), "
         "module:factory, or the address of an agent behind HTTP. Default: tool-calling, which needs a model.",
     )
     model: str | None = _agent(
-        None, "--model", metavar="NAME", env="MODEL_AGENT", fixed=True,
+        None, metavar="NAME", env="MODEL_AGENT", fixed=True, usual=True,
         help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one.",
     )
     provider: str | None = _agent(
@@ -145,20 +128,20 @@ class EvaluationConfig:
         help="The provider of the agent's model, if the model's name does not say it.",
     )
     temperature: float | None = _agent(
-        None, "--temperature", kind=float, minimum=0, fixed=True,
+        None, minimum=0, fixed=True,
         help="Sampling temperature of the agent's model. Default: the provider's.",
     )
     model_args: Mapping[str, Any] = _agent(
-        None, "--model-arg", kind=dict, metavar="KEY=VALUE", fixed=True,
+        None, "--model-arg", metavar="KEY=VALUE", fixed=True,
         help="Any other setting of the agent's model; VALUE is JSON or text. Repeatable.",
     )
     client: str = _agent(
-        "direct", "--client", choices=("direct", "litellm"),
-        help="direct: call models that speak OpenAI's protocol without LiteLLM, which is faster; "
-        "litellm: call all models through LiteLLM.",
+        "direct", choices=("direct", "litellm"),
+        help="direct: call models that speak OpenAI's protocol without LiteLLM, which is faster; litellm: "
+        "call all models through LiteLLM.",
     )
     parallel_tool_calls: bool = _agent(
-        True, "--parallel-tool-calls/--no-parallel-tool-calls", kind=bool, fixed=True,
+        True, "--parallel-tool-calls/--no-parallel-tool-calls", fixed=True,
         help="Run all tool calls of an answer, or only the first.",
     )
     few_shot_displays: str | None = _agent(
@@ -166,26 +149,23 @@ class EvaluationConfig:
         help="A .jsonl file of example conversations for the agent few-shot.",
     )
     fastworkflow_policy: str = _agent(
-        "none", "--fastworkflow-policy", choices=("none", "insights"), fixed=True,
+        "none", choices=("none", "insights"), fixed=True,
         help="Show the system prompt to the agent fastworkflow: not at all, or as its insights.",
     )
     fastworkflow_workers: int = _agent(
-        1, "--fastworkflow-workers", kind=int, minimum=1,
-        help="Processes for the agent fastworkflow; each plays several rollouts.",
+        1, minimum=1, help="Processes for the agent fastworkflow; each plays several rollouts.",
     )
 
     # -- Simulated user
     user: str | None = _user(
-        None, "--user", "--user-strategy", metavar="NAME", fixed=True,
+        None, "--user", "--user-strategy", metavar="NAME", fixed=True, usual=True,
         help="A built-in user (llm, react, verify, reflection, human, none, replay:PATH) or module:factory. "
         "Default: llm for rows with a sim_user_prompt; for the agents gold and replay, none and the recorded "
         "one.",
     )
-    no_sim_user: bool = _user(
-        False, "--no-sim-user", kind=bool, fixed=True, help="The same as --user none."
-    )
+    no_sim_user: bool = _user(False, help="The same as --user none.", fixed=True)
     sim_model: str | None = _user(
-        None, "--sim-model", "--user-model", metavar="NAME", env="MODEL_SIM", fixed=True,
+        None, "--sim-model", "--user-model", metavar="NAME", env="MODEL_SIM", fixed=True, usual=True,
         help="The simulated user's model, named like --model.",
     )
     user_provider: str | None = _user(
@@ -193,163 +173,150 @@ class EvaluationConfig:
         help="The provider of the simulated user's model, if the model's name does not say it.",
     )
     user_model_args: Mapping[str, Any] = _user(
-        None, "--user-model-arg", kind=dict, metavar="KEY=VALUE", fixed=True,
+        None, "--user-model-arg", metavar="KEY=VALUE", fixed=True,
         help="Like --model-arg, for the simulated user's model.",
     )
     guard_user: bool = _user(
-        False, "--guard-user", kind=bool, fixed=True,
+        False, fixed=True,
         help="Send back, once, a line of the simulated user's model that confirms what the agent asks and "
         "ends the conversation, so that the agent could not do it. Changes the scores.",
     )
     retry_user_errors: int = _user(
-        0, "--retry-user-errors", kind=int, minimum=0, metavar="N", fixed=True,
+        0, minimum=0, metavar="N", fixed=True,
         help="Run a rollout again, up to N times, if its simulated user misbehaved.",
     )
 
     # -- Limits
     max_concurrency: int = _limit(
-        10, "--max-concurrency", kind=int, minimum=1,
-        help="Rollouts that run at the same time, over all processes.",
+        10, minimum=1, usual=True, help="Rollouts that run at the same time, over all processes.",
     )
     workers: int | None = _limit(
-        None, "--workers", kind=int, minimum=0, metavar="N", automatic=_processors,
+        None, minimum=0, metavar="N", usual=True,
         help="Play the rollouts in this many other processes (auto: one for each processor): code of the "
         "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: play "
         "them in this process.",
     )
     worker_memory: int | None = _limit(
-        None, "--worker-memory", kind=int, minimum=64, metavar="MB",
+        None, minimum=64, metavar="MB",
         help="End a worker process that uses more memory than this; it counts as crashed.",
     )
     ray: str | None = _limit(
-        None, "--ray", metavar="[ADDRESS]", bare="default",
+        None, metavar="[ADDRESS]", bare="default",
         help="Play the rollouts on the Ray cluster at this address (host:port, or auto for the one on this "
         "machine). Without an address: that of RAY_ADDRESS, else a cluster started for this run.",
     )
     max_steps: int | None = _limit(
-        None, "--max-steps", kind=int, minimum=1, fixed=True, without="each row's own number",
+        None, minimum=1, fixed=True, without="each row's own number",
         help="Model calls of the agent in each rollout. Default: the row's own number.",
     )
     timeout: float | None = _limit(
-        None, "--timeout", kind=float, minimum=0.001, metavar="SECONDS", fixed=True, without="no limit",
-        help="Time for one rollout.",
+        None, minimum=0.001, metavar="SECONDS", fixed=True, without="no limit", help="Time for one rollout.",
     )
     retries: int = _limit(
-        3, "--retries", kind=int, minimum=0,
+        3, minimum=0,
         help="Retries of a failed model call, of a reward whose own model call failed, and of a rollout that "
         "failed through no fault of the agent.",
     )
     max_cost: float | None = _limit(
-        None, "--max-cost", kind=float, minimum=0, metavar="USD",
+        None, minimum=0, metavar="USD", usual=True,
         help="Start no more rollouts once this much is spent; running ones finish. Calls without a known "
         "price count as free.",
     )
     max_tokens: int | None = _limit(
-        None, "--max-tokens", kind=int, minimum=1, metavar="N", without="no limit",
+        None, minimum=1, metavar="N", without="no limit",
         help="Start no more rollouts once the run has used this many tokens: input and output of agent, user "
         "and judge together. To limit one answer, use --model-arg max_tokens=N.",
     )
     max_rollout_tokens: int | None = _limit(
-        None, "--max-rollout-tokens", kind=int, minimum=1, metavar="N", fixed=True, without="no limit",
+        None, minimum=1, metavar="N", fixed=True, without="no limit",
         help="Stop a rollout at its next model call once its agent and user together have used this many "
         "tokens.",
     )
     max_rollout_cost: float | None = _limit(
-        None, "--max-rollout-cost", kind=float, minimum=0, metavar="USD", fixed=True,
+        None, minimum=0, metavar="USD", fixed=True,
         help="Stop a rollout at its next model call once its agent and user together have cost this much.",
     )
-    call_timeout: float = _limit(
-        600, "--call-timeout", kind=float, minimum=0.001, metavar="SECONDS", help="Time for one model call.",
-    )
+    call_timeout: float = _limit(600, help="Time for one model call.", minimum=0.001, metavar="SECONDS")
     rpm: int | None = _limit(
-        None, "--rpm", kind=int, minimum=1, metavar="N", without="no limit",
+        None, minimum=1, metavar="N", without="no limit",
         help="Send each provider at most this many requests a minute.",
     )
     tpm: int | None = _limit(
-        None, "--tpm", kind=int, minimum=1, metavar="N", without="no limit",
+        None, minimum=1, metavar="N", without="no limit",
         help="Use at most this many tokens of each provider a minute, input and output together.",
     )
     patience: float = _limit(
-        900, "--patience", kind=float, minimum=0, metavar="SECONDS",
+        900, minimum=0, metavar="SECONDS",
         help="Time to wait for a provider that is down or refuses every call, before the run stops.",
     )
 
     against: str | None = _limit(
-        None, "--against", metavar="EVAL",
+        None, metavar="EVAL",
         help="Compare Pass^1 with this evaluation's, or with that in a baseline file of reward-kit gate.",
     )
     until_decided: bool = _limit(
-        False, "--until-decided/--no-until-decided", kind=bool,
+        False, "--until-decided/--no-until-decided",
         help="Play a rollout of every row, then another of every row, and stop once the comparison with "
         "--against is decided, or with the last planned rollout.",
     )
     margin: float = _limit(
-        5, "--margin", kind=float, minimum=0, maximum=100, metavar="POINTS",
+        5, minimum=0, maximum=100, metavar="POINTS",
         help="Also decided: the difference from --against is within this many percentage points.",
     )
 
     # -- Results
     output_dir: str = _result(
-        "runs", "-o", "--output-dir", "--log-dir", metavar="DIR",
+        "runs", "-o", "--output-dir", "--log-dir", metavar="DIR", usual=True,
         help="The folder for all files of the evaluation.",
     )
     eval_id: str | None = _result(
-        None, "--eval-id", metavar="NAME",
+        None, metavar="NAME", usual=True,
         help="The evaluation's name; one that exists is continued. Default: the time and a random part.",
     )
     resume: str | None = _result(
-        None, "--resume", metavar="[NAME]", bare="latest",
+        None, metavar="[NAME]", bare="latest", usual=True,
         help="Continue this evaluation (without a name: the latest) with the options it was started with.",
     )
     keep_db: str | None = _result(
-        None, "--keep-db", choices=("full", "delta", "none"),
+        None, choices=("full", "delta", "none"),
         help="What to keep of each rollout's final database. Default: full up to 256 KiB, else delta.",
     )
     cache: bool = _result(
-        False, "--cache/--no-cache", kind=bool,
+        False, "--cache/--no-cache",
         help="Store the models' answers, and reuse the stored answer of a call that was made before.",
     )
-    clear_cache: bool = _result(
-        False, "--clear-cache", kind=bool, help="Delete the stored answers and gold states first."
-    )
+    clear_cache: bool = _result(False, help="Delete the stored answers and gold states first.")
     explain: str | None = _result(
-        None, "--explain", metavar="MODEL",
-        help="Ask this model who was at fault in each failed rollout, and why.",
+        None, metavar="MODEL", help="Ask this model who was at fault in each failed rollout, and why.",
     )
     errors_as_failures: bool = _result(
-        False, "--errors-as-failures", kind=bool,
-        help="Count rollouts that could not be judged as failed, instead of leaving them out.",
+        False, help="Count rollouts that could not be judged as failed, instead of leaving them out.",
     )
     json: str | None = _result(
-        None, "--json", metavar="PATH",
-        help="Also write one file with everything: configuration, scores, rows, conversations "
-        "(-: to the output).",
+        None, metavar="PATH",
+        help="Also write one file with everything: configuration, scores, rows, conversations (-: to the "
+        "output).",
     )
     format: str = _result(
-        "reward-kit", "--format", choices=("reward-kit", "tau-bench"),
+        "reward-kit", choices=("reward-kit", "tau-bench"),
         help="The layout of the file that --json names; the scripts of tau-bench read tau-bench.",
     )
     from_tau_bench: str | None = _result(
-        None, "--from-tau-bench", metavar="PATH",
+        None, metavar="PATH",
         help="Run nothing; report on a results file of tau-bench, with the dataset's rows as its tasks.",
     )
     fail_under: float | None = _result(
-        None, "--fail-under", kind=float, minimum=0, maximum=1, metavar="PASS^1",
-        help="Exit with 1 if Pass^1 is lower.",
+        None, minimum=0, maximum=1, metavar="PASS^1", usual=True, help="Exit with 1 if Pass^1 is lower.",
     )
 
     # -- Display
     validate_only: bool = _display(
-        False, "--validate-only", kind=bool,
-        help="Check the bundle, or the selected rows of it, without a model, then stop.",
+        False, usual=True, help="Check the bundle, or the selected rows of it, without a model, then stop.",
     )
-    strict: bool = _display(
-        False, "--strict", kind=bool, help="With --validate-only: warnings count as errors."
-    )
-    quiet: bool = _display(False, "--quiet", kind=bool, help="Print only the scores.")
+    strict: bool = _display(False, help="With --validate-only: warnings count as errors.")
+    quiet: bool = _display(False, usual=True, help="Print only the scores.")
     debug: bool = _display(
-        False, "--debug", kind=bool,
-        help="Write a readable log of each rollout, and show where errors come from.",
+        False, help="Write a readable log of each rollout, and show where errors come from.",
     )
 
     # fmt: on
@@ -363,12 +330,13 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.task_ids is not None:
             self.task_ids = split_ids(self.task_ids)
-        self.filter = key_values(self.filter, "--filter")
-        self.model_args = key_values(self.model_args, "--model-arg")
-        self.user_model_args = key_values(self.user_model_args, "--user-model-arg")
         for name, option in OPTIONS.items():
-            if option.automatic is not None and getattr(self, name) == "auto":
-                setattr(self, name, option.automatic())
+            if option.kind is dict:
+                setattr(self, name, key_values(getattr(self, name), option.flag))
+            if name == "workers" and getattr(self, name) == "auto":
+                self.workers = (
+                    len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+                )
             check_value(option, getattr(self, name))
         self._check_together()
 
@@ -412,23 +380,18 @@ class EvaluationConfig:
         return secrets_in([self.model_args, self.user_model_args, self.agent])
 
 
-def check_eval_id(name: object, flag: str = "--eval-id") -> None:
-    """Raise ``UsageError`` unless an evaluation can have this name, which names files."""
-    if not isinstance(name, str):
-        raise UsageError(f"{flag} takes the name of an evaluation, not {name!r}")
-    if not NAME.fullmatch(name) or name in (".", "..") or len(name) > LONGEST_NAME:
-        raise UsageError(
-            f"{flag} {cut(name, LONGEST_NAME)!r} is not a valid file name",
-            remedy=f"Use at most {LONGEST_NAME} letters, digits, '.', '_' and '-'.",
-        )
-
-
 def flag_of(name: str) -> str:
     """The long flag of a field."""
     return OPTIONS[name].flag
 
 
-OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(EvaluationConfig)}
-DEFAULTS: Mapping[str, Any] = {
-    item.name: () if item.default is MISSING else item.default for item in fields(EvaluationConfig)
+_KINDS = {"int": int, "float": float, "bool": bool, "Mapping[str, Any]": dict}
+OPTIONS: Mapping[str, Option] = {
+    item.name: replace(
+        (option := item.metadata["option"]),
+        flags=option.flags or (f"--{item.name.replace('_', '-')}",),
+        kind=_KINDS.get(str(item.type).removesuffix(" | None"), str),
+    )
+    for item in fields(EvaluationConfig)
 }
+DEFAULTS: Mapping[str, Any] = {item.name: item.default for item in fields(EvaluationConfig)}

@@ -85,33 +85,22 @@ def validate(
 @click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
 @click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
 @click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
-@click.pass_context
-def play(
-    context: click.Context,
-    /,
-    bundle: str,
-    row: str,
-    side: str,
-    model: str | None,
-    user_model: str | None,
-    output_dir: str,
-) -> Any:
+def play(bundle: str, row: str, side: str, model: str | None, user_model: str | None, output_dir: str) -> int:
     """Be the agent, the user, or both in one rollout at the terminal.
 
     The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
     with a simulated user, --model if you are the user.
     """
-    options = ["--dataset", bundle, "--task-ids", row, "--n-rollouts", "1", "--output-dir", output_dir]
-    options += ["--agent", "human"] if side != "user" else []
-    options += ["--user", "human"] if side != "agent" else []
-    options += ["--model", model] if model is not None else []
-    options += ["--user-model", user_model] if user_model is not None else []
-    with agent_eval.make_context("agent-eval", options, parent=context) as made:
-        return agent_eval.invoke(made)
+    from reward_kit.agent.runner.options import make_config
+
+    given: dict[str, Any] = {"dataset": bundle, "task_ids": row, "n_rollouts": 1, "output_dir": output_dir}
+    given |= {"agent": "human" if side != "user" else None, "user": "human" if side != "agent" else None}
+    given |= {"model": model, "sim_model": user_model}
+    return run(make_config({name: value for name, value in given.items() if value is not None}))
 
 
 def run(config: EvaluationConfig) -> int:
-    """Do what the options say; returns the exit code."""
+    """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
     try:
         with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:

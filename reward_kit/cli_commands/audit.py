@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.audit.findings import AuditReport
-
-CLEAN, FOUND = 0, 1
 
 
 @click.command("audit")
@@ -40,16 +36,15 @@ CLEAN, FOUND = 0, 1
 )
 @runs_option
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the findings to a file (-: to the output).")
+@file_option("--json", metavar="PATH", help="Write the findings to a file (-: to the output).")
 def audit(
     bundle: str,
     task_dir: str | None,
     task_ids: str | None,
     against: tuple[str, ...],
-    evaluations: tuple[str, ...],
-    output_dir: str,
     strict: bool,
     json_path: str | None,
+    **options: Any,
 ) -> int:
     """Look for tasks that measure the wrong thing, without a model.
 
@@ -59,26 +54,15 @@ def audit(
     The exit code is 1 if a finding has the grade error, and 2 after an error in the command or the bundle.
     """
     from reward_kit.agent.audit.bundle_audit import audit as audit_bundle
-    from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.runner.signals import run_in_loop
 
-    check_target("--json", json_path)
     with TaskBundle.load(bundle, task_dir=task_dir) as opened:
-        report = run_in_loop(
-            audit_bundle(
-                opened,
-                tasks=opened.select(task_ids=task_ids),
-                against=against or None,
-                evaluations=evaluations,
-                output_dir=output_dir,
-            )
-        )
-    print_lines(_lines(report), err=json_path == TO_OUTPUT)
-    if json_path is not None:
-        write_output([readable_json(report.to_json())], json_path)
+        tasks = opened.select(task_ids=task_ids)
+        report = run_in_loop(audit_bundle(opened, tasks=tasks, against=against or None, **options))
+    print_report(_lines(report), report.to_json, json_path)
     failing = {"error", "warning"} if strict else {"error"}
-    return FOUND if any(finding.grade in failing for finding in report.findings) else CLEAN
+    return int(any(finding.grade in failing for finding in report.findings))
 
 
 def _lines(report: AuditReport) -> Iterator[str]:
@@ -92,10 +76,7 @@ def _lines(report: AuditReport) -> Iterator[str]:
             yield f"{kind:18}{grade:9}{number:>8}{rows:>6}  {KINDS[kind].remedy}"
         yield ""
     if report.mutation_score is not None:
-        yield f"mutation score {report.mutation_score:.3f}: the reward refuses {_refused(report)}"
+        refused = report.mutants - sum(row.paid for row in report.rows)
+        mutants = f"{refused} of {count(report.mutants, 'mutant')} of the gold calls"
+        yield f"mutation score {report.mutation_score:.3f}: the reward refuses {mutants}"
     yield f"{count(len(report.findings), 'finding')} in {count(len(report.rows), 'row')} with gold actions"
-
-
-def _refused(report: AuditReport) -> str:
-    paid = sum(row.paid for row in report.rows)
-    return f"{report.mutants - paid} of {count(report.mutants, 'mutant')} of the gold calls"

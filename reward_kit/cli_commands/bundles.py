@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
     from reward_kit.agent.tools.registry import ToolRegistry
 
-ENTRY_POINTS = "reward_kit.bundles"
 _bundle = click.argument("bundle")
 
 
@@ -83,27 +82,22 @@ def list_bundles() -> None:
     from importlib.metadata import entry_points
 
     from reward_kit.agent.authoring.packing import bundle_hash, file_hashes
+    from reward_kit.agent.bundles.dataset import read_dataset
+    from reward_kit.agent.bundles.files import BundleFiles
     from reward_kit.agent.bundles.source import find_bundle
 
-    found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.value)
+    found = sorted(entry_points(group="reward_kit.bundles"), key=lambda point: point.value)
     for point in found:
         try:
             folder = find_bundle(point.value).folder
             version = f" {point.dist.version}" if point.dist is not None else ""
             say(f"{point.value}{version}  {bundle_hash(file_hashes(folder))[:16]}  {folder}")
             for path in sorted(folder.glob("*.jsonl")):
-                say(f"  {path.name}: {sum(1 for _ in _rows(path))} rows")
+                say(f"  {path.name}: {len(read_dataset(path, BundleFiles(folder)).rows)} rows")
         except RewardKitError as error:
             warn(f"{point.value}: {error}")
     if not found:
         say("No installed package has a bundle.")
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    from reward_kit.agent.bundles.dataset import read_dataset
-    from reward_kit.agent.bundles.files import BundleFiles
-
-    return iter(read_dataset(path, BundleFiles(path.parent)).rows)
 
 
 @click.command()
@@ -121,10 +115,11 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
     The calls are made one after the other on one copy of a row's data, which is thrown away. The exit
     code is 1 if a tool refused a call or failed.
     """
+    from reward_kit.agent.rollout.opening import TaskBundle
     from reward_kit.agent.runner.signals import run_in_loop
 
-    with _opened(bundle) as opened:
-        task = _task(opened, row)
+    with TaskBundle.load(bundle) as opened:
+        task = opened.select(task_ids=row)[0] if row is not None else opened.tasks[0]
         if call:
             return run_in_loop(_call(opened, task, call))
         if as_json:
@@ -133,16 +128,6 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
             for line in _schema_lines(task.registry):
                 say(line)
     return 0
-
-
-def _opened(bundle: str) -> TaskBundle:
-    from reward_kit.agent.rollout.opening import TaskBundle
-
-    return TaskBundle.load(bundle)
-
-
-def _task(bundle: TaskBundle, row: str | None) -> Task:
-    return bundle.select(task_ids=row)[0] if row is not None else bundle.tasks[0]
 
 
 def _schema_lines(registry: ToolRegistry) -> Iterator[str]:

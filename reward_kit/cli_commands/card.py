@@ -9,12 +9,10 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
-
-AGREES, DIFFERS = 0, 1
+from reward_kit.cli_commands.common_options import runs_option
 
 
-@click.command("card")
+@click.command()
 @click.argument("evaluation", metavar="[EVALUATION]", required=False)
 @runs_option
 @click.option(
@@ -48,7 +46,7 @@ def card(
     write_output([readable_json(made)], path)
     if path != TO_OUTPUT:
         say(f"{path}: {count(len(made['rows']), 'row')}, {made['denominators']['judged']} judged rollouts")
-    return AGREES
+    return 0
 
 
 def _verified(path: Path, evaluation: str | None, output_dir: str) -> int:
@@ -69,7 +67,7 @@ def _verified(path: Path, evaluation: str | None, output_dir: str) -> int:
         lines += [line for line in differences_from(card, stored) if line not in lines]
     print_lines(lines)
     say(f"{path}: {count(len(lines), 'difference') if lines else 'nothing differs'}")
-    return DIFFERS if lines else AGREES
+    return int(bool(lines))
 
 
 def _audit(path: Path) -> object:

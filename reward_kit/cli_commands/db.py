@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.printing import say
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:

@@ -14,29 +14,6 @@ from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-USUAL = frozenset(
-    [
-        "dataset",
-        "task_ids",
-        "max_tasks",
-        "n_rollouts",
-        "agent",
-        "model",
-        "user",
-        "sim_model",
-        "max_concurrency",
-        "workers",
-        "max_cost",
-        "eval_id",
-        "resume",
-        "output_dir",
-        "fail_under",
-        "validate_only",
-        "quiet",
-    ]
-)
-"""The options that ``--help`` lists; ``--help-all`` lists all."""
 _ALL = "reward_kit.help_all"
 
 
@@ -47,9 +24,9 @@ class GroupedCommand(click.Command):
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for parameter in self.get_params(ctx):
             names, text = parameter.get_help_record(ctx) or ("", "")
-            if parameter.name in OPTIONS and parameter.name not in USUAL and not ctx.meta.get(_ALL):
-                continue
             option = OPTIONS.get(parameter.name or "")
+            if option and not option.usual and not ctx.meta.get(_ALL):
+                continue
             for alias in option.flags[len(option.shown) :] if option else ():
                 names = names.replace(f", {alias}", "")
             records[option.group if option else GROUPS[-1]].append((names, text))
@@ -123,9 +100,8 @@ def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Show all options and exit.",
     )(command)
     for name, option in reversed(list(OPTIONS.items())):
-        command = click.option(*option.flags, name, default=None, help=_help(name, option), **_kind(option))(
-            command
-        )
+        about = {"default": None, "help": _help(name, option), **_kind(name, option)}
+        command = click.option(*option.flags, name, **about)(command)
     return command
 
 
@@ -133,12 +109,12 @@ def _help(name: str, option: Option) -> str:
     default = DEFAULTS[name]
     if option.env:
         return f"{option.help} [environment: {option.env}]"
-    if default is None or default == () or isinstance(default, bool):
+    if default is None or isinstance(default, bool):
         return option.help
     return f"{option.help} Default: {default}."
 
 
-def _kind(option: Option) -> dict[str, Any]:
+def _kind(name: str, option: Option) -> dict[str, Any]:
     """The type of an option for click, which only parses: the configuration checks the values."""
     if option.kind is bool:
         return {} if "/" in option.flags[0] else {"is_flag": True}
@@ -148,7 +124,7 @@ def _kind(option: Option) -> dict[str, Any]:
         return {"type": click.Choice(option.choices)}
     if option.bare is not None:
         return {"is_flag": False, "flag_value": option.bare, "metavar": option.metavar}
-    if option.automatic is not None:
+    if name == "workers":
         return {"type": _number_or_auto, "metavar": option.metavar}
     return {"type": option.kind, "metavar": option.metavar}
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target
+from reward_kit.agent.base.files import TO_OUTPUT
 from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import file_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.exporting.export import Export
 
-DONE, EMPTY = 0, 1
-
 
 @click.command("export")
 @click.argument("evaluation", metavar="EVALUATION")
 @runs_option
 @click.argument("folder", metavar="[DIR]", required=False)
-@click.option("--out", metavar="FILE", help="Write the lines to this file. Default: the output.")
+@file_option("--out", help="Write the lines to this file. Default: the output.")
 @click.option(
     "--format",
     "layout",
@@ -43,13 +41,10 @@ def export(
     evaluation: str,
     folder: str | None,
     output_dir: str,
-    out: str | None,
+    out_path: str | None,
     layout: str,
     columns: str | None,
-    rows: str | None,
-    min_reward: float | None,
-    max_reward: float | None,
-    unjudged: bool,
+    **options: Any,
 ) -> int:
     """Export the rollouts of an evaluation as training data: JSON lines.
 
@@ -64,30 +59,25 @@ def export(
     as_files = layout == "rollouts"
     if as_files != (folder is not None):
         raise click.UsageError("--format rollouts takes a folder DIR, other formats do not")
-    if as_files and (out is not None or columns is not None):
+    if as_files and (out_path is not None or columns is not None):
         raise click.UsageError("--format rollouts cannot be combined with --out or --columns")
     found = chosen(
         evaluation,
         output_dir,
         format="full" if as_files else layout,  # type: ignore[arg-type]  # one of FORMATS
         columns=columns,
-        min_reward=min_reward,
-        max_reward=max_reward,
-        rows=rows,
-        unjudged=unjudged,
+        **options,
     )
-    path = None if out in (None, TO_OUTPUT) else Path(str(out))
-    if path is not None:
-        check_target("--out", path)
-        if path.resolve().parent == (found.evaluation.folder / "evals").resolve():
-            raise click.UsageError(f"--out {path} is among the files of evaluations")
+    path = None if out_path in (None, TO_OUTPUT) else Path(str(out_path))
+    if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
+        raise click.UsageError(f"--out {path} is among the files of evaluations")
     if folder is not None:
         path = Path(folder)
         number = write_rollouts(found, path)
     else:
         number = write_lines(found, path)
     print_lines(_report_lines(found, number, path), err=True)
-    return DONE if number else EMPTY
+    return 0 if number else 1
 
 
 def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.text import count
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import file_option, print_report, runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,23 +41,20 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str | Non
 @click.option("--rows", callback=_numbers, metavar="N,N", help="Rows. Default: as many as EVAL, and around.")
 @click.option("--rollouts", callback=_numbers, metavar="K,K", help="Of each row. Default: 1,2,4,8,16.")
 @click.option("--power", type=POWER, metavar="P", default=0.8, help="Chance to show it. Default: 0.8.")
-@click.option("--svg", metavar="FILE", help="Draw the table into a file.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the table to a file (-: to the output).")
-def plan(evaluations: tuple[str, ...], svg: str | None, json_path: str | None, **options: Any) -> None:
+@file_option("--svg", help="Draw the table into a file.")
+@file_option("--json", metavar="PATH", help="Write the table to a file (-: to the output).")
+def plan(evaluations: tuple[str, ...], svg_path: str | None, json_path: str | None, **options: Any) -> None:
     """Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.
 
     The rates of rows are estimated from EVAL, with a second evaluation also the correlation of two agents'
     rates, or assumed. Each table is for one question: these tasks, where only the rollouts are random, or
     tasks like these, where the rows are a sample as well.
     """
-    from reward_kit.agent.base.printing import print_lines
-    from reward_kit.agent.base.strict_json import as_json, readable_json
+    from reward_kit.agent.base.strict_json import as_json
     from reward_kit.agent.pages.rendering import render
     from reward_kit.agent.reports.comparison import QUESTIONS
     from reward_kit.agent.reports.tables import table_lines
 
-    check_target("--svg", svg)
-    check_target("--json", json_path)
     rates, rows, source = _rates(evaluations, **options)
     if options["correlation"] is not None:
         rates = replace(rates, correlation=options["correlation"])
@@ -73,15 +70,13 @@ def plan(evaluations: tuple[str, ...], svg: str | None, json_path: str | None, *
             sizes = [table[n, k][at] for k in rollouts]
             cells.append([count(n, "row"), *("-" if size is None else f"{100 * size:.1f}" for size in sizes)])
         lines += ["", *table_lines(cells, right=range(1, len(cells[0])))]
-    print_lines(lines, err=json_path == TO_OUTPUT)
-    if svg is not None:
+    names = ("rows", "rollouts", "these_tasks", "tasks_like_these")
+    designs = [dict(zip(names, (*size, *found), strict=True)) for size, found in table.items()]
+    print_report(lines, lambda: {**as_json(rates), "power": power, "designs": designs}, json_path)
+    if svg_path is not None:
         top = 0.04 * math.ceil(max(known, default=1.0) / 0.04)  # four grid lines at whole points
         picture = render("plan.svg", table=table, title=title, questions=QUESTIONS, top=top)
-        write_output([picture.encode()], svg)
-    if json_path is not None:
-        names = ("rows", "rollouts", "these_tasks", "tasks_like_these")
-        designs = [dict(zip(names, (*size, *found), strict=True)) for size, found in table.items()]
-        write_output([readable_json({**as_json(rates), "power": power, "designs": designs})], json_path)
+        write_output([picture.encode()], svg_path)
 
 
 def _rates(

@@ -1,4 +1,4 @@
-"""``reward-kit preview``: try an evaluator on a few samples; and ``deploy``, which says that it is gone."""
+"""``reward-kit preview``: try an evaluator on a few samples; and ``deploy``, which reports its removal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.printing import say
 from reward_kit.compat.evaluation import create_evaluation, preview_evaluation
-from reward_kit.compat.evaluation_inputs import Sample, samples_from_hugging_face, samples_from_jsonl
+from reward_kit.compat.evaluation_inputs import Sample, read_samples
 from reward_kit.errors import RewardKitError
 
 FOLDER_FLAGS = ("-m", "--metrics-folders")
 
 
 class _FolderListCommand(click.Command):
-    """A command whose ``-m`` takes several folders, ``-m a=./a b=./b``, as well as one each time."""
+    """A command whose ``-m`` may name several folders at once: ``-m a=./a b=./b``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the flag before each further folder, which is how click wants it."""
+        """Repeat the flag before each further folder, as click expects."""
         repeated: list[str] = []
         in_list = False
         for position, arg in enumerate(args):
@@ -80,7 +80,7 @@ def preview(**options: Any) -> int:
 
 
 def preview_command(args: argparse.Namespace) -> int:
-    """The same for arguments that ``reward_kit.cli.parse_args`` read; 1 for any fault, which is printed."""
+    """Run ``preview`` with what ``reward_kit.cli.parse_args`` returned; prints a fault and returns 1."""
     try:
         return _preview(args)
     except (ValueError, ImportError, RewardKitError) as error:
@@ -106,7 +106,7 @@ def deploy(**options: Any) -> None:
 
 
 def deploy_command(args: argparse.Namespace) -> int:
-    """The same for arguments that ``reward_kit.cli.parse_args`` read: prints the error, returns 1."""
+    """Print the error of ``deploy`` and return 1."""
     try:
         create_evaluation(args)
     except RewardKitError as error:
@@ -153,23 +153,21 @@ def _key_map(text: str | None) -> dict[str, str] | None:
 def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) -> int:
     if not args.remote_url.startswith(("http://", "https://")):
         raise RewardKitError(f"--remote-url {args.remote_url} does not start with http:// or https://")
-    if args.huggingface_dataset:
-        samples = samples_from_hugging_face(
-            args.huggingface_dataset,
-            args.max_samples,
-            split=args.huggingface_split,
-            prompt_key=args.huggingface_prompt_key,
-            response_key=args.huggingface_response_key,
-            key_map=key_map,
-        )
-    else:
-        samples = samples_from_jsonl(args.samples, args.max_samples)
+    samples = read_samples(
+        args.samples,
+        args.huggingface_dataset,
+        args.max_samples,
+        split=args.huggingface_split,
+        prompt_key=args.huggingface_prompt_key,
+        response_key=args.huggingface_response_key,
+        key_map=key_map,
+    )
     failed = 0
     for number, sample in enumerate(samples, start=1):
         say(f"\n--- Sample {number} ---")
         failed += not _show_remote_result(f"{args.remote_url.rstrip('/')}/evaluate", sample)
         say("--- End Sample ---")
-    return 1 if failed or not samples else 0
+    return int(failed > 0)
 
 
 def _show_remote_result(endpoint: str, sample: Sample) -> bool:

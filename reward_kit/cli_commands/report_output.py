@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
 from reward_kit.agent.base.printing import print_lines, say
+from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.reports.numbers import tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.scoring.results import EvaluationResult
 
 
@@ -57,8 +59,6 @@ def write_asked(
     result: EvaluationResult, config: EvaluationConfig, rows: Sequence[TaskRow], output: BinaryIO | None
 ) -> None:
     """Write the file of ``--json`` or ``--format``; raises ``StorageError`` if it cannot be written."""
-    from reward_kit.agent.reports.json_report import report_parts
-
     target = config.json
     if config.format == "tau-bench":
         from reward_kit.agent.tau_bench.results_file import results_parts, task_numbers
@@ -86,3 +86,31 @@ def write_asked(
 def _where_results_are(result: EvaluationResult) -> str:
     state = "The evaluation is complete" if result.status == "complete" else "Finished rollouts are kept"
     return f"{state}; its results are in {from_here(result.results_path)}."
+
+
+def report_parts(result: EvaluationResult) -> Iterator[bytes]:
+    """``EvaluationResult.to_json()`` in pieces, with a ``trajectory`` in each rollout.
+
+    One trajectory is in memory at a time; null stands for one that cannot be read.
+    """
+    head = result.to_json()
+    del head["rows"]
+    yield json_bytes(head)[:-1] + b', "rows": ['
+    for number, row in enumerate(result.rows):
+        plain = row.to_json()
+        del plain["rollouts"]
+        yield (b",\n" if number else b"\n") + json_bytes(plain)[:-1] + b', "rollouts": ['
+        for place, outcome in enumerate(row.outcomes):
+            separator = b",\n" if place else b"\n"
+            trajectory = _trajectory(result, outcome)
+            yield separator + json_bytes(outcome.to_json())[:-1] + b', "trajectory": ' + trajectory + b"}"
+        yield b"]}"
+    yield b"]}\n"
+
+
+def _trajectory(result: EvaluationResult, outcome: RolloutOutcome) -> bytes:
+    try:
+        with result.record(outcome) as record:
+            return json_bytes(record.to_json())
+    except StorageError:  # one damaged rollout must not spoil the report
+        return b"null"

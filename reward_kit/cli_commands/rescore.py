@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.reports.numbers import score
-from reward_kit.cli_commands.runs_option import runs_option
+from reward_kit.cli_commands.common_options import file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rescoring.rescore import Rejudged, Rescoring
 
 SHOWN = 40
-DONE, INCOMPLETE = 0, 1
 
 
 @click.command("rescore")
@@ -29,11 +27,8 @@ DONE, INCOMPLETE = 0, 1
 )
 @click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
 @click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
-@click.option(
-    "--json",
-    "json_path",
-    metavar="PATH",
-    help="Write both rewards of every rollout to a file (-: to the output).",
+@file_option(
+    "--json", metavar="PATH", help="Write both rewards of every rollout to a file (-: to the output)."
 )
 @click.option(
     "--timeout",
@@ -49,18 +44,13 @@ def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
-    from reward_kit.agent.base.strict_json import readable_json
     from reward_kit.agent.rescoring.rescore import rescore as judge_again
     from reward_kit.agent.runner.signals import run_in_loop
 
-    check_target("--json", json_path)
     given = {name: value for name, value in options.items() if value is not None}
     done = run_in_loop(judge_again(evaluation, **given, warn=warn))
-    for line in _report_lines(done):
-        say(line, err=json_path == TO_OUTPUT)
-    if json_path is not None:
-        write_output([readable_json(done.to_json())], json_path)
-    return INCOMPLETE if done.failed else DONE
+    print_report(_report_lines(done), done.to_json, json_path)
+    return int(bool(done.failed))
 
 
 def _report_lines(done: Rescoring) -> Iterator[str]:
@@ -88,11 +78,8 @@ def _report_lines(done: Rescoring) -> Iterator[str]:
 def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
     for rollout in rollouts[:SHOWN]:
         place = f"  {rollout.now.row_id} #{rollout.now.index + 1}"
-        rewards = f"{_number(rollout.before.reward)} -> {_number(rollout.now.reward)}"
-        yield f"{place}: {rewards}  {one_line(rollout.reason, 160)}".rstrip()
+        both = (rollout.before.reward, rollout.now.reward)
+        was, is_now = ("none" if reward is None else f"{reward:g}" for reward in both)
+        yield f"{place}: {was} -> {is_now}  {one_line(rollout.reason, 160)}".rstrip()
     if len(rollouts) > SHOWN:
         yield f"  and {len(rollouts) - SHOWN} more"
-
-
-def _number(reward: float | None) -> str:
-    return "none" if reward is None else f"{reward:g}"

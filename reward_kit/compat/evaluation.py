@@ -21,8 +21,7 @@ from .evaluation_inputs import (
     evaluate_function,
     judge_sample,
     python_files,
-    samples_from_hugging_face,
-    samples_from_jsonl,
+    read_samples,
 )
 
 if TYPE_CHECKING:
@@ -92,22 +91,18 @@ class Evaluator:
         """Add a metric and return its source files by name. Raises ``ValueError`` for an invalid folder."""
         files = python_files(Path(folder_path))
         self.metric_folders[metric_name] = Path(folder_path)
-        self.code_files.update({f"{metric_name}/{name}": text for name, text in files.items()})
+        prefix = f"{metric_name}/" if metric_name else ""
+        self.code_files.update({f"{prefix}{name}": text for name, text in files.items()})
         return files
 
     def load_multi_metrics_folder(self, folder_path: str | Path) -> dict[str, str]:
         """Use one folder for all metrics; arguments and errors as in ``load_metric_folder``."""
-        files = python_files(Path(folder_path))
-        self.metric_folders = {"": Path(folder_path)}
-        self.code_files = dict(files)
-        return files
+        self.metric_folders, self.code_files = {}, {}
+        return self.load_metric_folder("", folder_path)
 
     def preview(self, sample_file: str | Path, max_samples: int = 5) -> EvaluatorPreviewResult:
         """Score the first samples of a JSONL file. Raises ``ValueError`` without samples or metrics."""
-        samples = samples_from_jsonl(sample_file, max_samples)
-        if not samples:
-            raise ValueError(f"No valid samples found in {sample_file}")
-        return self.preview_samples(samples)
+        return self.preview_samples(read_samples(sample_file, None, max_samples))
 
     def preview_samples(self, samples: list[Sample]) -> EvaluatorPreviewResult:
         """Score these samples. Raises ``RewardKitError`` if a metric's ``main.py`` cannot be imported."""
@@ -185,19 +180,16 @@ def preview_evaluation(
                 if not equals:
                     raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
                 evaluator.load_metric_folder(name, path)
-        if huggingface_dataset:
-            samples = samples_from_hugging_face(
-                huggingface_dataset,
-                max_samples,
-                split=huggingface_split,
-                prompt_key=huggingface_prompt_key,
-                response_key=huggingface_response_key,
-                key_map=huggingface_message_key_map,
-            )
-            return evaluator.preview_samples(samples)
-        if not sample_file:
-            raise ValueError("Either sample_file or huggingface_dataset must be specified.")
-        return evaluator.preview(sample_file, max_samples)
+        samples = read_samples(
+            sample_file,
+            huggingface_dataset,
+            max_samples,
+            split=huggingface_split,
+            prompt_key=huggingface_prompt_key,
+            response_key=huggingface_response_key,
+            key_map=huggingface_message_key_map,
+        )
+        return evaluator.preview_samples(samples)
 
 
 def create_evaluation(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001 - the published signature

@@ -28,15 +28,24 @@ Sample = dict[str, Any]
 """``messages``, optionally ``ground_truth``, and further keyword arguments of the reward."""
 
 
-def samples_from_jsonl(path: str | Path, max_samples: int) -> list[Sample]:
-    """Read the first ``max_samples`` objects of a JSONL file; lines that are not JSON are logged.
+def read_samples(
+    file: str | Path | None, dataset: str | None, max_samples: int, **columns: Any
+) -> list[Sample]:
+    """Read the first samples of a Hugging Face ``dataset`` with these ``columns``, or else of a JSONL file.
 
-    Raises ``ValueError`` if the file does not exist.
+    Raises ``ValueError`` if there are none.
     """
-    if not Path(path).exists():
-        raise ValueError(f"Sample file does not exist: {path}")
-    samples = (value for value in json_lines(path) if isinstance(value, dict))
-    return list(itertools.islice(samples, max_samples))
+    if dataset:
+        return samples_from_hugging_face(dataset, max_samples, **columns)
+    if not file:
+        raise ValueError("Either sample_file or huggingface_dataset must be specified.")
+    if not Path(file).exists():
+        raise ValueError(f"Sample file does not exist: {file}")
+    objects = (value for value in json_lines(file) if isinstance(value, dict))
+    samples = list(itertools.islice(objects, max_samples))
+    if not samples:
+        raise ValueError(f"No valid samples found in {file}")
+    return samples
 
 
 def samples_from_hugging_face(

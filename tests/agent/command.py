@@ -33,7 +33,6 @@ IMPORTED = (
     "reward_kit.agent.runner.evaluation",
     "reward_kit.agent.runner.in_process",
     "reward_kit.agent.reports.console",
-    "reward_kit.agent.reports.json_report",
     "reward_kit.agent.reports.tables",
     "reward_kit.agent.tools.registry",
     "reward_kit.agent.servers.app",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.text import cut
 from reward_kit.errors import UnknownOptionError, UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_ROLLOUTS = 1_000_000
 """Rollouts of one row; all are planned before the first one runs."""
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+LONGEST_NAME = 200
+"""Characters in an evaluation's name; its files' names are about 50 longer, and file systems take 255."""
 OTHER_NAMES = {
     "limit": "max_tasks",
     "epochs": "n_rollouts",
@@ -97,3 +102,14 @@ def _fits(kind: type, value: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, kind | int) and not isinstance(value, bool)
     return kind is not str or isinstance(value, str | os.PathLike | tuple)
+
+
+def check_eval_id(name: object, flag: str = "--eval-id") -> None:
+    """Raise ``UsageError`` unless an evaluation can have this name, which names files."""
+    if not isinstance(name, str):
+        raise UsageError(f"{flag} takes the name of an evaluation, not {name!r}")
+    if not NAME.fullmatch(name) or name in (".", "..") or len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"{flag} {cut(name, LONGEST_NAME)!r} is not a valid file name",
+            remedy=f"Use at most {LONGEST_NAME} letters, digits, '.', '_' and '-'.",
+        )

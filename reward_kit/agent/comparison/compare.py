@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.comparison.card import is_card, load_card
-from reward_kit.agent.comparison.measures import CONTENT, Measure, RowPair, measures_of, metrics_of
+from reward_kit.agent.comparison.measures import CHANGED, CONTENT, Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
-CHANGED = "changed in between"
 ALSO_RELEVANT = ("errors_as_failures",)
 """Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]
+CHANGED = "changed in between"
+"""The reason for which changed rows are left out."""
 CONTENT = ("row", "seed")
 """Fingerprints of a row's content: its fields, and its seeded database."""
 

@@ -24,7 +24,7 @@ __all__ = [
     "RowChange",
 ]
 
-__getattr__ = lazy_names(
+__getattr__, __dir__, _ = lazy_names(
     __name__,
     {
         f"{__name__}.changes": ["Changes", "RowChange"],

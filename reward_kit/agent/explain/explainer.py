@@ -1,4 +1,4 @@
-"""Having a model judge the failed rollouts of an evaluation, each once."""
+"""A model's judgements of the failed rollouts of an evaluation, each made once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +15,18 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.explain.explanation import Explanation, Explanations, Verdict, read_verdict
+from reward_kit.agent.explain.explanation import (
+    NOTE,
+    Explanation,
+    Explanations,
+    Verdict,
+    read_verdict,
+    stored_explanations,
+)
 from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import BrokenOff
 from reward_kit.agent.rollout.budgets import Budget
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
@@ -37,8 +44,6 @@ LONGEST_PATIENCE = 120.0
 """Seconds to wait for a model that does not answer: ``--resume`` makes up for what is missing."""
 SHORT_RESULT = 1000
 """Characters of a tool's result if the whole conversation does not fit into the model."""
-NOTE = "explanation"
-"""Kind of the notes in the evaluation's store that hold explanations."""
 PROMPTS = Path(__file__).parent / "prompts"
 
 logger = logging.getLogger(__name__)
@@ -84,8 +89,8 @@ def make_explainer(config: EvaluationConfig) -> Explainer | None:
 class Explainer:
     """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
 
-    None is begun once the rollouts and the judgements together have exhausted the ``budget``. ``result`` is
-    what there is, also after ``explain`` was cancelled.
+    No judgement begins once the rollouts and the judgements together have exhausted the ``budget``. If
+    ``explain`` is cancelled, ``result`` holds what was made before.
     """
 
     model: Model
@@ -99,14 +104,14 @@ class Explainer:
     async def explain(self, outcomes: Sequence[RolloutOutcome], store: Store, *, spent: float = 0.0) -> None:
         """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
 
-        ``store`` is that of the evaluation, ``spent`` what the rollouts have cost. A model that does not
-        answer is reported in the result and never raised, ``StorageError`` is. Cancelling keeps what is made.
+        ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
+        model did not answer. Raises ``StorageError`` if an explanation cannot be stored.
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
         made: dict[str, Explanation] = {}
         self.budget.spent = spent
         try:
-            for one in _stored(store):
+            for one in stored_explanations(store.path):
                 self.budget.count(one.usage)
                 if (one.model, one.prompt) == (self.model.name, prompt_version()):
                     made[one.rollout] = one
@@ -148,7 +153,7 @@ class Explainer:
 
     async def _judge(self, record: RolloutRecord) -> Explanation:
         usage = Usage()
-        clock = asyncio.get_running_loop().time()
+        clock = time.perf_counter()
         verdict: Verdict | None = None
         problem: str | None = None
         try:
@@ -170,7 +175,7 @@ class Explainer:
             sentence=sentence,
             problem=problem,
             usage=usage,
-            seconds=asyncio.get_running_loop().time() - clock,
+            seconds=time.perf_counter() - clock,
         )
 
     async def _verdict(self, context: str, usage: Usage) -> Verdict:
@@ -189,15 +194,8 @@ class Explainer:
         )
 
 
-def _stored(store: Store) -> list[Explanation]:
-    try:
-        return [Explanation.from_json(note) for note in read_notes(store.path, NOTE)]
-    except (KeyError, TypeError) as error:
-        raise StorageError("holds a damaged explanation", place=str(store.path)) from error
-
-
 def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:
-    """Everything there is on a rollout; results of tools are cut after ``longest_result`` characters."""
+    """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
     given = 1 if fields.get("system_prompt") is not None else 0

@@ -1,4 +1,4 @@
-"""A model's judgement of a failed rollout, read from its answer; and those of a whole evaluation."""
+"""A model's judgement of a failed rollout, read from its answer, and all those of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
+from reward_kit.agent.storage.stored_evaluation import read_notes
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 Author = Literal["user", "agent", "environment"]
 AUTHORS: tuple[Author, ...] = get_args(Author)
+NOTE = "explanation"
+"""Kind of the notes in the evaluation's store that hold explanations."""
 LONGEST_SENTENCE = 600
 MOST_TRIED = 60
 """Braces that are tried, from the last one: each costs a pass over the text behind it."""
@@ -59,7 +64,7 @@ class Explanation:
 class Explanations:
     """The judgements of an evaluation's failed rollouts.
 
-    ``missing`` counts those that are not made, for ``reason``.
+    ``missing`` counts those that were not made; ``reason`` says why.
     """
 
     model: str
@@ -69,7 +74,7 @@ class Explanations:
 
     @property
     def complete(self) -> bool:
-        """True if every failed rollout was looked at, with a usable answer or without."""
+        """True if every failed rollout was judged, also without a usable answer."""
         return self.missing == 0
 
     @property
@@ -117,6 +122,14 @@ class Explanations:
         }
 
 
+def stored_explanations(path: Path) -> list[Explanation]:
+    """The explanations in the evaluation at ``path``; raises ``StorageError`` for a damaged one."""
+    try:
+        return [Explanation.from_json(note) for note in read_notes(path, NOTE)]
+    except (KeyError, TypeError) as error:
+        raise StorageError("holds a damaged explanation", place=str(path)) from error
+
+
 class Verdict(NamedTuple):
     """The side at fault, the kind of fault, and the reason in a sentence."""
 
@@ -128,8 +141,8 @@ class Verdict(NamedTuple):
 def read_verdict(text: str) -> Verdict:
     """The last object in ``text`` that is a verdict, with any text around it.
 
-    Models that think aloud name several before they settle; echoes of the form are not filled in. Raises
-    ``ValueError`` that says what is wrong, in words for the model.
+    Models that think aloud name several before they decide; an echo of the empty form is no verdict. Raises
+    ``ValueError`` with the fault, in words for the model.
     """
     fault = ValueError("the answer holds no JSON object")
     braces = [found.start() for found in re.finditer(r"\{", text)]

@@ -1,9 +1,10 @@
-"""Choosing rollouts of a stored evaluation, and giving or writing them one by one."""
+"""Chosen rollouts of a stored evaluation, read or written one by one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_file, write_output
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.rows import RowResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Export:
     """The chosen rollouts of an evaluation; each iteration reads their trajectories anew, one by one.
 
     ``left_out`` counts the other rollouts that were planned: ``row`` (not one of the rows asked for),
-    ``not run``, ``not judged``, ``reward`` (outside of what was asked for). In the formats for training an
-    iteration leaves out those in which the agent says and calls nothing, too.
+    ``not run``, ``not judged``, ``reward`` (too low or too high). In the formats for training, an iteration
+    also leaves out those in which the agent says and calls nothing.
     """
 
     evaluation: StoredEvaluation
@@ -41,16 +41,13 @@ class Export:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """A dict of the columns for each rollout; ``StorageError`` if a trajectory cannot be read."""
         stored = self.evaluation
-        rewards = {
-            row.row_id: [one.reward for one in _by_index(row) if one.reward is not None]
-            for row in stored.rows
-        }
+        rewards = {row.row_id: row.rewards for row in stored.rows}
         records = read_rollouts(stored.log_path, self.ids)
         try:
             for outcome, record in zip(self.outcomes, records, strict=True):
                 line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
                 if line is not None:
-                    yield self._chosen(line)
+                    yield {name: line[name] for name in self.columns if self._has(line, name)}
         except StorageError as error:
             remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
             raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
@@ -65,13 +62,11 @@ class Export:
         """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
-    def _chosen(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns; OpenAI takes no null, no empty list of tools, and no word on calls of none."""
-        names: Iterable[str] = self.columns
-        if self.layout == "openai":
-            has_tools = bool(line["tools"])
-            names = (name for name in names if name == "messages" or (has_tools and line[name] is not None))
-        return {name: line[name] for name in names}
+    def _has(self, line: Mapping[str, Any], name: str) -> bool:
+        """False for columns that OpenAI refuses: null, and all on tools if there are none."""
+        if self.layout != "openai" or name == "messages":
+            return True
+        return bool(line["tools"]) and line[name] is not None
 
 
 def export(
@@ -101,21 +96,24 @@ def export(
     if not chosen:
         raise UsageError("no column is named", remedy=there_are)
     stored = load_evaluation(name, output_dir)
-    asked = None if rows is None else _names(rows)
-    _check_known(asked or (), [row.row_id for row in stored.rows], "row", f" in {stored.eval_id}", None)
+    ids = {row.row_id for row in stored.rows}
+    asked = ids if rows is None else _names(rows)
+    _check_known(asked, ids, "row", f" in {stored.eval_id}", None)
+    low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
     outcomes: list[RolloutOutcome] = []
     left_out: Counter[str] = Counter()
     for row in stored.rows:
-        if asked is not None and row.row_id not in asked:
+        if row.row_id not in asked:
             left_out["row"] += row.planned
             continue
         left_out["not run"] += row.planned - len(row.outcomes)
-        for outcome in _by_index(row):
-            reason = _reason(outcome.reward, min_reward, max_reward, unjudged=unjudged)
-            if reason is None:
-                outcomes.append(outcome)
+        for outcome in row.outcomes:
+            if outcome.reward is None and not unjudged:
+                left_out["not judged"] += 1
+            elif outcome.reward is not None and not low <= outcome.reward <= high:
+                left_out["reward"] += 1
             else:
-                left_out[reason] += 1
+                outcomes.append(outcome)
     return Export(stored, tuple(outcomes), +left_out, chosen, format)
 
 
@@ -168,15 +166,3 @@ def _check_known(
     for name in names:
         if name not in known:
             raise UsageError(f"there is no {noun} {name!r}{where}{did_you_mean(name, known)}", remedy=remedy)
-
-
-def _reason(reward: float | None, low: float | None, high: float | None, *, unjudged: bool) -> str | None:
-    """The reason for leaving a rollout out; None if it is not."""
-    if reward is None:
-        return None if unjudged else "not judged"
-    within = (low is None or reward >= low) and (high is None or reward <= high)
-    return None if within else "reward"
-
-
-def _by_index(row: RowResult) -> list[RolloutOutcome]:
-    return sorted(row.outcomes, key=lambda outcome: outcome.index)

@@ -1,4 +1,4 @@
-"""Exported rollouts as lines: their columns, and conversations in the formats of those who train on them."""
+"""Exported rollouts as lines: their columns, and conversations in the formats of training libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reward_kit.agent.base.strict_json import as_json
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.records.outcome import RolloutOutcome
@@ -22,34 +22,11 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 OPENAI_COLUMNS = ("messages", "tools", "parallel_tool_calls")
 """All that a line of OpenAI's fine-tuning may have (``FineTuneChatRequestInput`` of its OpenAPI document)."""
 COLUMNS = (
-    "messages",
-    "tools",
-    "parallel_tool_calls",
-    "reward",
-    "metrics",
-    "reason",
-    "row_rewards",
-    "row_id",
-    "rollout",
-    "eval_id",
-    "id",
-    "model",
-    "agent",
-    "user",
-    "seed",
-    "stop_reason",
-    "stop_detail",
-    "error",
-    "failure",
-    "user_faults",
-    "steps",
-    "turns",
-    "opening",
-    "seconds",
-    "model_seconds",
-    "waited_seconds",
-    "usage",
-    "file",
+    *OPENAI_COLUMNS,
+    *("reward", "metrics", "reason", "row_rewards"),
+    *("row_id", "rollout", "eval_id", "id", "model", "agent", "user", "seed"),
+    *("stop_reason", "stop_detail", "error", "failure", "user_faults", "steps", "turns", "opening"),
+    *("seconds", "model_seconds", "waited_seconds", "usage", "file"),
 )
 _OPENAI_KEYS = {
     "assistant": ("role", "content", "name", "refusal", "tool_calls", "weight"),
@@ -108,39 +85,34 @@ def conversation(messages: Sequence[Message], opening: int, layout: Format) -> l
         end -= 1
     if end <= opening:
         return None
-    of_format = _openai_message if layout == "openai" else _template_message
-    return list(map(of_format, messages[:end]))
+    return [_of_format(message, layout) for message in messages[:end]]
 
 
-def _openai_message(message: Message) -> Message:
-    keys = _OPENAI_KEYS.get(message["role"], _OPENAI_OTHERS)
-    kept = {key: message[key] for key in keys if message.get(key) is not None}
-    return _with_arguments(kept, _text)
+def _of_format(message: Message, layout: Format) -> Message:
+    """The keys that a format has; arguments are text for OpenAI, and objects for templates.
 
-
-def _template_message(message: Message) -> Message:
-    """Arguments are objects: most templates write text as text within text."""
-    # a content of None would be written as a word
-    first = {"role": message["role"], "content": message.get("content") or ""}
-    return _with_arguments(first | {key: message[key] for key in _TEMPLATE_KEYS if message.get(key)}, _object)
-
-
-def _with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
-    """``message`` with its tool calls' arguments in a form, and nothing else in these calls."""
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {
-                "name": call["function"]["name"],
-                "arguments": form(call["function"]["arguments"]),
-            },
-        }
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+    Most templates would write text within text, and a content of None as a word.
+    """
+    if layout == "openai":
+        keys, form = _OPENAI_KEYS.get(message["role"], _OPENAI_OTHERS), _text
+        kept = {key: message[key] for key in keys if message.get(key) is not None}
+    else:
+        form = _object
+        kept = {"role": message["role"], "content": message.get("content") or ""}
+        kept |= {key: message[key] for key in _TEMPLATE_KEYS if message.get(key)}
+    if kept.get("tool_calls"):
+        kept["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {
+                    "name": call["function"]["name"],
+                    "arguments": form(call["function"]["arguments"]),
+                },
+            }
+            for call in kept["tool_calls"]
+        ]
+    return kept
 
 
 def _text(arguments: Any) -> str:

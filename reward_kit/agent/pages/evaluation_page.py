@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.pages.charts import cost_chart, pass_curve
 from reward_kit.agent.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
 from reward_kit.agent.records.evaluation_file import stored_files, written
 from reward_kit.agent.reports.facts import (
@@ -25,6 +24,7 @@ from reward_kit.agent.reports.listings import (
     group_notes,
     groups_table,
 )
+from reward_kit.agent.reports.numbers import dollars, estimate
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
@@ -32,7 +32,7 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.scoring.metrics import Estimate
@@ -48,6 +48,26 @@ MOST_LINKED = 20
 """Other evaluations that a page offers to compare with, the newest first."""
 LOADED = 6
 """Evaluations that are kept in memory."""
+LEFT, RIGHT, TOP, BOTTOM = 34, 346, 10, 176
+"""Edges of the plot in pixels, around which lie the labels of its axes."""
+
+
+class Point(NamedTuple):
+    """A point with its interval for tasks like these, in pixels; ``title`` is in words."""
+
+    x: float
+    y: float
+    high: float
+    low: float
+    title: str
+    name: str = ""
+
+
+class Chart(NamedTuple):
+    """Points over the axis of scores; ``ticks`` are labels of the other axis at places in pixels."""
+
+    points: Sequence[Point]
+    ticks: Sequence[tuple[float, str]]
 
 
 class Line(NamedTuple):
@@ -141,18 +161,13 @@ def _scores(path: Path) -> dict[str, Any]:
         "tool_faults": list(tool_faults(result)),
         "groups": groups,
         "show_groups": sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
-        "notes": list(_notes(result)),
+        "notes": [*interval_lines(result), *left_out_lines(result)],
         "means": means_line(result.rows),
         "counted": result.failures + result.unjudged,
         "tools": sorted(tools),
         "configuration": {name: value for name, value in result.configuration.items() if value is not None},
         "refresh": REFRESH if result.status == "running" else None,
     }
-
-
-def _notes(result: EvaluationResult) -> Iterator[str]:
-    yield from interval_lines(result)
-    yield from left_out_lines(result)
 
 
 def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[str]]]:
@@ -174,3 +189,38 @@ def kind_of(row: RowResult) -> str:
     if row.judged == 0:
         return "open"
     return "never" if row.passed == 0 else "always" if row.passed == row.judged else "sometimes"
+
+
+def pass_curve(powers: Mapping[int, Estimate], ks: Sequence[int]) -> Chart | None:
+    """Pass^k by k with intervals; None for fewer than two ``ks``."""
+    if len(ks) < 2:
+        return None
+    places = {k: _x((k - 1) / (ks[-1] - 1)) for k in ks}
+    points = [_point(places[k], powers[k], f"Pass^{k} {estimate(powers[k])}") for k in ks]
+    return Chart(points, [(place, str(k)) for k, place in places.items()])
+
+
+def cost_chart(evaluations: Sequence[tuple[str, float, Estimate]]) -> Chart | None:
+    """Pass^1 over the mean cost of a rollout in dollars, by evaluation; None unless two have a cost."""
+    most = max((cost for _, cost, _ in evaluations), default=0)
+    if len(evaluations) < 2 or most <= 0:
+        return None
+    points = [
+        _point(_x(cost / most), score, f"{name}: {dollars(cost)}, Pass^1 {estimate(score)}", name)
+        for name, cost, score in evaluations
+    ]
+    ticks = [(_x(share), dollars(share * most) if share else "$0") for share in (0, 0.5, 1)]
+    return Chart(points, ticks)
+
+
+def _point(x: float, score: Estimate, title: str, name: str = "") -> Point:
+    low, high = score.intervals.tasks_like_these or score.intervals.these_tasks or (score.value, score.value)
+    return Point(x, _y(score.value), _y(high), _y(low), title, name)
+
+
+def _x(share: float) -> float:
+    return round(LEFT + 6 + share * (RIGHT - LEFT - 12), 1)
+
+
+def _y(value: float) -> float:
+    return round(BOTTOM - value * (BOTTOM - TOP), 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import call_line
 from reward_kit.agent.records.outcome import is_success
-from reward_kit.agent.reports.rollout_facts import conversation, end_facts, failure_facts, player_facts
+from reward_kit.agent.reports.transcript import conversation, end_facts, failure_facts, player_facts
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from jinja2 import UndefinedError
 
 from reward_kit.agent.base.files import as_storage_error, write_file
 from reward_kit.agent.base.network import LOOPBACK
+from reward_kit.agent.base.option_values import NAME
 from reward_kit.agent.base.strict_json import json_text
-from reward_kit.agent.config import NAME
-from reward_kit.agent.explain.explanation import Explanation
+from reward_kit.agent.explain.explanation import stored_explanations
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
 from reward_kit.agent.pages.rendering import POLICY, render, rollout_address
@@ -20,7 +20,6 @@ from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.pages.selection import Selection, order, outcomes
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import find_rollout, load_rollout
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -140,9 +139,8 @@ def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = F
     of_row = outcomes(file, "row_id", [own[0].row_id])
     near = [known.get(id_ or "") for id_ in ids]
     around = Neighbours(near[0], near[1], near[2], of_row, selection.query(), place, len(found))
-    made = [note for note in read_notes(file, "explanation") if note.get("rollout") == rollout]
-    explanation = Explanation.from_json(made[-1]) if made else None
-    values = rollout_values(load_rollout(file / rollout), around, explanation)
+    explained = {one.rollout: one for one in stored_explanations(file)}
+    values = rollout_values(load_rollout(file / rollout), around, explained.get(rollout))
     return Page(render("rollout.html", **values, static=static))
 
 

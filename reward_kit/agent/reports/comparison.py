@@ -6,16 +6,15 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, from_here, one_line
-from reward_kit.agent.comparison.compare import CHANGED
+from reward_kit.agent.comparison.measures import CHANGED
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.numbers import (
     NOTHING,
     dollars,
     duration,
-    estimate,
-    mean_money,
     money,
+    pass_cells,
     score,
     tallied,
     tokens,
@@ -35,8 +34,6 @@ SIDES = ascii_uppercase
 SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
 """Rows that got worse (and better), metrics, and names in a list, that are shown."""
 LONGEST_NAME, LONGEST_LABEL, LONGEST_VALUE = 40, 20, 300
-LEFT = ("", "evaluation", "Pass^1", "verdict", "agent (model)")
-"""Columns that are aligned left."""
 QUESTIONS = ("these tasks", "tasks like these")
 _PER_ROLLOUT = "95 % intervals; cost, tokens, steps, turns and time are means per rollout."
 _Table = dict[str, "list[Measure | None]"]
@@ -97,9 +94,9 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
 
 def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
     """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
-    headings, *rows = _standing_rows(comparisons)
+    (headings, *rows), right = _standing_rows(comparisons)
     code = [(*row[:-1], f"`{row[-1].replace('`', chr(39))}`") for row in rows]
-    yield from markdown_table_lines([headings, *code], right=_right(headings))
+    yield from markdown_table_lines([headings, *code], right=right)
     yield ""
     for side, each in zip(SIDES[1:], comparisons, strict=False):
         yield from (f"- {line}" for line in verdict_lines(each.success, side))
@@ -121,51 +118,43 @@ def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[
 
 def _standing_lines(comparisons: Sequence[EvaluationComparison], width: int | None) -> Iterator[str]:
     """A line for the baseline and each of the others."""
-    rows = _standing_rows(comparisons)
-    yield from table_lines(rows, right=_right(rows[0]), width=width)
+    rows, right = _standing_rows(comparisons)
+    yield from table_lines(rows, right=right, width=width)
     if any(one.pass_power[1].intervals.tasks_like_these for each in comparisons for one in (each.a, each.b)):
         yield INTERVALS
     if any(len(each.rows) < len(one.rows) for each in comparisons for one in (each.a, each.b)):
         yield "Numbers are over all rows of an evaluation, verdicts over those shared with A."
 
 
-def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> list[tuple[str, ...]]:
-    """Headings, and the evaluations' own numbers over all of their rows."""
+def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tuple[str, ...]], set[int]]:
+    """Headings and the evaluations' own numbers over all of their rows; the columns to align right."""
     if len(comparisons) >= len(SIDES):
         raise UsageError(f"at most {len(SIDES)} evaluations fit into one table")
     evaluations = [comparisons[0].a, *(each.b for each in comparisons)]
-    verdicts = ["baseline", *(_short_verdict(each.success) for each in comparisons)]
+    verdicts = ["baseline"]
+    for these, like in (each.success.verdicts for each in comparisons):
+        verdicts.append(these if these == like else f"{these} on these")
     ks = shown_ks(min(max(one.pass_power) for one in evaluations))
     powers = [f"Pass^{k}" for k in ks]
     headings = ("", "evaluation", "rows", "judged", *powers, "reward", "cost", "verdict", "agent (model)")
-    return [headings, *(_standing(*line, ks) for line in zip(SIDES, evaluations, verdicts, strict=False))]
-
-
-def _short_verdict(found: PairedDifference) -> str:
-    these, like = found.verdicts
-    return these if these == like else f"{these} on these"
+    rows = [headings, *(_standing(*line, ks) for line in zip(SIDES, evaluations, verdicts, strict=False))]
+    return rows, {2, 3, *range(5, len(headings) - 2)}  # Pass^1 has an interval
 
 
 def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[int]) -> tuple[str, ...]:
     name = one_line(stored.eval_id, LONGEST_NAME)
     reward = stored.averages.reward
-    first, *others = (stored.pass_power[k] for k in ks)
     return (
         side,
         name if stored.status == "complete" else f"{name} ({stored.status})",
         str(len(stored.rows)),
         f"{stored.judged}/{stored.planned}",
-        estimate(first),
-        *(score(other.value) for other in others),
+        *pass_cells(stored.pass_power, ks),
         score(reward.value if reward else None),
-        mean_money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
+        money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
         verdict,
         one_line(strategy(stored), LONGEST_STRATEGY),
     )
-
-
-def _right(headings: Sequence[str]) -> list[int]:
-    return [at for at, heading in enumerate(headings) if heading not in LEFT]
 
 
 def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:

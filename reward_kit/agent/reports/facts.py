@@ -16,7 +16,6 @@ from reward_kit.agent.reports.numbers import (
     dollars,
     duration,
     estimate,
-    mean_money,
     money,
     score,
     shares,
@@ -86,7 +85,7 @@ def row_cells(row: RowResult) -> dict[str, str]:
         "reward": NOTHING if row.reward is None else f"{row.reward:.2f}",
         "steps": NOTHING if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
-        "cost": mean_money(usage, len(row.outcomes)),
+        "cost": money(usage, len(row.outcomes)),
     }
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.records.evaluation_file import stored_files
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
-from reward_kit.agent.reports.numbers import NOTHING, estimate, money, score
+from reward_kit.agent.reports.numbers import NOTHING, money, pass_cells, score
 from reward_kit.agent.reports.tables import table_lines
+from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.groups import Group
-    from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.results import EvaluationResult
-    from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 EVALUATION_HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
@@ -114,20 +112,15 @@ def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
 def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Headings, a line for each group, and one for all rows of the evaluation."""
     ks = shown_ks(max((k for group in groups for k in group.pass_power), default=0))
-
-    def cells(
-        label: str, rows: Sequence[RowResult], passes: PassTable, reward: Estimate | None
-    ) -> tuple[str, ...]:
-        first, *others = [passes.pass_power.get(k) for k in ks] or [None]
-        judged = f"{sum(row.judged for row in rows)}/{sum(row.planned for row in rows)}"
-        powers = [estimate(first), *(score(power.value if power else None) for power in others)]
-        return label, str(len(rows)), judged, *powers[: len(ks)], score(reward.value if reward else None)
-
-    return [
-        (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward"),
-        *(cells(_label(group.value), group.rows, group.passes, group.reward) for group in groups),
-        cells("all", result.rows, result.passes, result.averages.reward),
+    table: list[tuple[str, ...]] = [
+        (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward")
     ]
+    for group in (*groups, Group("all", result.rows, result.passes, result.averages.reward)):
+        judged = f"{group.judged}/{sum(row.planned for row in group.rows)}"
+        powers = pass_cells(group.pass_power, ks)
+        reward = score(group.reward.value if group.reward else None)
+        table.append((_label(group.value), str(len(group.rows)), judged, *powers, reward))
+    return table
 
 
 def _label(value: object) -> str:

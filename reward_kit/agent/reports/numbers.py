@@ -8,6 +8,7 @@ from reward_kit.agent.base.text import count
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Iterable, Mapping
 
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.scoring.intervals import Interval
@@ -31,27 +32,31 @@ def estimate(value: Estimate | None) -> str:
     return score(value.value) if interval is None else f"{score(value.value)} {bracketed(interval)}"
 
 
+def pass_cells(powers: Mapping[int, Estimate], ks: Iterable[int]) -> list[str]:
+    """Pass^k for each of ``ks``, the first with its interval."""
+    found = [powers.get(k) for k in ks]
+    others = [score(one.value if one else None) for one in found[1:]]
+    return [*map(estimate, found[:1]), *others]
+
+
 def bracketed(interval: Interval) -> str:
     """``[0.412, 0.588]``."""
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def money(usage: Usage) -> str:
-    """``$0.0123``; calls without a known price are unpriced, never $0."""
+def money(usage: Usage, rollouts: int | None = None) -> str:
+    """``$0.0123 + 2 unpriced calls``, or the mean of these ``rollouts``: ``$0.0041 + unpriced``.
+
+    Calls without a known price are unpriced, never $0.
+    """
     if usage.calls == 0:
         return NOTHING
     if usage.unpriced_calls >= usage.calls:
         return "unpriced"
-    cost = dollars(usage.cost)
-    return f"{cost} + {count(usage.unpriced_calls, 'unpriced call')}" if usage.unpriced_calls else cost
-
-
-def mean_money(usage: Usage, rollouts: int) -> str:
-    """The cost of one of these rollouts; ``$0.0123 + unpriced`` if some calls have no known price."""
-    if usage.calls == 0 or usage.unpriced_calls >= usage.calls:
-        return money(usage)
-    cost = dollars(usage.cost / rollouts)
-    return f"{cost} + unpriced" if usage.unpriced_calls else cost
+    cost = dollars(usage.cost / (rollouts or 1))
+    if not usage.unpriced_calls:
+        return cost
+    return f"{cost} + {'unpriced' if rollouts else count(usage.unpriced_calls, 'unpriced call')}"
 
 
 def dollars(amount: float) -> str:

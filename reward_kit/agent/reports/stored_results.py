@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from reward_kit.agent.storage.stored_evaluation import read_notes
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -20,21 +19,21 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
     Raises ``StorageError`` if that note is damaged.
     """
+    from reward_kit.agent.comparison.replay import ReplayComparison
+    from reward_kit.agent.scoring.sequential import Decision
+
     found = stored.results
-    parts: dict[str, Any] = {}
+    kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
+    if "agreement" in found:
+        from reward_kit.agent.tau_bench.replay import Agreement
+
+        kinds["agreement"] = Agreement
     try:
-        if "agreement" in found:
-            from reward_kit.agent.tau_bench.replay import Agreement
-
-            parts["agreement"] = TypeAdapter(Agreement).validate_python(found["agreement"])
-        if "compared_with" in found:
-            from reward_kit.agent.comparison.replay import ReplayComparison
-
-            parts["compared_with"] = TypeAdapter(ReplayComparison).validate_python(found["compared_with"])
-        if "decision" in found:
-            from reward_kit.agent.scoring.sequential import Decision
-
-            parts["decision"] = TypeAdapter(Decision).validate_python(found["decision"])
+        parts: dict[str, Any] = {
+            name: TypeAdapter(kind).validate_python(found[name])
+            for name, kind in kinds.items()
+            if name in found
+        }
         if "explanations" in found:
             parts["explanations"] = _explanations(stored)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -44,10 +43,9 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
 def _explanations(stored: StoredEvaluation) -> Explanations:
     """The judgements that the results count, from the notes that hold them whole."""
-    from reward_kit.agent.explain.explanation import Explanation, Explanations
+    from reward_kit.agent.explain.explanation import Explanations, stored_explanations
 
     plain = stored.results["explanations"]
-    notes = map(Explanation.from_json, read_notes(stored.path, "explanation"))
-    known = {one.rollout: one for one in notes if one.model == plain["model"]}
+    known = {one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]}
     made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
     return Explanations(plain["model"], made, plain["missing"], plain["reason"])

@@ -1,18 +1,113 @@
-"""A rollout as text: head, conversation with the changes of each call, and the end."""
+"""A rollout in words: its players, conversation, end and failure, for its page; and as one text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import json_text
-from reward_kit.agent.reports.numbers import duration
-from reward_kit.agent.reports.rollout_facts import conversation, end_facts, failure_facts, player_facts
+from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.text import call_line, count, json_text
+from reward_kit.agent.bundles.rules import violation_text
+from reward_kit.agent.records.outcome import total_usage
+from reward_kit.agent.reports.numbers import duration, duration_with_waiting, money, tokens
+from reward_kit.agent.scoring.failures.row_differences import row_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.records.rollout_record import RolloutRecord
-    from reward_kit.agent.reports.rollout_facts import CallEntry
+    from reward_kit.agent.reports.facts import Fact
+
+
+def player_facts(record: RolloutRecord) -> Iterator[Fact]:
+    """Agent, user, the tools that the agent showed its model, and when it began."""
+    for role, name in (("agent", record.agent), ("user", record.user)):
+        model = record.models.get(role)
+        yield role, f"{name} ({model})" if model else name
+    if record.offered_tools is not None:
+        shown = ", ".join(record.offered_tools) or "none"
+        yield "tools", f"those that the agent showed its model: {shown}"
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+    attempt = f", attempt {record.attempt + 1}" if record.attempt else ""
+    yield "begun", f"{begun}, seed {record.seed}{attempt}"
+
+
+def end_facts(record: RolloutRecord) -> Iterator[Fact]:
+    """The stop reason, the length, the cost of each model, and violations of rules."""
+    yield "stopped", f"{record.stop_reason}{f' ({record.stop_detail})' if record.stop_detail else ''}"
+    counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
+    took = duration_with_waiting(record.seconds, record.waited)
+    yield "length", ", ".join([*(count(number, noun) for number, noun in counts), took])
+    usages = {f"{role}'s cost": usage for role, usage in record.usage.items()}
+    if len(usages) > 1:
+        usages["cost"] = total_usage(record.usage.values())
+    for name, usage in usages.items():
+        if usage.calls or usage.input_tokens or usage.output_tokens:
+            flow = f"{tokens(usage.input_tokens)} tokens in, {tokens(usage.output_tokens)} out"
+            yield name, f"{money(usage)}, {count(usage.calls, 'model call')}, {flow}"
+    for rule, rows in (record.violations or {}).items():
+        yield from (("broken rule", f"{rule}: {violation_text(row)}") for row in rows)
+
+
+def failure_facts(failure: Mapping[str, Any]) -> Iterator[Fact]:
+    """The expected and the made call, then the values that differ at the end."""
+    for name in ("expected", "made"):
+        call = failure.get(name)
+        if call:
+            yield name, call_line(call["name"], call["arguments"])
+    yield from (("data", row_line(row)) for row in failure.get("rows") or ())
+    if failure.get("more_rows"):
+        yield "data", f"and {failure['more_rows']} more values differ"
+
+
+@dataclass(slots=True)
+class CallEntry:
+    """A tool call with its answer; ``made`` is the call as it ran, None if it did not run."""
+
+    name: str
+    arguments: str
+    status: str
+    made: ToolCall | None
+    is_wrong: bool
+    answer: str | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message: its role, text and thought, and its tool calls."""
+
+    role: str
+    text: str
+    thought: str = ""
+    calls: list[CallEntry] = field(default_factory=list)
+
+
+def conversation(record: RolloutRecord) -> Iterator[Entry]:
+    """The messages of a rollout, answers of tools with their calls; the first wrong call is marked."""
+    made = {call.id: call for call in record.tool_calls}
+    opening = record.opening
+    wrong = (record.failure or {}).get("call")
+    unanswered: dict[str, CallEntry] = {}
+    entries = []
+    for number, message in enumerate(record.messages):
+        text = shown_text(message.get("content"))
+        answered = unanswered.pop(str(message.get("tool_call_id")), None)
+        if message["role"] == "tool" and answered is not None:
+            answered.answer = text
+            continue
+        thought = message.get("reasoning_content")
+        entry = Entry(message["role"], text, thought if isinstance(thought, str) else "")
+        for call in message.get("tool_calls") or ():
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            found = made.get(call["id"])
+            status = found.status if found else "given by the row" if number < opening else "not run"
+            is_wrong = found is not None and found.index == wrong
+            unanswered[call["id"]] = CallEntry(name, arguments, status, found, is_wrong)
+            entry.calls.append(unanswered[call["id"]])
+        entries.append(entry)
+    yield from entries
 
 
 def transcript(record: RolloutRecord) -> str:

@@ -1,1 +1,1 @@
-"""Judging the rollouts of a stored evaluation again, by the reward as it is now."""
+"""Rollouts of a stored evaluation, judged again by the reward as it is now."""

@@ -1,4 +1,4 @@
-"""Calling a reward on the messages and databases of a stored rollout."""
+"""A reward called on the messages and databases of a stored rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging the rollouts of an evaluation again, by the bundle's reward as it is now.
+"""Rollouts of an evaluation, judged again by the bundle's reward as it is now.
 
 No model is asked and no tool is run: the reward gets the stored databases and messages.
 """
@@ -13,9 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.option_values import check_eval_id
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.config import EvaluationConfig, check_eval_id
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, is_success
@@ -30,7 +31,7 @@ from reward_kit.agent.storage.stored_evaluation import Named, has_runs, load_eva
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import TaskBundle
@@ -58,13 +59,8 @@ class Rejudged:
     fields: dict[str, Any] | None = None
 
     @property
-    def changed(self) -> bool:
-        """True if the reward is another."""
-        return self.before.reward != self.now.reward
-
-    @property
     def failed(self) -> bool:
-        """True if it could not be judged though it should."""
+        """True if judging failed."""
         return self.now.unjudged_reason == "reward_error"
 
     @property
@@ -86,7 +82,7 @@ class Rejudged:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """The evaluation ``stored``, judged again; ``seconds`` is the time that it took.
+    """The evaluation ``stored``, judged again in ``seconds``.
 
     ``written`` are the results of the new evaluation, if one was made.
     """
@@ -99,13 +95,13 @@ class Rescoring:
 
     @property
     def changed(self) -> list[Rejudged]:
-        """The rollouts whose reward is another, those that have none any more included."""
-        return [rollout for rollout in self.rollouts if rollout.changed]
+        """The rollouts whose reward has changed, also those that have none now."""
+        return [one for one in self.rollouts if one.before.reward != one.now.reward]
 
     @property
     def failed(self) -> list[Rejudged]:
-        """The rollouts that could not be judged though they should."""
-        return [rollout for rollout in self.rollouts if rollout.failed]
+        """The rollouts for which judging failed."""
+        return [one for one in self.rollouts if one.failed]
 
     @property
     def before(self) -> EvaluationResult:
@@ -148,7 +144,7 @@ async def rescore(
     timeout: float = REWARD_TIMEOUT,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Rescoring:
-    """Judge the rollouts of the evaluation that ``name`` means again (see ``find_stored``).
+    """Judge the rollouts of the evaluation that ``name`` means again (see ``load_evaluation``).
 
     The evaluation stays as it is. The rows are those of ``dataset`` as they are now; without it, of the
     dataset that was evaluated. With ``eval_id`` the results become an evaluation of that name beside the old
@@ -173,38 +169,31 @@ async def rescore(
     options = resumed_options(given) | {"resume": None, "eval_id": eval_id or stored.eval_id}
     config = EvaluationConfig(**options)
     with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
-        judge = _Judge(bundle, stored, timeout, config.retries, warn)
+        tasks = {task.row.id: task for task in bundle.tasks}
+        limit = asyncio.Semaphore(AT_A_TIME)
+        judge = _Judge(bundle, tasks, stored.folder, timeout, config.retries, cache(warn), limit)
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
         done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
         return done if eval_id is None else store_rescoring(done, bundle.tasks)
 
 
+@dataclass(frozen=True, slots=True)
 class _Judge:
     """Finds the reward and the row of a rollout, and calls the one on the other."""
 
-    def __init__(
-        self,
-        bundle: TaskBundle,
-        stored: StoredEvaluation,
-        timeout: float,
-        retries: int,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._tasks = {task.row.id: task for task in bundle.tasks}
-        self._rewards = {(task.row.toolset, task.row.reward): task.reward for task in bundle.tasks}
-        self._rules = bundle.rules
-        self._dataset = bundle.dataset
-        self._folder = stored.folder
-        self._timeout = timeout
-        self._retries = retries
-        self._warn_once = cache(warn)
-        self._limit = asyncio.Semaphore(AT_A_TIME)
+    bundle: TaskBundle
+    tasks: Mapping[str, Task]
+    folder: Path
+    timeout: float
+    retries: int
+    warn_once: Callable[[str], None]
+    limit: asyncio.Semaphore
 
     async def again(self, outcome: RolloutOutcome) -> Rejudged:
         """The outcome of a rollout as it is judged now."""
         if outcome.stop_reason in UNJUDGED_STOPS:
             return Rejudged(outcome, outcome)
-        async with self._limit:
+        async with self.limit:
             try:
                 return await self._again(outcome)
             except RewardKitError as error:
@@ -212,21 +201,29 @@ class _Judge:
             except DAMAGED as error:
                 fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
         cleared = dict.fromkeys(
-            ("reward", "failure", "failure_detail", "failure_step", "turn_of_success", "violations")
+            (
+                "reward",
+                "failure",
+                "failure_detail",
+                "failure_step",
+                "turn_of_success",
+                "metrics",
+                "violations",
+            )
         )
         return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
 
     async def _again(self, outcome: RolloutOutcome) -> Rejudged:
-        record = load_rollout(self._folder / outcome.file)
+        record = load_rollout(self.folder / outcome.file)
         reward, record.fields = self._found(record)
-        task = self._tasks.get(record.row_id)
+        task = self.tasks.get(record.row_id)
         result = await judge_record(
             record,
             reward,
-            rules=self._rules,
+            rules=self.bundle.rules,
             mode=task.registry.database if task else "overlay",
-            timeout=self._timeout,
-            retries=self._retries,
+            timeout=self.timeout,
+            retries=self.retries,
         )
         plain = plain_result(result) or {}
         record.reward, record.error = float(result.score), None
@@ -240,18 +237,18 @@ class _Judge:
 
     def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
-        task = self._tasks.get(record.row_id)
-        if task is not None:
+        if (task := self.tasks.get(record.row_id)) is not None:
             self._check_same_start(task, record)
             return task.reward, task.row.reward_fields()
-        reward = self._rewards.get((record.row.toolset, record.row.reward))
-        if reward is None:
-            raise BundleError(
-                f"the dataset has no row {record.row_id}, and none with its toolset",
-                place=str(self._dataset),
-                remedy="Name the dataset that was evaluated with --dataset.",
-            )
-        return reward, record.fields
+        wanted = record.row.toolset, record.row.reward
+        for task in self.bundle.tasks:
+            if (task.row.toolset, task.row.reward) == wanted:
+                return task.reward, record.fields
+        raise BundleError(
+            f"the dataset has no row {record.row_id}, and none with its toolset",
+            place=str(self.bundle.dataset),
+            remedy="Name the dataset that was evaluated with --dataset.",
+        )
 
     def _check_same_start(self, task: Task, record: RolloutRecord) -> None:
         place = f"row {record.row_id}"
@@ -262,11 +259,9 @@ class _Judge:
                     place=place,
                     remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE.",
                 )
-            self._warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
+            self.warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
         if task.seed.key != record.base:
-            self._warn_once(
-                f"{place}: its seed has changed since; the stored databases begin with the former"
-            )
+            self.warn_once(f"{place}: its seed has changed since; the stored databases begin with the former")
 
 
 # --- storing
@@ -283,12 +278,11 @@ def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
     path = stored.path.with_stem(config.eval_id)
     counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
     known = [task for task in tasks if task.row.id in counts]
-    code: dict[str, str] = {}
-    for folder in {task.folder for task in known}:
-        code.update(code_of(folder, config))
+    folders = {task.folder for task in known}
+    code = {name: print_ for folder in folders for name, print_ in code_of(folder, config).items()}
     source = {"rescored_from": str(stored.path)}
     run = _as_played(make_run(config, planned(known), counts, code), stored)
-    # in one transaction: a part of it would be resumed as if models had to play the rest
+    # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with Store(path) as store, store.transaction():
         check_unused(path)
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
@@ -311,7 +305,7 @@ def check_unused(path: Path) -> None:
 
 
 def _as_played(run: Run, stored: StoredEvaluation) -> Run:
-    """``run`` with the tools, agent and user of the time when the rollouts were played."""
+    """``run`` with the tools, agent and user with which the rollouts were played."""
     rows = []
     for row in run.rows:
         before = stored.fingerprints.get(row.row_id, {})
@@ -334,5 +328,6 @@ def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Play
         record.failure = None
     elif record.failure is None:
         record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
-    outcome = outcome_of(record, final=True, database=kept.file, tool_faults=rollout.before.tool_faults)
+    file = f"evals/{eval_id}.db/{record.id}"
+    outcome = replace(rollout.now, id=record.id, file=file, database=kept.file)
     return PlayedRollout(outcome, record.encoded(), kept.base, kept.state, kept.gold)

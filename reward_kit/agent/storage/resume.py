@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.option_values import key_values
+from reward_kit.agent.base.option_values import check_eval_id, key_values
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, check_eval_id, flag_of
+from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.records.evaluation_file import find_named, reading
 from reward_kit.errors import StorageError, UsageError
 
