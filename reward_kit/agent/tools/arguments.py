@@ -54,12 +54,13 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
             arguments = parsed_json(text)
         else:
             text = _ENCODER.encode(arguments)
-            if is_too_deep(arguments, text):
-                raise RecursionError
-    except RecursionError as error:
-        raise ArgumentError([f"the arguments {what} (nested too deeply)"]) from error
+        is_deep = is_too_deep(arguments, text)
+    except RecursionError:
+        is_deep = True
     except (ValueError, TypeError) as error:
         raise ArgumentError([f"the arguments {what} ({error})"]) from error
+    if is_deep:
+        raise ArgumentError([f"the arguments {what} (nested too deeply)"])
     if arguments is None:
         return {}, "{}"
     if not isinstance(arguments, dict):
