@@ -236,9 +236,9 @@ def changed_rows_between(
 
 
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
-    """Return the names of a row's changed fields."""
-    before, now = (one.fields_of(row_id) for one in (a, b))
-    if before is None or now is None:  # a card has no fields
+    """Return the names of a row's changed fields; a card has none."""
+    before, now = ({} if is_card(one.path) else one.fields_of(row_id) or {} for one in (a, b))
+    if not before or not now:
         return []
     return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
 
