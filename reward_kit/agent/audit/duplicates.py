@@ -30,7 +30,7 @@ def add_duplicates(
 
     A dataset of which every other row is alike is another version of this one and is named once.
     """
-    for first, second in _alike(rows, rows):
+    for first, second in _alike(rows, rows, least=1.0):
         if first.place < second.place or first.id < second.id:
             text = f"asks for the same as row {first.id}"
             report.add("near-duplicate", f"{second.place} {second.id}", [second.id], text)
@@ -46,7 +46,7 @@ def add_duplicates(
             if against is not None:
                 raise
             continue  # a file beside the dataset that is none
-        pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, same=False)}
+        pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, least=SIMILAR)}
         if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
             report.add("near-duplicate", name, (), text, grade="note")
@@ -57,9 +57,9 @@ def add_duplicates(
 
 
 def _alike(
-    rows: Sequence[TaskRow], others: Sequence[TaskRow], *, same: bool = True
+    rows: Sequence[TaskRow], others: Sequence[TaskRow], *, least: float
 ) -> Iterator[tuple[TaskRow, TaskRow]]:
-    """Pairs with the same gold calls and outputs, and nearly the same words; with ``same`` exactly these."""
+    """Pairs with the same gold calls and outputs, and at ``least`` this share of their words in common."""
     by_gold: dict[str, list[tuple[TaskRow, Counter[str]]]] = {}
     for other in others:
         by_gold.setdefault(_gold(other), []).append((other, _words(other)))
@@ -69,7 +69,7 @@ def _alike(
             if other is row or not mine:
                 continue
             shared = 2 * (mine & theirs).total() / (mine.total() + theirs.total())
-            if shared >= (1.0 if same else SIMILAR):
+            if shared >= least:
                 yield row, other
 
 

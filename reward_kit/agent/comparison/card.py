@@ -17,9 +17,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import as_json, json_text, parsed_json
+from reward_kit.agent.base.strict_json import as_json, json_text
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
+from reward_kit.agent.comparison.baseline import read_format
+from reward_kit.agent.comparison.measures import ROLES
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.records.evaluation_file import read_fields, reading
 from reward_kit.agent.records.outcome import BrokenOff, is_success, total_usage, usage_from_json
@@ -37,7 +39,6 @@ FORMAT = "reward-kit.card/1"
 CONTENT = ("row", "seed", "tools")
 """Fingerprints of a row that a card has."""
 PROMPTS = ("system_prompt", "initial_messages", "sim_user_prompt", "sim_user_template")
-ROLES = ("agent", "user", "judge")
 NORMAL = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
 LONGEST_VALUE = 60
@@ -175,15 +176,7 @@ def is_card(path: Path) -> bool:
 
 def read_card(path: Path) -> Card:
     """The card in a file, which may have been altered; raises ``UsageError`` if it is none."""
-    try:
-        card = parsed_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    except ValueError as error:
-        raise UsageError(f"is no JSON: {error}", place=str(path)) from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise UsageError(f"is no card ({FORMAT})", place=str(path), remedy="Write one: reward-kit card EVAL.")
-    return card
+    return read_format(path, "card", FORMAT, remedy="Write one: reward-kit card EVAL.")
 
 
 def load_card(path: Path) -> StoredEvaluation:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -246,12 +245,9 @@ def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> lis
 def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
-    for what, wanting in (
-        ("not run", (not a.finished, not b.finished)),
-        ("not judged", (not a.judged, not b.judged)),
-    ):
-        if any(wanting):
-            return f"{what} in {' and '.join(compress('AB', wanting))}"
+    for what, numbers in (("run", (a.finished, b.finished)), ("judged", (a.judged, b.judged))):
+        if wanting := [side for side, number in zip("AB", numbers, strict=True) if not number]:
+            return f"not {what} in {' and '.join(wanting)}"
     return None
 
 
