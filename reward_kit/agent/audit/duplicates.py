@@ -34,11 +34,8 @@ def add_duplicates(
         if first.place < second.place or first.id < second.id:
             text = f"asks for the same as row {first.id}"
             report.add("near-duplicate", f"{second.place} {second.id}", [second.id], text)
-    others = against
-    if others is None:
-        beside = sorted(dataset.parent.iterdir())
-        others = [path for path in beside if path.suffix.lower() in LINES and path != dataset]
-    for other in others:
+    beside = (path for path in sorted(dataset.parent.iterdir()) if path.suffix.lower() in LINES)
+    for other in (path for path in beside if path != dataset) if against is None else against:
         try:
             with read_bundle(other) as read:
                 theirs, name = read.rows, read.dataset.name
@@ -81,6 +78,4 @@ def _gold(row: TaskRow) -> str:
 
 def _words(row: TaskRow) -> Counter[str]:
     said = [text_of(message.get("content")) for message in row.initial_messages]
-    return Counter(
-        word for text in [row.text("sim_user_prompt") or "", *said] for word in sorted(words(text))
-    )
+    return Counter(word for text in (row.text("sim_user_prompt") or "", *said) for word in words(text))

@@ -135,12 +135,9 @@ def argument_differences(expected: Mapping[str, Any], made: Mapping[str, Any] | 
     """
     if isinstance(made, str):
         return [{"argument": None, "expected": dict(expected), "got": made}]
+    sides = {"expected": expected, "got": made}
     return [
-        {
-            "argument": name,
-            **({"expected": expected[name]} if name in expected else {}),
-            **({"got": made[name]} if name in made else {}),
-        }
+        {"argument": name, **{side: values[name] for side, values in sides.items() if name in values}}
         for name in dict.fromkeys([*expected, *made])
         if name not in expected or name not in made or not arguments_match(expected[name], made[name])
     ]
