@@ -134,7 +134,7 @@ def _numbers(result: EvaluationResult) -> dict[str, Any]:
         "reward": reward and reward.to_json(),
         "rules": {
             "kept": result.rules_kept,
-            "pass_power": result.passes_by_rules.to_json()["pass_power"],
+            "pass_power": {str(k): one.to_json() for k, one in result.passes_by_rules.pass_power.items()},
             "broken": rules,
         }
         if rules

@@ -287,7 +287,7 @@ class EvaluationResult:
         return {
             "checked": sum(outcome.violations is not None for outcome in self.outcomes),
             "kept": self.rules_kept,
-            "pass_power": self.passes_by_rules.to_json()["pass_power"],
+            "pass_power": {str(k): one.to_json() for k, one in self.passes_by_rules.pass_power.items()},
             "broken": broken,
         }
 
