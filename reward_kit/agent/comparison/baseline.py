@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.comparison.measures import CONTENT, RowPair
 from reward_kit.agent.config import DEFAULTS, OPTIONS
@@ -135,27 +134,15 @@ def load_baseline(name: str | Path, output_dir: str | Path) -> Baseline:
     path = Path(name)
     if path.suffix != ".json" or path.with_suffix(".db").is_file():
         return baseline_of(load_evaluation(name, output_dir))
-    try:
-        return _parsed(read_format(path, "baseline", FORMAT, remedy=WRITE), path)
-    except ValueError as error:
-        raise UsageError(cut(str(error), LONGEST), place=str(path), remedy=WRITE) from error
-
-
-def read_format(path: Path, name: str, form: str, *, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file, whose ``format`` is ``form``; raises ``UsageError`` if it is none."""
     place = str(path)
     try:
-        plain = parsed_json(path.read_text(encoding="utf-8"))
+        return _parsed(json.loads(path.read_bytes()), path)
     except OSError as error:
-        fault = f"cannot be read: {error.strerror}"
+        raise UsageError(f"cannot be read: {error.strerror}", place=place, remedy=WRITE) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"is no JSON: {error.msg}", place=f"{place}:{error.lineno}", remedy=WRITE) from error
     except ValueError as error:
-        fault = f"is no JSON: {error}"
-        place += f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-    else:
-        if isinstance(plain, dict) and plain.get("format") == form:
-            return plain
-        fault = f"is no {name} ({form})"
-    raise UsageError(fault, place=place, remedy=remedy)
+        raise UsageError(cut(str(error), LONGEST), place=place, remedy=WRITE) from error
 
 
 def reasons(left_out: Mapping[str, list[str]]) -> str:
@@ -166,16 +153,16 @@ def reasons(left_out: Mapping[str, list[str]]) -> str:
     )
 
 
-def _parsed(plain: dict[str, Any], path: Path) -> Baseline:
+def _parsed(plain: Any, path: Path) -> Baseline:
     """The baseline that ``plain`` is; raises ``ValueError`` with the fault if it is none."""
     match plain:
-        case {"evaluation": str(name), "measured": dict(measured), "rows": list(rows), "totals": totals}:
-            pass
+        case {"format": "reward-kit.baseline/1", "evaluation": str(name), "measured": dict(measured)}:
+            rows, totals = plain.get("rows"), plain.get("totals")
         case _:
             raise ValueError(f"is no baseline ({FORMAT})")
     known: dict[str, RowResult] = {}
     contents: dict[str, str] = {}
-    for row in rows:
+    for row in rows if isinstance(rows, list) else ():
         match row:
             case {"id": str(row_id), "content": str(content), "n": int(n), "c": int(c)} if (
                 0 <= c <= n > 0 and row_id not in known

@@ -17,10 +17,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import as_json, json_text
+from reward_kit.agent.base.strict_json import as_json, json_text, parsed_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.comparison.baseline import read_format
 from reward_kit.agent.comparison.measures import ROLES
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.records.evaluation_file import read_fields, reading
@@ -176,7 +175,15 @@ def is_card(path: Path) -> bool:
 
 def read_card(path: Path) -> Card:
     """The card in a file, which may have been altered; raises ``UsageError`` if it is none."""
-    return read_format(path, "card", FORMAT, remedy="Write one: reward-kit card EVAL.")
+    try:
+        card = parsed_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    except ValueError as error:
+        raise UsageError(f"is no JSON: {error}", place=str(path)) from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise UsageError(f"is no card ({FORMAT})", place=str(path), remedy="Write one: reward-kit card EVAL.")
+    return card
 
 
 def load_card(path: Path) -> StoredEvaluation:
