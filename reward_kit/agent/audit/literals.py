@@ -40,12 +40,12 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
         for key, value in keyed_scalars(action.arguments)
         if isinstance(value, str | int) and not isinstance(value, bool)
     }
-    told = {(key, value) for key, value in known if holds(reach.text, str(value).casefold())}
-    for some in (told, known):
+    stated = {(key, value) for key, value in known if holds(reach.text, str(value).casefold())}
+    for some in (stated, known):
         for key, value in sorted(some, key=str):
             reach.learn(key, value)
         await reach.explore(task, reader)
-        if some is told and all(reach.tells(value) for _, value in known - told):
+        if some is stated and all(reach.tells(value) for _, value in known - stated):
             break
     else:
         reach.keep_anchored(task)
@@ -58,7 +58,7 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
 
 def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
     """Each value of a gold call that neither the instruction nor a tool gives."""
-    told = set[str]()
+    reported = set[str]()
     earlier: list[str] = []
     for number, action in enumerate(task.row.actions or ()):
         tool = task.registry.tools[action.name]
@@ -67,7 +67,7 @@ def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
             shown = str(value)
             parts = words(shown)
             if not (
-                shown in told
+                shown in reported
                 or not _is_checked(key, value)
                 or parts <= offered
                 or parts <= words(reach.text)
@@ -75,7 +75,7 @@ def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
                 or any(holds(text, shown.casefold()) for text in earlier)
                 or any(parts <= words(answer.content) for answer in reach.answers)
             ):
-                told.add(shown)
+                reported.add(shown)
                 text = f"neither the instruction nor a tool gives {key} {shown!r}"
                 yield f"gold action {number} ({action.name}): {text}"
         if number in gold.calls and not any(map(is_reference, action.arguments.values())):
@@ -136,9 +136,9 @@ def _derived(texts: Iterable[str]) -> set[float]:
 def unstated_facts(reach: Reach) -> Iterator[str]:
     """Each fact that the agent may ask for instead of one that the instruction gives.
 
-    A tool answers the same to it as another one to what the instruction says, and needs no more arguments.
+    A tool answers the same to it as another tool to what the instruction says, with no more arguments.
     """
-    told = set[str]()
+    reported = set[str]()
     by_content: dict[str, list[Answer]] = {}
     for answer in reach.answers:
         if answer.arguments and answer.content not in _SAYS_NOTHING:
@@ -150,8 +150,8 @@ def unstated_facts(reach: Reach) -> Iterator[str]:
             continue
         for name, value in other.arguments.items():
             is_said = words(name.replace("_", " ")) & words(reach.text)
-            if name not in told and not is_said and not holds(reach.text, str(value).casefold()):
-                told.add(name)
+            if name not in reported and not is_said and not holds(reach.text, str(value).casefold()):
+                reported.add(name)
                 yield (
                     f"{other.tool} answers to {name} as {answer.tool} does to "
                     f"{' and '.join(answer.arguments)}, and the instruction says nothing of {name}"

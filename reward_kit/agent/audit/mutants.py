@@ -167,16 +167,16 @@ def _equals_of(value: str, action: Action, reach: Reach) -> list[str]:
     given = {str(one) for _, one in keyed_scalars(action.arguments)}
     beside = [entity for entity in reach.entities if entity.id in given - {value}]
     said = words(reach.text)
-    is_told: dict[str, bool] = {}
+    distinguished: dict[str, bool] = {}
     for entity in [one for one in reach.entities if one.id == value]:
         for other in reach.entities:
             if other.group == entity.group and other.id not in given:
-                told = _is_told(entity, other, said, reach.text, beside)
-                is_told[other.id] = told or is_told.get(other.id, False)
-    return [one for one, told in is_told.items() if not told]
+                differs = _is_distinguished(entity, other, said, reach.text, beside)
+                distinguished[other.id] = differs or distinguished.get(other.id, False)
+    return [one for one, differs in distinguished.items() if not differs]
 
 
-def _is_told(
+def _is_distinguished(
     entity: Entity, other: Entity, said: frozenset[str], text: str, beside: Sequence[Entity]
 ) -> bool:
     """True if the instruction, or an object that the call names beside it, prefers one of the two."""

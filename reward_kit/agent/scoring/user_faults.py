@@ -224,12 +224,12 @@ def _wrong_details(
     spoken: Iterable[_Spoken], instruction: str, tool_calls: Sequence[ToolCall]
 ) -> Iterator[UserFault]:
     """Details that the user has neither from its instruction nor from the conversation."""
-    instructed, told = dict(_details(instruction)), _squeezed(instruction)
+    instructed, instructions = dict(_details(instruction)), _squeezed(instruction)
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
     for turn, text, _, known in spoken if instruction else ():
         for form, word in _details(text):
             detail = _squeezed(form)
-            if detail in told or detail in known:
+            if detail in instructions or detail in known:
                 continue
             if same_role := [other for key, other in instructed.items() if _shape(key) == _shape(form)]:
                 fault = f"said {word!r}, its instruction says {', '.join(same_role)}"
