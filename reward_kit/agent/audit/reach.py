@@ -61,7 +61,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def spoken(task: Task) -> str:
-    """Everything that the user knows and the agent is told at the start."""
+    """The instruction of the user, and the messages that the agent has at the start."""
     said = [text_of(message.get("content")) for message in task.row.initial_messages]
     return "\n".join([task.sim_user_prompt or "", *said])
 
@@ -219,7 +219,7 @@ def _facts(content: str, *, is_catalogue: bool) -> tuple[list[tuple[str, Any]], 
 
 
 def holds(text: str, shown: str) -> bool:
-    """True if ``text`` has ``shown`` where no letter or digit goes on at its ends."""
+    """True if ``text`` has ``shown`` as whole words: no letter or digit continues it at an end."""
     at = text.find(shown)
     while at >= 0:
         end = at + len(shown)
