@@ -2,7 +2,7 @@
 
     python benchmarks/audit_corrections.py
 
-``task.jsonl`` records in ``metadata.correction`` what differs from ``task_classic.jsonl``, in 96 of 115 rows.
+``task.jsonl`` records in ``metadata.correction`` what differs from ``task_classic.jsonl``, in 98 of 115 rows.
 For each kind of finding in the classic file: the rows that have it, how many of these were corrected at all
 and in what the kind is about (precision), and the share of the corrections of that sort that it finds
 (recall). The sort of a correction is read from its words.

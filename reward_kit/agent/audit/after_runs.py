@@ -31,40 +31,34 @@ def add_run_findings(
     report: AuditReport, evaluations: Sequence[Named], rows: Mapping[str, TaskRow], output_dir: str | Path
 ) -> None:
     """Add what the rollouts of all ``evaluations`` together say of each row."""
-    passed: Counter[str] = Counter()
-    judged: Counter[str] = Counter()
-    ends: dict[str, Counter[tuple[str, ...]]] = {}
+    ends: dict[str, list[tuple[str, ...] | None]] = {}  # None: passed
     golds: dict[str, tuple[str, ...]] = {}
+    sql = f"SELECT row_id, reward, json FROM rollouts JOIN trajectories ON rollout = id WHERE {FINAL}"  # noqa: S608
     for name in evaluations:
         path = find_stored(name, output_dir)
-        sql = f"SELECT row_id, reward, json FROM rollouts JOIN trajectories ON rollout = id WHERE {FINAL}"  # noqa: S608
         with reading(path) as connection:
             of_rows = dict(connection.execute("SELECT row_id, gold_changes FROM rows"))
             if not of_rows.keys() & rows.keys():
                 raise UsageError(f"evaluation {path.stem} has no row of this dataset", place="--evaluation")
             golds |= {row: _lines(json.loads(gold)) for row, gold in of_rows.items() if gold and row in rows}
             for row_id, reward, trajectory in connection.execute(sql):
-                if row_id not in rows or reward is None:
-                    continue
-                judged[row_id] += 1
-                if is_success(reward):
-                    passed[row_id] += 1
-                    continue
-                steps = [
-                    change for call in json.loads(trajectory)["tool_calls"] for change in call["changes"]
-                ]
-                ends.setdefault(row_id, Counter())[_lines(steps)] += 1
-    for row_id, number in judged.items():
+                if row_id in rows and reward is not None:
+                    calls = json.loads(trajectory)["tool_calls"]
+                    steps = [change for call in calls for change in call["changes"]]
+                    ends.setdefault(row_id, []).append(None if is_success(reward) else _lines(steps))
+    for row_id, judged in ends.items():
         place = f"{rows[row_id].place} {row_id}"
-        if not passed[row_id] and number >= ENOUGH:
-            text = f"0 of {count(number, 'rollout')} passed in {count(len(evaluations), 'evaluation')}"
+        failed = Counter(end for end in judged if end is not None)
+        if failed.total() == len(judged) >= ENOUGH:
+            text = f"0 of {count(len(judged), 'rollout')} passed in {count(len(evaluations), 'evaluation')}"
             report.add("never-passed", place, [row_id], text)
-        for end, times in ends.get(row_id, Counter()).most_common(1):
-            failures = ends[row_id].total()
-            if times >= AGREEING and 2 * times >= failures and row_id in golds and end != golds[row_id]:
+        for end, times in failed.most_common(1):
+            is_usual = times >= AGREEING and 2 * times >= failed.total()
+            if is_usual and row_id in golds and end != golds[row_id]:
                 changes = cut("; ".join(end), 200) or "no change"
-                text = f"{times} of {count(failures, 'failed rollout')} end in one state that is not gold's: "
-                report.add("agreed-failure", place, [row_id], text + changes)
+                number = count(failed.total(), "failed rollout")
+                text = f"{times} of {number} end in one state that is not gold's: {changes}"
+                report.add("agreed-failure", place, [row_id], text)
 
 
 def _lines(steps: Sequence[Mapping[str, object]]) -> tuple[str, ...]:

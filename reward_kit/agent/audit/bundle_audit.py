@@ -23,14 +23,17 @@ from reward_kit.agent.validation.playing import play_gold, play_idle
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from reward_kit.agent.audit.findings import AuditFinding
+    from reward_kit.agent.audit.findings import AuditFinding, Grade
     from reward_kit.agent.audit.mutants import Pool
     from reward_kit.agent.base.task_row import Action
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
     from reward_kit.agent.database import Database
     from reward_kit.agent.storage.stored_evaluation import Named
+
+MOST_OTHERS = 40
+"""Calls of other rows that are tried as additions."""
 
 
 async def audit(
@@ -104,34 +107,33 @@ class _Auditor:
             writes = [action.name for action in task.row.actions or () if action.name in self.writing]
             if idle.reached and not gold.changes and writes:
                 text = f"doing nothing gives {idle.reward:g}: the gold call {writes[0]} changes nothing"
-                self._add(task, "no-op", [text])
+                self._add(task, "no-op", text)
             elif idle.reached and not gold.changes and task.row.actions and not task.row.outputs:
                 text = f"doing nothing gives {idle.reward:g}: gold only reads, and nothing is to be said"
-                self.report.add("no-op", self._place(task), [task.row.id], text, grade="note")
+                self._add(task, "no-op", text, grade="note")
             reader = self.readers.setdefault(id(base), Reader(base, self.writing))
             reach = await reach_of(task, gold, reader)
-            trials = Trials(task, base, gold_database, gold, self.writing, row)
-            for kind, text in await dropped(trials):
-                self._add(task, kind, [text])
-            self._add(task, "order-dependence", await moved(trials))
-            self._add(task, "lenient-reward", await changed(trials, self.pool, reach))
+            trials = Trials(task, base, gold_database, gold, self.writing, reach, row)
             others = [action for owner, action in self.more.values() if owner != task.row.id]
-            own = (
-                [task.row.actions[number] for number in trials.calls_that_write()] if task.row.actions else []
-            )
-            self._add(task, "lenient-reward", await added(trials, [*others[:40], *own]))
-            self._add(task, "unknown-literal", unknown_literals(task, gold, reach))
-            self._add(task, "unknown-output", unknown_outputs(task, gold, reach))
-            self._add(task, "unstated-fact", unstated_facts(reach))
-            self._add(task, "ambiguous", await alternatives(trials, reach))
+            for kind, texts in (
+                ("unknown-literal", unknown_literals(task, gold, reach)),
+                ("unknown-output", unknown_outputs(task, gold, reach)),
+                ("unstated-fact", unstated_facts(reach)),
+            ):
+                for text in texts:
+                    self._add(task, kind, text)
+            for mutants in (
+                dropped(trials),
+                moved(trials),
+                changed(trials, self.pool),
+                added(trials, others[:MOST_OTHERS]),
+                alternatives(trials),
+            ):
+                async for kind, text in mutants:
+                    self._add(task, kind, text)
 
-    def _add(self, task: Task, kind: str, texts: Iterable[str]) -> None:
-        for text in texts:
-            self.report.add(kind, self._place(task), [task.row.id], text)
-
-    @staticmethod
-    def _place(task: Task) -> str:
-        return f"{task.row.place} {task.row.id}"
+    def _add(self, task: Task, kind: str, text: str, grade: Grade | None = None) -> None:
+        self.report.add(kind, f"{task.row.place} {task.row.id}", [task.row.id], text, grade=grade)
 
 
 def _at_fixed_time(task: Task) -> Task:
@@ -143,19 +145,15 @@ def _at_fixed_time(task: Task) -> Task:
 def _merged(report: AuditReport, tasks: Sequence[Task]) -> AuditReport:
     """The report without what rows accept, in the order of the rows, a fault of several rows once."""
     accepted = {task.row.id: _accepted(task) for task in tasks}
-    merged: dict[tuple[str, str, str], list[AuditFinding]] = {}
+    merged: dict[tuple[str, str, str], AuditFinding] = {}
     for finding in report.findings:
-        rows = tuple(row for row in finding.rows if finding.kind not in accepted.get(row, ()))
+        rows = [row for row in finding.rows if finding.kind not in accepted.get(row, ())]
         if rows or not finding.rows:
             key = finding.kind, finding.grade, finding.text
-            merged.setdefault(key, []).append(replace(finding, rows=rows))
-    findings = [
-        replace(first, rows=tuple(dict.fromkeys(row for one in same for row in one.rows)))
-        for first, *rest in merged.values()
-        for same in [[first, *rest]]
-    ]
+            first = merged.get(key, replace(finding, rows=()))
+            merged[key] = replace(first, rows=tuple(dict.fromkeys([*first.rows, *rows])))
     places = {task.row.id: place for place, task in enumerate(tasks)}
-    findings.sort(key=lambda one: (bool(one.rows), places.get(one.rows[0], 0) if one.rows else 0))
+    findings = sorted(merged.values(), key=lambda one: places.get(one.rows[0], 0) if one.rows else -1)
     return AuditReport(findings, report.rows)
 
 

@@ -30,15 +30,12 @@ def add_duplicates(
 
     A dataset of which every other row is alike is another version of this one and is named once.
     """
-    for first, second in _alike(rows, rows):
+    for first, second in _alike(rows, rows, least=1.0):
         if first.place < second.place or first.id < second.id:
             text = f"asks for the same as row {first.id}"
             report.add("near-duplicate", f"{second.place} {second.id}", [second.id], text)
-    others = against
-    if others is None:
-        beside = sorted(dataset.parent.iterdir())
-        others = [path for path in beside if path.suffix.lower() in LINES and path != dataset]
-    for other in others:
+    beside = (path for path in sorted(dataset.parent.iterdir()) if path.suffix.lower() in LINES)
+    for other in (path for path in beside if path != dataset) if against is None else against:
         try:
             with read_bundle(other) as read:
                 theirs, name = read.rows, read.dataset.name
@@ -46,7 +43,7 @@ def add_duplicates(
             if against is not None:
                 raise
             continue  # a file beside the dataset that is none
-        pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, same=False)}
+        pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, least=SIMILAR)}
         if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
             report.add("near-duplicate", name, (), text, grade="note")
@@ -57,9 +54,9 @@ def add_duplicates(
 
 
 def _alike(
-    rows: Sequence[TaskRow], others: Sequence[TaskRow], *, same: bool = True
+    rows: Sequence[TaskRow], others: Sequence[TaskRow], *, least: float
 ) -> Iterator[tuple[TaskRow, TaskRow]]:
-    """Pairs with the same gold calls and outputs, and nearly the same words; with ``same`` exactly these."""
+    """Pairs with the same gold calls and outputs, and at ``least`` this share of their words in common."""
     by_gold: dict[str, list[tuple[TaskRow, Counter[str]]]] = {}
     for other in others:
         by_gold.setdefault(_gold(other), []).append((other, _words(other)))
@@ -69,7 +66,7 @@ def _alike(
             if other is row or not mine:
                 continue
             shared = 2 * (mine & theirs).total() / (mine.total() + theirs.total())
-            if shared >= (1.0 if same else SIMILAR):
+            if shared >= least:
                 yield row, other
 
 
@@ -81,6 +78,4 @@ def _gold(row: TaskRow) -> str:
 
 def _words(row: TaskRow) -> Counter[str]:
     said = [text_of(message.get("content")) for message in row.initial_messages]
-    return Counter(
-        word for text in [row.text("sim_user_prompt") or "", *said] for word in sorted(words(text))
-    )
+    return Counter(word for text in (row.text("sim_user_prompt") or "", *said) for word in words(text))

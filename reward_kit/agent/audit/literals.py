@@ -11,7 +11,7 @@ from reward_kit.agent.audit.reach import Answer, Reach, holds, keyed_scalars, na
 from reward_kit.agent.base.gold_reference import is_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from reward_kit.agent.audit.reach import Reader
     from reward_kit.agent.bundles.bundle import Task
@@ -40,12 +40,12 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
         for key, value in keyed_scalars(action.arguments)
         if isinstance(value, str | int) and not isinstance(value, bool)
     }
-    told = {(key, value) for key, value in known if holds(reach.text, str(value).casefold())}
-    for some in (told, known):
+    stated = {(key, value) for key, value in known if holds(reach.text, str(value).casefold())}
+    for some in (stated, known):
         for key, value in sorted(some, key=str):
             reach.learn(key, value)
         await reach.explore(task, reader)
-        if some is told and all(reach.tells(value) for _, value in known - told):
+        if some is stated and all(reach.tells(value) for _, value in known - stated):
             break
     else:
         reach.keep_anchored(task)
@@ -58,28 +58,26 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
 
 def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
     """Each value of a gold call that neither the instruction nor a tool gives."""
-    told = set[str]()
+    reported = set[str]()
     earlier: list[str] = []
     for number, action in enumerate(task.row.actions or ()):
-        tool = task.registry.tools.get(action.name)
-        offered = words(json.dumps(tool.schema) + tool.description) if tool is not None else frozenset()
-        for key, value in keyed_scalars(action.arguments):
+        tool = task.registry.tools[action.name]
+        offered = words(json.dumps(tool.schema) + tool.description)
+        for key, value in keyed_scalars(action.arguments) if not tool.terminal and not action.refused else ():
             shown = str(value)
-            if (
-                tool is None
-                or tool.terminal
-                or action.refused
-                or shown in told
+            parts = words(shown)
+            if not (
+                shown in reported
                 or not _is_checked(key, value)
+                or parts <= offered
+                or parts <= words(reach.text)
+                or reach.tells(value)
+                or any(holds(text, shown.casefold()) for text in earlier)
+                or any(parts <= words(answer.content) for answer in reach.answers)
             ):
-                continue
-            if words(shown) <= offered or reach.tells(value):
-                continue
-            if any(holds(text, shown.casefold()) for text in earlier) or _is_told_in_words(reach, shown):
-                continue
-            told.add(shown)
-            text = f"neither the instruction nor a tool gives {key} {shown!r}"
-            yield f"gold action {number} ({action.name}): {text}"
+                reported.add(shown)
+                text = f"neither the instruction nor a tool gives {key} {shown!r}"
+                yield f"gold action {number} ({action.name}): {text}"
         if number in gold.calls and not any(map(is_reference, action.arguments.values())):
             known = all(reach.tells(value) for value in scalars(action.arguments))
             earlier += [gold.calls[number].content.casefold()] * known
@@ -96,14 +94,6 @@ def _is_checked(key: str, value: Any) -> bool:
     if any(character.isdigit() or character in "@#" for character in value):
         return len(value) > 1 and " " not in value
     return len(value) > 3 and value[0].isupper() and not value.isupper() and value.replace(" ", "").isalpha()
-
-
-def _is_told_in_words(reach: Reach, shown: str) -> bool:
-    """True if every word of a text is in the instruction, or in one answer."""
-    parts = words(shown)
-    if parts <= words(reach.text):
-        return True
-    return any(parts <= words(answer.content) for answer in reach.answers)
 
 
 def unknown_outputs(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
@@ -146,30 +136,23 @@ def _derived(texts: Iterable[str]) -> set[float]:
 def unstated_facts(reach: Reach) -> Iterator[str]:
     """Each fact that the agent may ask for instead of one that the instruction gives.
 
-    A tool answers the same to it as another one to what the instruction says, and needs no more arguments.
+    A tool answers the same to it as another tool to what the instruction says, with no more arguments.
     """
-    told = set[str]()
+    reported = set[str]()
     by_content: dict[str, list[Answer]] = {}
     for answer in reach.answers:
         if answer.arguments and answer.content not in _SAYS_NOTHING:
             by_content.setdefault(answer.content, []).append(answer)
-    for answer in [one for same in by_content.values() if len(same) > 1 for one in same]:
+    for answer, other in itertools.chain(*(itertools.permutations(same, 2) for same in by_content.values())):
+        if other.tool == answer.tool or len(other.arguments) > len(answer.arguments):
+            continue
         if not all(holds(reach.text, str(value).casefold()) for value in answer.arguments.values()):
             continue
-        for other in by_content[answer.content]:
-            if other.tool != answer.tool and len(other.arguments) <= len(answer.arguments):
-                for name in _unsaid(other.arguments, reach):
-                    if name not in told:
-                        told.add(name)
-                        yield (
-                            f"{other.tool} answers to {name} as {answer.tool} does to "
-                            f"{' and '.join(answer.arguments)}, and the instruction says nothing of {name}"
-                        )
-
-
-def _unsaid(arguments: Mapping[str, Any], reach: Reach) -> Iterator[str]:
-    for name, value in arguments.items():
-        if not holds(reach.text, str(value).casefold()) and not words(name.replace("_", " ")) & words(
-            reach.text
-        ):
-            yield name
+        for name, value in other.arguments.items():
+            is_said = words(name.replace("_", " ")) & words(reach.text)
+            if name not in reported and not is_said and not holds(reach.text, str(value).casefold()):
+                reported.add(name)
+                yield (
+                    f"{other.tool} answers to {name} as {answer.tool} does to "
+                    f"{' and '.join(answer.arguments)}, and the instruction says nothing of {name}"
+                )

@@ -14,7 +14,7 @@ from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.validation.playing import FAULTY, Played, play_gold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from reward_kit.agent.audit.findings import RowAudit
     from reward_kit.agent.audit.reach import Entity, Reach
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
 
 Plan = list[tuple[int, "Action"]]
+Found = tuple[str, str]
+"""The kind of a finding, and its text."""
 Pool = dict[tuple[str, str], dict[Any, None]]
 """Values of gold arguments in all rows, by tool and key."""
 MOST_VALUES, MOST_ALTERNATIVES, MOST_ADDED = 2, 6, 2
@@ -39,6 +41,7 @@ class Trials:
     gold_database: Database
     gold: Played
     writing: set[str]
+    reach: Reach
     audit: RowAudit
 
     @property
@@ -66,9 +69,8 @@ class Trials:
         ignored = IGNORED.get() or set()
         return played.changes.equals(self.gold.changes, ignored)
 
-    async def is_paid(self, plan: Plan) -> bool:
+    def is_paid(self, played: Played | None) -> bool:
         """Count a mutant if it ends in another state than gold; True if the reward is 1 for it."""
-        played = await self.play(plan)
         if played is None or self.is_same(played):
             return False
         self.audit.mutants += 1
@@ -80,94 +82,84 @@ class Trials:
         return [number for number, call in self.gold.calls.items() if call.changes]
 
 
-async def dropped(trials: Trials) -> list[tuple[str, str]]:
-    """Gold calls that change nothing, and those whose change the reward does not miss: (kind, text)."""
-    found = []
+async def dropped(trials: Trials) -> AsyncIterator[Found]:
+    """Gold calls that change nothing, and those whose change the reward does not miss."""
     seen: set[str] = set()
-    for number, action in trials.plan:
+    for number, call in trials.gold.calls.items():
+        action = trials.actions[number]
         name = f"gold action {number} ({action.name})"
         key = json.dumps(action.to_json(), sort_keys=True)
-        call = trials.gold.calls.get(number)
-        rest = [step for step in trials.plan if step[0] != number]
-        if call is None:
-            continue
         if call.changes:
+            rest = [step for step in trials.plan if step[0] != number]
             played = await trials.play(rest)
             if played is not None and trials.is_same(played) and played.reached:
-                found.append(("redundant-gold", f"{name}: the end state is the same without it"))
-            elif await trials.is_paid(rest):
-                found.append(("unrewarded-gold", f"{name}: without it the reward is 1 too"))
+                yield "redundant-gold", f"{name}: the end state is the same without it"
+            elif trials.is_paid(played):
+                yield "unrewarded-gold", f"{name}: without it the reward is 1 too"
         elif action.name in trials.writing:
             why = "is refused" if call.status == "refused" else "changes nothing"
-            found.append(("redundant-gold", f"{name} {why}: the end state is the same without it"))
+            yield "redundant-gold", f"{name} {why}: the end state is the same without it"
         elif key in seen:
-            found.append(("repeated-gold", f"{name} is made twice with the same arguments"))
+            yield "repeated-gold", f"{name} is made twice with the same arguments"
         seen.add(key)
-    return found
 
 
-async def moved(trials: Trials) -> list[str]:
+async def moved(trials: Trials) -> AsyncIterator[Found]:
     """Neighbouring writing calls that lead, the other way round, to an end that the reward refuses."""
-    found = []
-    writing = trials.calls_that_write()
-    for first, second in itertools.pairwise(writing):
+    for first, second in itertools.pairwise(trials.calls_that_write()):
         plan = trials.plan
-        places = {number: place for place, (number, _) in enumerate(plan)}
-        plan.insert(places[first], plan.pop(places[second]))
+        plan.insert(first, plan.pop(second))
         played = await trials.play(plan)
         if played is not None and not trials.is_same(played) and not played.reached:
             names = " before ".join(f"action {one} ({trials.actions[one].name})" for one in (second, first))
-            found.append(f"with gold {names}, which the tools allow, the reward is {played.reward:g}")
-    return found
+            text = f"with gold {names}, which the tools allow, the reward is {played.reward:g}"
+            yield "order-dependence", text
 
 
-async def changed(trials: Trials, pool: Pool, reach: Reach) -> list[str]:
-    """Arguments of writing calls that can have another value, and other writing calls that can be added."""
-    found = []
+async def changed(trials: Trials, pool: Pool) -> AsyncIterator[Found]:
+    """Arguments of writing calls that can have another value."""
     for number in trials.calls_that_write():
         action = trials.actions[number]
         for key, value in dict(keyed_scalars(action.arguments)).items():
-            for other in _others(pool, reach, action.name, key, value):
-                if await trials.is_paid(_with(trials.plan, number, value, other)):
+            for other in _others(pool, trials.reach, action.name, key, value):
+                if trials.is_paid(await trials.play(_with(trials.plan, number, value, other))):
                     text = f"gold action {number} ({action.name}) with {key} {_shown(other)} instead of "
-                    found.append(f"{text}{_shown(value)}: the reward is 1 too")
+                    yield "lenient-reward", f"{text}{_shown(value)}: the reward is 1 too"
                     break
-    return found
 
 
-async def added(trials: Trials, more: Sequence[Action]) -> list[str]:
-    """Writing calls of other rows that can be made after the gold calls and are paid for."""
-    tried = 0
-    for action in more:
-        before = trials.audit.mutants
-        end = len(trials.actions)
-        if tried == MOST_ADDED:
-            break
-        if await trials.is_paid([*trials.plan, (end, replace(action, refused=False))]):
+async def added(trials: Trials, others: Sequence[Action]) -> AsyncIterator[Found]:
+    """A writing call of another row, or a repeated one, that can be made after the gold calls and is paid."""
+    most = trials.audit.mutants + MOST_ADDED
+    for action in [*others, *(trials.actions[number] for number in trials.calls_that_write())]:
+        if trials.audit.mutants == most:
+            return
+        plan = [*trials.plan, (len(trials.actions), replace(action, refused=False))]
+        if trials.is_paid(await trials.play(plan)):
             arguments = cut(json.dumps(action.arguments, ensure_ascii=False), 120)
-            return [f"with the further call {action.name}({arguments}) the reward is 1 too"]
-        tried += trials.audit.mutants - before
-    return []
+            text = f"with the further call {action.name}({arguments}) the reward is 1 too"
+            yield "lenient-reward", text
+            return
 
 
-async def alternatives(trials: Trials, reach: Reach) -> list[str]:
+async def alternatives(trials: Trials) -> AsyncIterator[Found]:
     """Values of writing calls in whose place another fits the instruction as well, but not the reward."""
-    found = []
+    reach = trials.reach
     for number in trials.calls_that_write():
         action = trials.actions[number]
         for key, value in dict.fromkeys(keyed_scalars(action.arguments)):
             if not isinstance(value, str | int) or holds(reach.text, str(value).casefold()):
                 continue
             for other in _equals_of(str(value), action, reach)[:MOST_ALTERNATIVES]:
-                given = other if isinstance(value, str) else int(other) if other.isdigit() else None
-                if given is None:
+                if not isinstance(value, str) and not other.isdigit():
                     continue
+                given = other if isinstance(value, str) else int(other)
                 played = await trials.play(_with(trials.plan, number, value, given))
                 if played is not None and not trials.is_same(played) and not played.reached:
-                    text = f"gold action {number} ({action.name}) with {key} {other!r} instead of {value!r}"
-                    found.append(f"{text}: nothing in the instruction tells them apart, and the reward is 0")
+                    text = f"gold action {number} ({action.name}) with {key} {other!r} instead of {value!r}: "
+                    text += "nothing in the instruction tells them apart, and the reward is 0"
+                    yield "ambiguous", text
                     break
-    return found
 
 
 def _equals_of(value: str, action: Action, reach: Reach) -> list[str]:
@@ -175,16 +167,16 @@ def _equals_of(value: str, action: Action, reach: Reach) -> list[str]:
     given = {str(one) for _, one in keyed_scalars(action.arguments)}
     beside = [entity for entity in reach.entities if entity.id in given - {value}]
     said = words(reach.text)
-    is_told: dict[str, bool] = {}
+    distinguished: dict[str, bool] = {}
     for entity in [one for one in reach.entities if one.id == value]:
         for other in reach.entities:
             if other.group == entity.group and other.id not in given:
-                told = _is_told(entity, other, said, reach.text, beside)
-                is_told[other.id] = told or is_told.get(other.id, False)
-    return [one for one, told in is_told.items() if not told]
+                differs = _is_distinguished(entity, other, said, reach.text, beside)
+                distinguished[other.id] = differs or distinguished.get(other.id, False)
+    return [one for one, differs in distinguished.items() if not differs]
 
 
-def _is_told(
+def _is_distinguished(
     entity: Entity, other: Entity, said: frozenset[str], text: str, beside: Sequence[Entity]
 ) -> bool:
     """True if the instruction, or an object that the call names beside it, prefers one of the two."""
@@ -216,10 +208,10 @@ def _others(pool: Pool, reach: Reach, tool: str, key: str, value: Any) -> list[A
 
 
 def _with(plan: Plan, number: int, value: Any, other: Any) -> Plan:
-    return [
-        (at, replace(action, arguments=_replaced(action.arguments, value, other)) if at == number else action)
-        for at, action in plan
-    ]
+    changed = list(plan)
+    action = plan[number][1]
+    changed[number] = number, replace(action, arguments=_replaced(action.arguments, value, other))
+    return changed
 
 
 def _replaced(inner: Any, value: Any, other: Any) -> Any:

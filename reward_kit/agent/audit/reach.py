@@ -45,11 +45,6 @@ class Answer(NamedTuple):
     arguments: Mapping[str, Any]
     content: str
 
-    @property
-    def folded(self) -> str:
-        """The text, casefolded."""
-        return _folded(self.content)
-
 
 class Entity(NamedTuple):
     """An object that has an id, in a list of objects or as a member of one; ``group`` are all in there."""
@@ -66,7 +61,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def spoken(task: Task) -> str:
-    """Everything that the user knows and the agent is told at the start."""
+    """The instruction of the user, and the messages that the agent has at the start."""
     said = [text_of(message.get("content")) for message in task.row.initial_messages]
     return "\n".join([task.sim_user_prompt or "", *said])
 
@@ -82,7 +77,7 @@ class Reader:
     async def read(self, task: Task, tool: Tool, arguments: dict[str, Any]) -> str | None:
         """The answer; None if the tool refuses, fails or writes."""
         key = json.dumps([id(task.registry), tool.name, arguments, task.row.now], sort_keys=True)
-        if key not in self.answers:
+        if key not in self.answers and tool.name not in self.writing:
             with self.base.fork(seed=0, now=task.row.clock()) as scratch:
                 result = await task.registry.call(tool.name, arguments, db=scratch)
             if result.changes:
@@ -110,7 +105,7 @@ class Reach:
         if holds(self.text, shown):
             return True
         return any(
-            holds(answer.folded, shown) and value not in list(scalars(answer.arguments))
+            holds(answer.content.casefold(), shown) and value not in scalars(answer.arguments)
             for answer in self.answers
         )
 
@@ -130,9 +125,7 @@ class Reach:
             before = len(made)
             for tool in tools:
                 for arguments in itertools.islice(self._fitting(tool, made), MOST_OF_TOOL):
-                    content = (
-                        None if tool.name in reader.writing else await reader.read(task, tool, arguments)
-                    )
+                    content = await reader.read(task, tool, arguments)
                     if content is not None:
                         self.take(Answer(tool.name, arguments, content))
             if len(made) == before or len(self.answers) > MOST_ANSWERS:
@@ -155,9 +148,6 @@ class Reach:
                 made.add(key)
                 yield arguments
 
-    def _says(self, value: Any) -> bool:
-        return isinstance(value, str) and len(value) > 2 and holds(self.text, value.casefold())
-
     def keep_anchored(self, task: Task) -> None:
         """Forget answers that have no name or number of the instruction, nor follow from such answers."""
         anchors = {word.casefold() for word in _NAME.findall(spoken(task))}
@@ -169,40 +159,37 @@ class Reach:
             for answer in waiting
             if words(answer.content) & anchors
             or known.issuperset(scalars(answer.arguments))
-            or any(self._says(value) for value in scalars(answer.arguments))
+            or any(
+                isinstance(value, str) and len(value) > 2 and holds(self.text, value.casefold())
+                for value in scalars(answer.arguments)
+            )
         ]:
             kept += found
             waiting = [answer for answer in waiting if answer not in found]
-            known.update(
-                value for one in found for _, value in _facts(one.content, is_catalogue=False).values
-            )
+            known.update(value for one in found for _, value in _facts(one.content, is_catalogue=False)[0])
         self.answers = kept
 
     def take(self, answer: Answer) -> None:
         """Note all values of an answer."""
         self.answers.append(answer)
-        facts = _facts(answer.content, is_catalogue=not answer.arguments)
-        for stem, value in facts.values:
-            self._values.setdefault(stem, {})[value] = None
-        self.entities += facts.entities
-
-
-class _Facts(NamedTuple):
-    """The values of an answer by the stems of their keys, and its objects with ids."""
-
-    values: tuple[tuple[str, Any], ...]
-    entities: tuple[Entity, ...]
+        values, entities = _facts(answer.content, is_catalogue=not answer.arguments)
+        for key, value in values:
+            self.learn(key, value)
+        self.entities += entities
 
 
 @lru_cache(maxsize=4096)
-def _facts(content: str, *, is_catalogue: bool) -> _Facts:
-    """The facts of an answer; a catalogue is an object of ids by names, from a tool without arguments."""
+def _facts(content: str, *, is_catalogue: bool) -> tuple[list[tuple[str, Any]], list[Entity]]:
+    """The values of an answer with their keys, and its objects with ids.
+
+    A catalogue is an object of ids by names, from a tool without arguments.
+    """
     values: dict[tuple[str, Any], None] = {}
     entities: list[Entity] = []
 
     def learn(key: str, value: Any) -> None:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
-            values[_stem(key), value] = None
+            values[key, value] = None
 
     def walk(key: str, value: Any) -> None:
         group = next(_groups)
@@ -228,11 +215,11 @@ def _facts(content: str, *, is_catalogue: bool) -> _Facts:
     if is_catalogue and isinstance(parsed, dict):
         for value in parsed.values():
             learn("", value)
-    return _Facts(tuple(values), tuple(entities))
+    return list(values), entities
 
 
 def holds(text: str, shown: str) -> bool:
-    """True if ``text`` has ``shown`` where no letter or digit goes on at its ends."""
+    """True if ``text`` has ``shown`` as whole words: no letter or digit continues it at an end."""
     at = text.find(shown)
     while at >= 0:
         end = at + len(shown)
@@ -244,10 +231,9 @@ def holds(text: str, shown: str) -> bool:
     return False
 
 
-def scalars(value: Any, key: str = "") -> Iterator[Any]:
+def scalars(value: Any) -> list[Any]:
     """All values inside of JSON objects and lists."""
-    for _, inner in keyed_scalars(value, key):
-        yield inner
+    return [inner for _, inner in keyed_scalars(value)]
 
 
 def keyed_scalars(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -269,11 +255,6 @@ def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _flat(inner)
         elif not isinstance(inner, list):
             yield name, inner
-
-
-@lru_cache(maxsize=4096)
-def _folded(content: str) -> str:
-    return content.casefold()
 
 
 @lru_cache(maxsize=4096)

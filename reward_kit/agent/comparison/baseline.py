@@ -28,7 +28,7 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
@@ -175,10 +175,9 @@ def _parsed(plain: Any, path: Path) -> Baseline:
     return Baseline(name, measured, known, contents, path.resolve())
 
 
-def _totals(rows: Iterable[RowResult]) -> dict[str, int]:
-    counts = [(row.judged, row.passed) for row in rows]
-    n, c = (sum(count[side] for count in counts) for side in (0, 1))
-    return {"rows": len(counts), "rollouts": n, "successes": c}
+def _totals(rows: Collection[RowResult]) -> dict[str, int]:
+    n, c = sum(row.judged for row in rows), sum(row.passed for row in rows)
+    return {"rows": len(rows), "rollouts": n, "successes": c}
 
 
 def _content(fingerprints: Mapping[str, Any]) -> str:

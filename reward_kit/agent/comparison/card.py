@@ -14,13 +14,13 @@ import hashlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json, json_text, parsed_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
+from reward_kit.agent.comparison.measures import ROLES
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.records.evaluation_file import read_fields, reading
 from reward_kit.agent.records.outcome import BrokenOff, is_success, total_usage, usage_from_json
@@ -32,62 +32,17 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reward_kit.agent.scoring.metrics import Estimate
     from reward_kit.agent.scoring.results import EvaluationResult
 
 FORMAT = "reward-kit.card/1"
 CONTENT = ("row", "seed", "tools")
 """Fingerprints of a row that a card has."""
 PROMPTS = ("system_prompt", "initial_messages", "sim_user_prompt", "sim_user_template")
-ROLES = ("agent", "user", "judge")
 NORMAL = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
 LONGEST_VALUE = 60
 
 Card = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class CardRow(RowResult):
-    """A row of a card: the counts of an evaluation's row, without its rollouts."""
-
-    entry: Mapping[str, Any]
-
-    @property
-    def finished(self) -> int:
-        return int(self.entry["finished"])
-
-    @property
-    def rewards(self) -> list[float]:
-        return list(self.entry["rewards"])
-
-    @property
-    def failures(self) -> Counter[str]:
-        return Counter(self.entry["failures"])
-
-    @property
-    def unjudged(self) -> Counter[str]:
-        return Counter(self.entry["unjudged"])
-
-    @property
-    def broken_rules(self) -> dict[str, int]:
-        return dict(self.entry["broken_rules"])
-
-    @property
-    def rules_kept(self) -> int:
-        return self.entry["rules_kept"] or 0
-
-    def recounted(self, *, errors_as_failures: bool) -> RowResult:
-        judged = self.finished - (0 if errors_as_failures else self.unjudged.total())
-        return replace(self, judged=judged)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CardEvaluation(StoredEvaluation):
-    """An evaluation as far as its card tells of it; ``path`` is the card's file."""
-
-    def fields_of(self, row_id: str) -> None:  # noqa: ARG002 - a card has no fields
-        return None
 
 
 def card_of(stored: StoredEvaluation, audit: Any = None) -> Card:
@@ -129,7 +84,6 @@ def card_of(stored: StoredEvaluation, audit: Any = None) -> Card:
 
 
 def _entry(row: RowResult, prints: Mapping[str, Any]) -> dict[str, Any]:
-    broken = row.broken_rules
     return {
         "id": row.row_id,
         "planned": row.planned,
@@ -137,8 +91,8 @@ def _entry(row: RowResult, prints: Mapping[str, Any]) -> dict[str, Any]:
         "n": row.judged,
         "c": row.passed,
         "rewards": row.rewards,
-        "rules_kept": row.rules_kept if broken else None,
-        "broken_rules": broken,
+        "rules_kept": row.rules_kept if row.broken_rules else None,
+        "broken_rules": row.broken_rules,
         "failures": dict(row.failures),
         "unjudged": dict(row.unjudged),
         "fingerprints": dict(zip(CONTENT, _content(prints), strict=True)),
@@ -165,37 +119,28 @@ def _costs(stored: StoredEvaluation) -> dict[str, Any]:
 
 def _numbers(result: EvaluationResult) -> dict[str, Any]:
     """Everything that follows from the counts of the rows."""
-    rows = result.rows
-    broken = sum((Counter({**row.broken_rules}) for row in rows), Counter[str]())
-    names = dict.fromkeys(name for row in rows for name in row.broken_rules)
-    reward = result.averages.reward
+    rows, rules, reward = result.rows, result.broken_rules, result.averages.reward
     return {
         "denominators": {
             "rows": len(rows),
-            "planned": sum(row.planned for row in rows),
+            "planned": result.planned,
             "finished": sum(row.finished for row in rows),
             "judged": result.judged,
             "successes": result.passed,
-            "unjudged": dict(sum((row.unjudged for row in rows), Counter())),
+            "unjudged": dict(result.unjudged),
         },
-        "score": result.score,
-        "pass_power": _estimates(result.pass_power),
-        "pass_at": _estimates(result.pass_at),
+        **result.passes.to_json(),
         "reward": reward and reward.to_json(),
         "rules": {
-            "kept": sum(row.rules_kept for row in rows),
-            "pass_power": _estimates(result.passes_by_rules.pass_power),
-            "broken": {name: broken[name] for name in names},
+            "kept": result.rules_kept,
+            "pass_power": {str(k): one.to_json() for k, one in result.passes_by_rules.pass_power.items()},
+            "broken": rules,
         }
-        if names
+        if rules
         else None,
-        "failures": dict(sum((row.failures for row in rows), Counter())),
+        "failures": dict(result.failures),
         "noise_floor": noise_floor([(row.judged, row.passed) for row in rows]),
     }
-
-
-def _estimates(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
-    return {str(k): one.to_json() for k, one in estimates.items()}
 
 
 def noise_floor(counts: Sequence[tuple[int, int]]) -> float | None:
@@ -241,7 +186,7 @@ def read_card(path: Path) -> Card:
     return card
 
 
-def load_card(path: Path) -> CardEvaluation:
+def load_card(path: Path) -> StoredEvaluation:
     """The evaluation that a card tells of; raises ``UsageError`` if the card contradicts itself."""
     card = read_card(path)
     faults = faults_of(card)
@@ -331,13 +276,28 @@ def _is_possible(row: Mapping[str, Any], *, strict: bool) -> bool:
     )
 
 
-def _evaluation(card: Card, path: Path) -> CardEvaluation:
+def _evaluation(card: Card, path: Path) -> StoredEvaluation:
     usage = usage_from_json({role: used for role, used in card["costs"].items() if role in ROLES})
     aborted = usage_from_json({role: used for role, used in card["costs"].items() if role == "aborted"})
-    rows = [CardRow(row["id"], row["planned"], (), row["n"], row["c"], row) for row in card["rows"]]
+    rows = [
+        RowResult(
+            row["id"],
+            row["planned"],
+            (),
+            row["n"],
+            row["c"],
+            finished=row["finished"],
+            rewards=list(row["rewards"]),
+            failures=Counter(row["failures"]),
+            unjudged=Counter(row["unjudged"]),
+            broken_rules=dict(row["broken_rules"]),
+            rules_kept=row["rules_kept"] or 0,
+        )
+        for row in card["rows"]
+    ]
     if len({row.row_id for row in rows}) < len(rows):
         raise ValueError("a row is there twice")
-    return CardEvaluation(
+    return StoredEvaluation(
         path=path,
         created=card["created"],
         eval_id=card["evaluation"],

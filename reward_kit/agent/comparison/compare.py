@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -235,9 +234,9 @@ def changed_rows_between(
 
 
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
-    """Return the names of a row's changed fields."""
-    before, now = (one.fields_of(row_id) for one in (a, b))
-    if before is None or now is None:  # a card has no fields
+    """Return the names of a row's changed fields; a card has none."""
+    before, now = ({} if is_card(one.path) else one.fields_of(row_id) or {} for one in (a, b))
+    if not before or not now:
         return []
     return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
 
@@ -245,12 +244,9 @@ def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> lis
 def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
-    for what, wanting in (
-        ("not run", (not a.finished, not b.finished)),
-        ("not judged", (not a.judged, not b.judged)),
-    ):
-        if any(wanting):
-            return f"{what} in {' and '.join(compress('AB', wanting))}"
+    for what, numbers in (("run", (a.finished, b.finished)), ("judged", (a.judged, b.judged))):
+        if wanting := [side for side, number in zip("AB", numbers, strict=True) if not number]:
+            return f"not {what} in {' and '.join(wanting)}"
     return None
 
 

@@ -6,15 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reward_kit.agent.scoring.intervals import (
-    Interval,
-    Intervals,
-    difference_intervals,
-    mean_intervals,
-)
+from reward_kit.agent.scoring.intervals import Interval, Intervals, difference_intervals, mean_intervals
 from reward_kit.agent.scoring.metrics import average, mean
 
 if TYPE_CHECKING:
@@ -27,6 +22,7 @@ Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]
 CHANGED = "changed in between"
 """The reason for which changed rows are left out."""
+ROLES = ("agent", "user", "judge")
 CONTENT = ("row", "seed")
 """Fingerprints of a row's content: its fields, and its seeded database."""
 
@@ -140,20 +136,28 @@ class Measure:
 def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield all measures of the rows, Pass^1 first."""
     for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
-        yield _pass_power(pairs, k)
-    yield _measure(pairs, "reward", "share", attrgetter("rewards"))
+        counts = [((pair.a.n, pair.a.c), (pair.b.n, pair.b.c)) for pair in pairs]
+        powers = [
+            [[one] if (one := row.pass_power(k)) is not None else [] for row in (pair.a, pair.b)]
+            for pair in pairs
+        ]
+        yield _measure(f"Pass^{k}", "share", powers, difference_intervals(counts, k))
+    yield _measure("reward", "share", [(pair.a.rewards, pair.b.rewards) for pair in pairs])
     if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
         return  # a card has counts only
     used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
     roles = {role for role, usage in used if usage.calls}
-    if roles:
-        yield _cost(pairs)
-    for role in ("agent", "user", "judge"):
-        if role in roles:
-            yield _measure(pairs, f"{role} tokens", "tokens", _in_rollouts(partial(_tokens, role)))
-    yield _measure(pairs, "steps", "number", _in_rollouts(attrgetter("steps")))
-    yield _measure(pairs, "turns", "number", _in_rollouts(attrgetter("turns")))
-    yield _measure(pairs, "time", "seconds", _in_rollouts(attrgetter("seconds")))
+    numbers: list[tuple[str, Unit, Callable[[RolloutOutcome], float]]] = [
+        *([("cost", "dollars", attrgetter("cost"))] if roles else ()),
+        *((f"{role} tokens", "tokens", partial(_tokens, role)) for role in ROLES if role in roles),
+        ("steps", "number", attrgetter("steps")),
+        ("turns", "number", attrgetter("turns")),
+        ("time", "seconds", attrgetter("seconds")),
+    ]
+    for name, unit, of in numbers:
+        values = [[[of(outcome) for outcome in row.outcomes] for row in (pair.a, pair.b)] for pair in pairs]
+        measure = _measure(name, unit, values)
+        yield _priced(measure, pairs) if name == "cost" else measure
 
 
 def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
@@ -162,60 +166,40 @@ def metrics_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     If no row has it on both sides, there is no difference, and each mean is over the rows of its side. A
     card has none.
     """
-    if not all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
-        return
-    for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
-        yield _measure(pairs, name, "score", methodcaller("scores", name))
-
-
-def _pass_power(pairs: Sequence[RowPair], k: int) -> Measure:
-    """Average Pass^k over the rows with k judged rollouts on both sides."""
-    values = [(pair.a.pass_power(k), pair.b.pass_power(k)) for pair in pairs]
-    both = [(a, b) for a, b in values if a is not None and b is not None]
-    counts = [((pair.a.n, pair.a.c), (pair.b.n, pair.b.c)) for pair in pairs]
-    return _compared(f"Pass^{k}", "share", both, difference_intervals(counts, k))
+    if all(pair.a.outcomes and pair.b.outcomes for pair in pairs):
+        for name in dict.fromkeys(name for outcome in _outcomes(pairs) for name in outcome.metrics or ()):
+            yield _measure(name, "score", [(pair.a.scores(name), pair.b.scores(name)) for pair in pairs])
 
 
 def _measure(
-    pairs: Sequence[RowPair], name: str, unit: Unit, of: Callable[[RowResult], Sequence[float]]
+    name: str, unit: Unit, values: Sequence[Sequence[Sequence[float]]], intervals: Intervals | None = None
 ) -> Measure:
-    """Average the rows' means over the rows with values on both sides.
+    """Average the rows' means over the rows with values on both sides; ``values`` are pairs of A and B.
 
     Shares and scores that are 0 or 1 have the intervals of Pass^1. Numbers that overflow have no mean.
     """
-    values = [(of(pair.a), of(pair.b)) for pair in pairs]
     both = [(a, b) for a, b in values if a and b]
     try:
         if not both:
             a, b = (mean([average(row) for row in side if row]) for side in zip(*values, strict=True))
             return Measure(name, unit, a, b, None)
+        before, now = zip(*both, strict=True)
+        if intervals is None and unit in ("share", "score") and set().union(*before, *now) <= {0, 1}:
+            counts = [[(len(row), round(sum(row))) for row in pair] for pair in both]
+            intervals = difference_intervals((a, b) for a, b in counts)
+        intervals = intervals or mean_intervals(now, before)
         means = [(average(a), average(b)) for a, b in both]
-        return _compared(name, unit, means, _intervals(unit, both))
+        differences = [b - a for a, b in means]
+        a, b = (average(side) for side in zip(*means, strict=True))
+        value = math.fsum(differences) / len(both)
+        differing = sum(difference != 0 for difference in differences)
+        return Measure(name, unit, a, b, PairedDifference(value, intervals, len(both), differing))
     except OverflowError:
         return Measure(name, unit, None, None, None)
 
 
-def _intervals(unit: Unit, both: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Intervals:
-    before, now = zip(*both, strict=True)
-    if unit in ("share", "score") and set().union(*before, *now) <= {0, 1}:
-        return difference_intervals(((len(a), round(sum(a))), (len(b), round(sum(b)))) for a, b in both)
-    return mean_intervals(now, before)
-
-
-def _compared(name: str, unit: Unit, both: Sequence[tuple[float, float]], intervals: Intervals) -> Measure:
-    """Average both sides and their differences; raises ``OverflowError`` if those are too large."""
-    differences = [b - a for a, b in both]
-    if not all(map(math.isfinite, differences)):
-        raise OverflowError("the numbers are too large")
-    a, b = (average(side) for side in zip(*both, strict=True))
-    differing = sum(difference != 0 for difference in differences)
-    found = PairedDifference(math.fsum(differences) / len(both), intervals, len(both), differing)
-    return Measure(name, unit, a, b, found)
-
-
-def _cost(pairs: Sequence[RowPair]) -> Measure:
-    """Measure the cost of all roles together; one call without a price makes the sum unknown."""
-    cost = _measure(pairs, "cost", "dollars", _in_rollouts(attrgetter("cost")))
+def _priced(cost: Measure, pairs: Sequence[RowPair]) -> Measure:
+    """The cost, which one call without a price makes unknown."""
     a, b = (
         sum(usage.unpriced_calls for row in rows for one in row.outcomes for usage in one.usage.values())
         for rows in ([pair.a for pair in pairs], [pair.b for pair in pairs])
@@ -228,10 +212,6 @@ def _cost(pairs: Sequence[RowPair]) -> Measure:
 
 def _outcomes(pairs: Sequence[RowPair]) -> Iterator[RolloutOutcome]:
     return chain.from_iterable(chain(pair.a.outcomes, pair.b.outcomes) for pair in pairs)
-
-
-def _in_rollouts(value: Callable[[RolloutOutcome], float]) -> Callable[[RowResult], Sequence[float]]:
-    return lambda row: [value(outcome) for outcome in row.outcomes]
 
 
 def _tokens(role: str, outcome: RolloutOutcome) -> float:

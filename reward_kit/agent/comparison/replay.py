@@ -25,6 +25,13 @@ SHOWN = 10
 """Rollouts that the report shows."""
 LONGEST = 80
 """Characters of an observation that are shown."""
+_WORDS = {
+    "missing": " is not made any more",
+    "added": " was not made before",
+    "observation": ": answered {!r}, now {!r}",
+    "changes": ": changed {!r}, now {!r}",
+    "call": ": made as {!r}, now {!r}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +50,8 @@ class CallDifference:
 
     def line(self) -> str:
         """The difference in words."""
-        place = f"call {self.call + 1}, {self.name}"
-        if self.what == "missing":
-            return f"{place} is not made any more"
-        if self.what == "added":
-            return f"{place} was not made before"
-        verb = {"observation": "answered", "changes": "changed", "call": "made as"}[self.what]
-        return f"{place}: {verb} {self.before!r}, now {self.now!r}"
+        words = _WORDS[self.what].format(self.before, self.now)
+        return f"call {self.call + 1}, {self.name}{words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,7 @@ class RolloutDifference:
         parts = []
         if self.reward != self.reward_before:
             both = self.reward_before, self.reward
-            before, now = ("none" if reward is None else f"{reward:g}" for reward in both)
-            parts.append(f"reward {before} -> {now}")
+            parts.append(f"reward {' -> '.join('none' if one is None else f'{one:g}' for one in both)}")
         if self.stop_reason != self.stop_reason_before:
             parts.append(f"ended by {self.stop_reason_before} -> {self.stop_reason}")
         if self.call is not None:
@@ -127,18 +128,13 @@ def compare_replay(
             untold += 1
             continue
         compared += 1
-        difference = rollout_difference(recording, record)
-        if difference is not None:
-            differences.append(difference)
+        found = _rollout_difference(recording, record)
+        if found.call or found.reward != found.reward_before or found.stop_reason != found.stop_reason_before:
+            differences.append(found)
     return ReplayComparison(str(recordings.source), compared, tuple(differences), untold)
 
 
-def rollout_difference(recording: RolloutRecord, record: RolloutRecord) -> RolloutDifference | None:
-    """The difference between a rollout and its recording; None if there is none."""
-    call = first_difference(recording.tool_calls, record.tool_calls)
-    same_end = recording.stop_reason == record.stop_reason and recording.reward == record.reward
-    if call is None and same_end:
-        return None
+def _rollout_difference(recording: RolloutRecord, record: RolloutRecord) -> RolloutDifference:
     return RolloutDifference(
         row_id=record.row_id,
         index=record.index,
@@ -146,7 +142,7 @@ def rollout_difference(recording: RolloutRecord, record: RolloutRecord) -> Rollo
         reward=record.reward,
         stop_reason_before=recording.stop_reason,
         stop_reason=record.stop_reason,
-        call=call,
+        call=first_difference(recording.tool_calls, record.tool_calls),
         error=record.error if record.error != recording.error else None,
     )
 

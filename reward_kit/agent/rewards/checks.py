@@ -78,16 +78,9 @@ def calls_made(
     arguments. ``tool_calls`` are those of the rollout.
     """
     made = list(tool_calls)
-    faults = [
-        f"never called: {_text(wanted)}"
-        for wanted in required
-        if not any(call.status == "ok" and _fits(call, wanted) for call in made)
-    ]
-    faults += [
-        f"called {_text(unwanted)}, which is forbidden"
-        for unwanted in forbidden
-        if any(_fits(call, unwanted) for call in made)
-    ]
+    succeeded = [call for call in made if call.status == "ok"]
+    faults = [f"never called: {_text(one)}" for one in required if not _fitting(succeeded, one)]
+    faults += [f"called {_text(one)}, which is forbidden" for one in forbidden if _fitting(made, one)]
     return check_of(faults, "The tool calls are as required")
 
 
@@ -97,14 +90,14 @@ def rules_kept(rollout: Any) -> MetricResult:
     return check_of(broken, "All rules were kept")
 
 
-def _fits(call: ToolCall, wanted: str | Mapping[str, Any]) -> bool:
-    if isinstance(wanted, str):
-        return call.name == wanted
-    given = call.arguments if isinstance(call.arguments, dict) else {}
-    arguments = wanted.get("arguments") or {}
-    return call.name == wanted["name"] and all(
-        name in given and given[name] == value for name, value in arguments.items()
-    )
+def _fitting(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any]) -> bool:
+    """True if one of the calls is as ``wanted``."""
+    name, arguments = (wanted, {}) if isinstance(wanted, str) else (wanted["name"], wanted.get("arguments"))
+    for call in calls:
+        given = call.arguments if isinstance(call.arguments, dict) else {}
+        if call.name == name and all(one in given.items() for one in (arguments or {}).items()):
+            return True
+    return False
 
 
 def _text(call: str | Mapping[str, Any]) -> str:

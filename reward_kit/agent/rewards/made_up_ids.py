@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.database.changes import Changes, RowChange, typed
@@ -16,7 +17,7 @@ from reward_kit.agent.rewards.checks import EQUAL, check_of, database_equal
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.database import ReadOnlyDatabase
     from reward_kit.models import MetricResult
@@ -31,21 +32,21 @@ Column = tuple[str, str]
 
 
 class MadeUpId(NamedTuple):
-    """An id that a tool made up, in the column that defines it."""
+    """An id that a tool made up, in the column that defines it; ``side`` is 0 for ours, 1 for gold's."""
 
+    side: int
     column: Column
     value: Any
 
 
-Part = Any
-"""A piece of a value: a ``MadeUpId``, or anything else that stands for itself."""
+Colours = dict[MadeUpId, int]
 
 
 class Fact(NamedTuple):
-    """A row change: its ids in order, and a number for everything else in it."""
+    """A row change: everything in it but ids, and the ids in order; None for one that is nowhere else."""
 
-    shape: int
-    ids: tuple[MadeUpId, ...]
+    shape: tuple[Any, ...]
+    ids: tuple[MadeUpId | None, ...]
 
 
 def database_equal_up_to_ids(
@@ -69,21 +70,18 @@ def database_equal_up_to_ids(
     ours, theirs = db.changes().ignoring(ignore), gold_db.changes().ignoring(ignore)
     if ours.equals(theirs):
         return exact  # of different seeds
-    inserted = [each for each in (*ours, *theirs) if each.op == "insert" and len(each.key or ()) == 1]
     foreign = _foreign_keys(db, {change.table for change in (*ours, *theirs)})
     if ids is None:
-        made_up = _made_up_columns(inserted, theirs, rollout, foreign)
+        made_up = _made_up_columns((*ours, *theirs), theirs, rollout, foreign)
     else:
         made_up = {_column(table, name) for table, _, name in (one.rpartition(".") for one in ids)}
     if not made_up:
         return exact
-    sides = [_Side(changes, made_up, foreign) for changes in (ours, theirs)]
-    shapes: dict[Any, int] = {}
-    facts = [list(side.facts(shapes)) for side in sides]
-    if _same_up_to_ids(facts[0], facts[1]):
+    targets = cache(partial(_targets, made_up, foreign))
+    if _same_up_to_ids([[*_facts(side, changes, targets)] for side, changes in enumerate((ours, theirs))]):
         return check_of([], f"{EQUAL}, up to made-up ids")
     columns = {_column(change.table, name) for change in (*ours, *theirs) for name in change.content}
-    masked = [".".join(column) for column in columns if any(sides[0].targets(column))]
+    masked = [".".join(column) for column in columns if targets(column)]
     others = f"rows refer to other made-up ids than expected ({exact.reason})"
     return check_of(ours.describe(theirs, masked) or [others], "")
 
@@ -106,39 +104,43 @@ def _foreign_keys(db: ReadOnlyDatabase, tables: Iterable[str]) -> dict[Column, C
 
 
 def _made_up_columns(
-    inserted: Iterable[RowChange], gold: Changes, rollout: Any, foreign: Mapping[Column, Column]
+    both: Iterable[RowChange], gold: Changes, rollout: Any, foreign: Mapping[Column, Column]
 ) -> set[Column]:
     """The key columns for which a call inserted a row with a value that it was not given."""
-    keys = {_column(change.table, name) for change in inserted for name in change.key or ()}
     calls = getattr(rollout, "tool_calls", None) or ()
     evidence = [(Changes.from_json(call.changes), _leaves(call.arguments)) for call in calls]
     if hasattr(rollout, "gold"):
         evidence.append((gold, _leaves([action.arguments for action in rollout.gold])))
-    found = {
-        _column(change.table, name)
+    not_given = {
+        column
         for changes, given in evidence
-        for change in changes
-        if change.op == "insert" and change.key is not None and len(change.key) == 1
-        for name in change.key
-        if not _was_given(change, name, given)
+        for column, change in _inserted(changes)
+        if not _was_given(change, given)
     }
-    targets = keys - foreign.keys()
+    keys = {column for column, _ in _inserted(both)} - foreign.keys()
     return {
         column
-        for column in found & targets
-        if not any(_is_named_after(column, other) for other in targets if other[0] != column[0])
+        for column in not_given & keys
+        if not any(_is_named_after(column, other) for other in keys if other[0] != column[0])
     }
 
 
-def _was_given(change: RowChange, name: str, given: Iterable[str]) -> bool:
-    """True if the value of a column was in the arguments ``given``, and not for another column of the row."""
-    others = {_squeezed(value) for column, value in change.content.items() if column != name}
-    key = _squeezed(change.content[name])
-    for leaf in set(given) - others:
-        shorter, longer = sorted((key, leaf), key=len)
-        if key == leaf or (len(shorter) >= SHORTEST_TEXT and shorter in longer):
-            return True
-    return False
+def _inserted(changes: Iterable[RowChange]) -> Iterator[tuple[Column, RowChange]]:
+    """The inserted rows with a key of one column, and that column."""
+    for change in changes:
+        if change.op == "insert" and change.key is not None and len(change.key) == 1:
+            yield _column(change.table, *change.key), change
+
+
+def _was_given(change: RowChange, given: Iterable[str]) -> bool:
+    """True if the key of a row was in the arguments ``given``, and not for another column of the row."""
+    ((name, value),) = (change.key or {}).items()
+    key = _squeezed(value)
+    others = {_squeezed(other) for column, other in change.content.items() if column != name}
+    return any(
+        key == leaf or (min(len(key), len(leaf)) >= SHORTEST_TEXT and (key in leaf or leaf in key))
+        for leaf in {*given} - others
+    )
 
 
 def _leaves(arguments: Any) -> list[str]:
@@ -163,101 +165,72 @@ def _is_named_after(column: Column, target: Column) -> bool:
     )
 
 
+def _targets(made_up: Collection[Column], foreign: Mapping[Column, Column], column: Column) -> list[Column]:
+    """The columns of made-up ids whose values ``column`` may hold."""
+    if column in made_up:
+        return [column]
+    if column in foreign:
+        table, key = foreign[column]
+        return [one for one in made_up if one[0] == table and key in ("", one[1])]
+    return [one for one in made_up if _is_named_after(column, one)]
+
+
 # --- facts
 
 
-class _Side:
-    """The changes of one state, and the ids made up in its inserted rows."""
+def _facts(side: int, changes: Changes, targets: Callable[[Column], Sequence[Column]]) -> Iterator[Fact]:
+    """The changes of one side as facts; the values of a column may be ids of its ``targets``."""
+    ids = {
+        (column, typed([value])): MadeUpId(side, column, value)
+        for change in changes
+        if change.op == "insert"
+        for name, value in change.content.items()
+        if value is not None and (column := _column(change.table, name)) in targets(column)
+    }
+    texts = {one.value: one for one in ids.values() if isinstance(one.value, str)}
+    words = [text for text in sorted(texts, key=len, reverse=True) if len(text) >= SHORTEST_TEXT]
+    in_text = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, words)) or '(?!)'})(?!\w)")
 
-    def __init__(
-        self, changes: Changes, made_up: Collection[Column], foreign: Mapping[Column, Column]
-    ) -> None:
-        self.changes = changes
-        ids = [
-            MadeUpId(_column(change.table, name), value)
-            for change in changes
-            if change.op == "insert"
-            for name, value in change.content.items()
-            if value is not None and _column(change.table, name) in made_up
-        ]
-        self._known = {(one.column, typed([one.value])) for one in ids}
-        self._made_up = made_up
-        self._foreign = foreign
-        texts = {one.value: one for one in ids if isinstance(one.value, str)}
-        self._texts = {text: one for text, one in texts.items() if len(text) >= SHORTEST_TEXT}
-        words = "|".join(map(re.escape, sorted(self._texts, key=len, reverse=True)))
-        self._in_text = re.compile(rf"(?<!\w)({words})(?!\w)") if words else None
+    def parts(column: Column, value: Any) -> list[Any]:
+        """The made-up ids in a value, and what is between them."""
+        for target in targets(column):
+            if (one := ids.get((target, typed([value])))) is not None:
+                return [one]
+        pieces = in_text.split(value) if isinstance(value, str) else [value]
+        return [texts[piece] if place % 2 else piece for place, piece in enumerate(pieces)]
 
-    def facts(self, shapes: dict[Any, int]) -> Iterator[Fact]:
-        """The changes as facts; ``shapes`` numbers what they have besides ids, for both sides."""
-        rows = [(change, self._cells(change)) for change in self.changes]
-        uses = Counter(part for _, cells in rows for _, parts in cells for part in parts if _is_id(part))
-        for change, cells in rows:
-            shape: list[Any] = [change.table.casefold(), change.op]
-            ids = []
-            for place, parts in cells:
-                shape.append(place)
-                for part in parts:
-                    # an id that nothing refers to need not be matched
-                    alone = _is_id(part) and uses[part] == 1
-                    shape.append(("id", part.column, alone) if _is_id(part) else typed([part]))
-                    ids += [part] if _is_id(part) and not alone else []
-            yield Fact(shapes.setdefault(tuple(shape), len(shapes)), tuple(ids))
-
-    def _cells(self, change: RowChange) -> list[tuple[str, list[Part]]]:
-        """The values of a change in a fixed order, in parts; NULL is left out of whole rows."""
-        return [
-            (f"{kind}.{name.casefold()}", [value] if kind == "before" else self._parts(change, name, value))
-            for kind in (("after",) if change.op == "insert" else ("key", "before", "after"))
-            for name, value in sorted((getattr(change, kind) or {}).items())
-            if value is not None or change.op == "update"
-        ]
-
-    def _parts(self, change: RowChange, name: str, value: Any) -> list[Part]:
-        """``value`` in parts: made-up ids, and what is between them."""
-        column = _column(change.table, name)
-        identity = typed([value])
-        for target in self.targets(column):
-            if (target, identity) in self._known:
-                return [MadeUpId(target, value)]
-        if self._in_text is None or not isinstance(value, str):
-            return [value]
-        pieces = self._in_text.split(value)
-        return [self._texts[piece] if place % 2 else piece for place, piece in enumerate(pieces)]
-
-    def targets(self, column: Column) -> Iterator[Column]:
-        """The columns of made-up ids whose values ``column`` may hold."""
-        if column in self._made_up:
-            yield column
-        elif column in self._foreign:
-            table, key = self._foreign[column]
-            yield from (one for one in self._made_up if one[0] == table and key in ("", one[1]))
-        else:
-            yield from (one for one in self._made_up if one != column and _is_named_after(column, one))
-
-
-def _is_id(part: Part) -> bool:
-    return isinstance(part, MadeUpId)
+    rows: list[tuple[RowChange, list[tuple[str, Any]]]] = []
+    for change in changes:
+        cells: list[tuple[str, Any]] = []
+        for kind in ("after",) if change.op == "insert" else ("key", "before", "after"):
+            for name, value in sorted((getattr(change, kind) or {}).items()):
+                if value is not None or change.op == "update":  # NULL is left out of whole rows
+                    found = [value] if kind == "before" else parts(_column(change.table, name), value)
+                    cells += [(f"{kind}.{name.casefold()}", part) for part in found]
+        rows.append((change, cells))
+    uses = Counter(part for _, cells in rows for _, part in cells if isinstance(part, MadeUpId))
+    for change, cells in rows:
+        shape = [(at, part.column if isinstance(part, MadeUpId) else typed([part])) for at, part in cells]
+        within = [part for _, part in cells if isinstance(part, MadeUpId)]
+        matched = tuple(one if uses[one] > 1 else None for one in within)
+        yield Fact((change.table.casefold(), change.op, *shape), matched)
 
 
 # --- the bijection
 
 
-Colours = dict[MadeUpId, int]
+def _same_up_to_ids(facts: Sequence[Sequence[Fact]]) -> bool:
+    """True if a bijection of the ids turns the facts of one side into those of the other.
 
-
-def _same_up_to_ids(ours: Sequence[Fact], theirs: Sequence[Fact]) -> bool:
-    """True if a bijection of the ids turns the facts of one side into those of the other."""
-    sides = ours, theirs
-    start = [dict.fromkeys((one for fact in facts for one in fact.ids), 0) for facts in sides]
-    waiting: list[Iterator[tuple[Colours, Colours]]] = [iter([(start[0], start[1])])]
+    Ids of one colour may stand for one another. As long as there are several, one of them is tried with each
+    of the other side, by giving both a colour of their own.
+    """
+    ids = [one for side in facts for fact in side for one in fact.ids if one is not None]
+    waiting: list[tuple[Colours, tuple[MadeUpId, ...]]] = [(dict.fromkeys(ids, 0), ())]
     failed = 0
     while waiting:
-        colours = next(waiting[-1], None)
-        if colours is None:
-            waiting.pop()
-            continue
-        refined = _refined(sides, colours)
+        colours, pair = waiting.pop()
+        refined = _refined(facts, {**colours, **dict.fromkeys(pair, -1)})
         if refined is None:
             failed += 1
             if failed > MOST_FAILED:
@@ -266,51 +239,39 @@ def _same_up_to_ids(ours: Sequence[Fact], theirs: Sequence[Fact]) -> bool:
                     remedy="Ignore fewer columns, or name the columns of the ids.",
                 )
             continue
-        sizes = Counter(refined[0].values())
-        alike = [one for one, colour in refined[0].items() if sizes[colour] > 1]
+        sizes = Counter(refined.values())
+        alike = [one for one, colour in refined.items() if sizes[colour] > 2]
         if not alike:
             return True
-        waiting.append(_choices(refined, min(alike, key=lambda one: sizes[refined[0][one]]), len(sizes)))
+        chosen = min(alike, key=lambda one: (one.side, sizes[refined[one]]))
+        others = [one for one in alike if one.side and refined[one] == refined[chosen]]
+        waiting += [(refined, (chosen, other)) for other in reversed(others)]
     return False
 
 
-def _choices(
-    colours: tuple[Colours, Colours], chosen: MadeUpId, fresh: int
-) -> Iterator[tuple[Colours, Colours]]:
-    """``chosen`` matched with each id of its colour, by a ``fresh`` colour for both."""
-    ours, theirs = colours
-    for partner, colour in theirs.items():
-        if colour == ours[chosen]:
-            yield {**ours, chosen: fresh}, {**theirs, partner: fresh}
-
-
-def _refined(
-    sides: tuple[Sequence[Fact], Sequence[Fact]], colours: tuple[Colours, Colours]
-) -> tuple[Colours, Colours] | None:
+def _refined(facts: Sequence[Sequence[Fact]], colours: Colours) -> Colours | None:
     """The colours split by the facts that each id is in, until they are stable; None if the sides differ.
 
     Ids of one colour are in the same number of facts of each form.
     """
     while True:
-        palette: dict[Any, int] = {}
-        new: list[Colours] = []
-        contents = []
-        for facts, old in zip(sides, colours, strict=True):
-            seen: dict[MadeUpId, list[Any]] = {one: [] for one in old}
-            for shape, ids in facts:
-                form = (shape, tuple(old[one] for one in ids))
+        seen: dict[MadeUpId, Counter[Any]] = {one: Counter() for one in colours}
+        contents: list[Counter[Any]] = [Counter(), Counter()]
+        for side, content in zip(facts, contents, strict=True):
+            for shape, ids in side:
+                form = shape, tuple(one and colours[one] for one in ids)
+                content[form] += 1
                 for place, one in enumerate(ids):
-                    seen[one].append((place, form))
-            new.append(
-                {
-                    one: palette.setdefault((old[one], one.column, tuple(sorted(forms))), len(palette))
-                    for one, forms in seen.items()
-                }
-            )
-            contents.append(Counter((shape, tuple(old[one] for one in ids)) for shape, ids in facts))
-        if contents[0] != contents[1] or Counter(new[0].values()) != Counter(new[1].values()):
+                    if one is not None:
+                        seen[one][place, form] += 1
+        palette: dict[Any, int] = {}
+        new = {
+            one: palette.setdefault((colours[one], frozenset(forms.items())), len(palette))
+            for one, forms in seen.items()
+        }
+        sides = Counter((colour, one.side) for one, colour in new.items())
+        if contents[0] != contents[1] or any(sides[colour, 0] != sides[colour, 1] for colour, _ in sides):
             return None
-        is_stable = len(set(new[0].values())) == len(set(colours[0].values()))
-        colours = (new[0], new[1])
-        if is_stable:
-            return colours
+        if len(palette) == len(set(colours.values())):
+            return new
+        colours = new

@@ -55,21 +55,16 @@ def groups_of(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str) -
         for value in values_at(fields, field) or [None]:
             found.setdefault(_key(value), (value, []))[1].append(row)
     if set(found) <= {_key(None)}:
-        raise _no_such_field(field, [fields for _, fields in rows])
+        if not rows:
+            raise UsageError("no rollout is finished yet, so the fields of the rows are not known")
+        known = [*dict.fromkeys(path for _, fields in rows for path in _paths(fields))]
+        fault = f"no row has a field {field!r}{did_you_mean(field, known)}"
+        raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
     groups = [
         Group(value, tuple(members), passes_of(members), reward_of(members))
         for value, members in found.values()
     ]
     return sorted(groups, key=lambda group: _order(group.value))
-
-
-def _no_such_field(field: str, rows: Sequence[Mapping[str, Any]]) -> UsageError:
-    if not rows:
-        return UsageError("no rollout is finished yet, so the fields of the rows are not known")
-    known = list(dict.fromkeys(path for fields in rows for path in _paths(fields)))
-    return UsageError(
-        f"no row has a field {field!r}{did_you_mean(field, known)}", remedy=f"There are: {', '.join(known)}."
-    )
 
 
 def metadata_groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]]) -> dict[str, list[Group]]:

@@ -259,7 +259,7 @@ def _overlaps(n: int, k: int) -> Iterator[tuple[int, float]]:
 
 
 def _beta_interval(value: float, trials: float) -> Interval:
-    """The interval of a share ``value`` of so many effective trials; it holds the value."""
+    """The interval of a share ``value`` of effective ``trials``, which contains the value."""
     hits, misses = value * trials, (1 - value) * trials
     low = 0.0 if value <= 0 else beta_quantile(TAIL, hits + _NEUTRAL, misses + 1 - _NEUTRAL)
     high = 1.0 if value >= 1 else beta_quantile(1 - TAIL, hits + 1 - _NEUTRAL, misses + _NEUTRAL)

@@ -52,6 +52,13 @@ class PassTable:
         """The overall score: the mean of Pass^1 to Pass^4 over those that exist; None if none does."""
         return mean([self.pass_power[k].value for k in LEADERBOARD_KS if k in self.pass_power])
 
+    def to_json(self) -> dict[str, Any]:
+        """``score``, ``pass_power`` and ``pass_at``, the latter two by k."""
+        power, at = (
+            {str(k): one.to_json() for k, one in side.items()} for side in (self.pass_power, self.pass_at)
+        )
+        return {"score": self.score, "pass_power": power, "pass_at": at}
+
 
 def shown_ks(largest: int) -> list[int]:
     """The ks from 1 to ``largest`` that tables show: the first four, powers of two, and the last."""

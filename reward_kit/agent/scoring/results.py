@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +14,7 @@ from reward_kit.agent.records.loading import load_rollout, read_rollouts
 from reward_kit.agent.records.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
 from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
-from reward_kit.agent.scoring.rows import Counted, averages_of
+from reward_kit.agent.scoring.rows import averages_of, user_faults_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.records.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.groups import Group
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
-    from reward_kit.agent.scoring.rows import Averages, RowResult
+    from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
     from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.tau_bench.replay import Agreement
 
@@ -42,7 +43,7 @@ _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "d
 
 
 @dataclass(frozen=True)
-class EvaluationResult(Counted):
+class EvaluationResult:
     """The results of an evaluation so far.
 
     ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
@@ -135,6 +136,32 @@ class EvaluationResult(Counted):
     def passed(self) -> int:
         """The successful rollouts."""
         return sum(row.passed for row in self.rows)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return sum((row.failures for row in self.rows), Counter())
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return sum((row.unjudged for row in self.rows), Counter())
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """Faults of the simulated users."""
+        return user_faults_of(self.outcomes)
+
+    @property
+    def broken_rules(self) -> dict[str, int]:
+        """The number of rollouts that broke each rule, zeros included; empty without rules."""
+        names = dict.fromkeys(name for row in self.rows for name in row.broken_rules)
+        return {name: sum(row.broken_rules.get(name, 0) for row in self.rows) for name in names}
+
+    @property
+    def rules_kept(self) -> int:
+        """The successful rollouts that broke no rule."""
+        return sum(row.rules_kept for row in self.rows)
 
     @property
     def success_within_turns(self) -> dict[int, float]:
@@ -233,9 +260,7 @@ class EvaluationResult(Counted):
             "reason": self.reason,
             "configuration": dict(self.configuration),
             "versions": dict(self.versions),
-            "score": self.score,
-            "pass_power": {str(k): one.to_json() for k, one in self.pass_power.items()},
-            "pass_at": {str(k): one.to_json() for k, one in self.pass_at.items()},
+            **self.passes.to_json(),
             "planned": self.planned,
             "finished": len(self.outcomes),
             "judged": self.judged,
@@ -259,11 +284,10 @@ class EvaluationResult(Counted):
     def _rules_to_json(self) -> dict[str, Any] | None:
         if not (broken := self.broken_rules):
             return None
-        powers = self.passes_by_rules.pass_power
         return {
             "checked": sum(outcome.violations is not None for outcome in self.outcomes),
             "kept": self.rules_kept,
-            "pass_power": {str(k): one.to_json() for k, one in powers.items()},
+            "pass_power": {str(k): one.to_json() for k, one in self.passes_by_rules.pass_power.items()},
             "broken": broken,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json
@@ -35,49 +35,21 @@ class UserFaults:
         return {**as_json(self), "kinds": dict(self.kinds.most_common())}
 
 
-class Counted:
-    """Counts of finished rollouts; a subclass has them as ``outcomes``."""
-
-    __slots__ = ()
-    if TYPE_CHECKING:
-
-        @property
-        def outcomes(self) -> Sequence[RolloutOutcome]: ...
-
-    @property
-    def failures(self) -> Counter[str]:
-        """Judged failures, by class."""
-        return Counter(one.failure for one in self.outcomes if one.failure and one.judged)
-
-    @property
-    def unjudged(self) -> Counter[str]:
-        """Rollouts without a reward, by reason."""
-        return Counter(one.unjudged_reason for one in self.outcomes if one.unjudged_reason)
-
-    @property
-    def user_faults(self) -> UserFaults:
-        """Faults of the simulated users; rollouts without one are skipped."""
-        simulated = [one.user_faults for one in self.outcomes if one.user_faults is not None]
-        kinds = Counter(kind for faults in simulated for kind in set(faults))
-        return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
-
-    @property
-    def broken_rules(self) -> dict[str, int]:
-        """The number of rollouts that broke each rule, zeros included; empty without rules."""
-        names = dict.fromkeys(name for one in self.outcomes for name in one.violations or ())
-        return {name: sum(name in one.broken_rules for one in self.outcomes) for name in names}
-
-    @property
-    def rules_kept(self) -> int:
-        """The successful rollouts that broke no rule."""
-        return sum(one.success and not one.broken_rules for one in self.outcomes)
+def user_faults_of(outcomes: Iterable[RolloutOutcome]) -> UserFaults:
+    """Faults of the simulated users; rollouts without one are skipped."""
+    simulated = [one.user_faults for one in outcomes if one.user_faults is not None]
+    kinds = Counter(kind for faults in simulated for kind in set(faults))
+    return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
 
 
 @dataclass(frozen=True, slots=True)
-class RowResult(Counted):
-    """The finished rollouts (``outcomes``) of one row; ``planned`` is how many there will be.
+class RowResult:
+    """The finished rollouts of one row, counted; ``planned`` is how many there will be.
 
-    ``judged`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c).
+    ``judged`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c),
+    ``failures`` the judged failures by class, ``unjudged`` those without a reward by reason. ``rewards`` are
+    those of the judged rollouts. ``broken_rules`` counts the rollouts that broke each rule, zeros included;
+    ``rules_kept`` the successful ones that broke none. A row may have its counts alone, without ``outcomes``.
     """
 
     row_id: str
@@ -85,6 +57,12 @@ class RowResult(Counted):
     outcomes: tuple[RolloutOutcome, ...]
     judged: int
     passed: int
+    finished: int = 0
+    rewards: Sequence[float] = ()
+    failures: Counter[str] = field(default_factory=Counter)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    broken_rules: Mapping[str, int] = field(default_factory=dict)
+    rules_kept: int = 0
 
     @property
     def n(self) -> int:
@@ -102,11 +80,6 @@ class RowResult(Counted):
         return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
 
     @property
-    def rewards(self) -> list[float]:
-        """The rewards of the judged rollouts."""
-        return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
-
-    @property
     def reward(self) -> float | None:
         """The mean reward of the judged rollouts."""
         return mean(self.rewards)
@@ -115,18 +88,9 @@ class RowResult(Counted):
         """A metric in the rollouts whose reward has it."""
         return [scores[name] for one in self.outcomes if name in (scores := one.metrics or {})]
 
-    @property
-    def finished(self) -> int:
-        """The number of finished rollouts."""
-        return len(self.outcomes)
-
     def recounted(self, *, errors_as_failures: bool) -> RowResult:
         """The same rollouts, with the unjudged ones counted as failed or not at all."""
-        return row_result(self.row_id, self.planned, self.outcomes, errors_as_failures=errors_as_failures)
-
-    def metric(self, name: str) -> float | None:
-        """The mean of a metric over the rollouts whose reward has it."""
-        return mean(self.scores(name))
+        return replace(self, judged=self.finished - (0 if errors_as_failures else self.unjudged.total()))
 
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
@@ -144,7 +108,7 @@ class RowResult(Counted):
             "reward": self.reward,
             "failures": dict(self.failures),
             "unjudged": dict(self.unjudged),
-            "user_faults": self.user_faults.to_json(),
+            "user_faults": user_faults_of(self.outcomes).to_json(),
             "rules_kept": self.rules_kept if self.broken_rules else None,
             "broken_rules": self.broken_rules,
             "steps": mean([outcome.steps for outcome in self.outcomes]),
@@ -160,8 +124,21 @@ def row_result(
 ) -> RowResult:
     """Count the final outcomes of a row; with ``errors_as_failures``, unjudged ones count as failed."""
     ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
-    judged = len(ordered) if errors_as_failures else sum(outcome.judged for outcome in ordered)
-    return RowResult(row_id, planned, ordered, judged, passed=sum(outcome.success for outcome in ordered))
+    rewards = [one.reward for one in ordered if one.reward is not None]
+    rules = dict.fromkeys(name for one in ordered for name in one.violations or ())
+    return RowResult(
+        row_id,
+        planned,
+        ordered,
+        judged=len(ordered) if errors_as_failures else len(rewards),
+        passed=sum(one.success for one in ordered),
+        finished=len(ordered),
+        rewards=rewards,
+        failures=Counter(one.failure for one in ordered if one.failure and one.judged),
+        unjudged=Counter(one.unjudged_reason for one in ordered if one.unjudged_reason),
+        broken_rules={name: sum(name in one.broken_rules for one in ordered) for name in rules},
+        rules_kept=sum(one.success and not one.broken_rules for one in ordered),
+    )
 
 
 def row_results(
@@ -232,7 +209,8 @@ def averages_of(rows: Sequence[RowResult]) -> Averages:
         model_call_waited_seconds=waited / timed if timed else None,
         waiting=waiting / sum(durations) if any(durations) else None,
         metrics={
-            name: average([x for row in rows if (x := row.metric(name)) is not None]) for name in metrics
+            name: average([average(scores) for row in rows if (scores := row.scores(name))])
+            for name in metrics
         },
     )
 

@@ -227,16 +227,15 @@ def _wrong_details(
     tool_calls: Sequence[ToolCall],
 ) -> Iterator[UserFault]:
     """Details that the user has neither from its instruction nor from the conversation."""
-    instructed, told = dict(_details(instruction)), _squeezed(instruction)
+    instructed, instructions = dict(_details(instruction)), _squeezed(instruction)
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
     said = [_squeezed(text) for _, text in lines]
     for turn, text, _, position in spoken:
         for form, word in _details(text):
             detail = _squeezed(form)
-            if detail in told or detail in "".join(said[:position]):
+            if detail in instructions or detail in "".join(said[:position]):
                 continue
-            same_role = [other for key, other in instructed.items() if _shape(key) == _shape(form)]
-            if same_role:
+            if same_role := [other for key, other in instructed.items() if _shape(key) == _shape(form)]:
                 fault = f"said {word!r}, its instruction says {', '.join(same_role)}"
                 yield UserFault("contradicts_instruction", turn, fault, decisive=True)
             else:
@@ -278,10 +277,11 @@ def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
     said = each.text.replace(STOP_TOKEN, " ").strip(" \t\n\"'`*.!")
     stops = STOP_TOKEN in each.text
     quote = excerpt(said, LONGEST_QUOTE)
+    is_goodbye = _GOODBYE.search(said) and not _is_request(said) and len(said.split()) <= LONGEST_GOODBYE
     if _AGENT.search(said):
         # In its last line a polite model takes over the agent's phrases, which does no harm.
         yield UserFault("speaks_as_agent", each.turn, quote, decisive=not stops)
-    if stops and said and not (_is_goodbye(said) and each.text.rstrip().endswith(STOP_TOKEN)):
+    if stops and said and not (is_goodbye and each.text.rstrip().endswith(STOP_TOKEN)):
         whole = excerpt(each.text, LONGEST_QUOTE)
         yield UserFault("stop_token_in_text", each.turn, whole, decisive=False)
     if _THOUGHT.search(said):
@@ -290,11 +290,6 @@ def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
 
 def _is_request(text: str) -> bool:
     return bool(_REQUEST.search(text)) and not _ALL.search(text)
-
-
-def _is_goodbye(text: str) -> bool:
-    short = len(text.split()) <= LONGEST_GOODBYE
-    return short and bool(_GOODBYE.search(text)) and not _is_request(text)
 
 
 def _sentences(text: str) -> list[str]:

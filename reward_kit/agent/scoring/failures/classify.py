@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
@@ -106,9 +105,8 @@ def classify(
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None
-    judged = record.reward is not None
-    passed = record.reward is not None and is_success(record.reward)
-    if passed or (not judged and record.stop_reason not in UNJUDGED_STOPS):
+    judged = record.judged
+    if record.success or (not judged and record.stop_reason not in UNJUDGED_STOPS):
         return
     decisive = next((fault for fault in faults or () if fault.decisive), None)
     failure = classify_failure(
@@ -132,8 +130,8 @@ def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -
     missing = bool(missing_outputs(record.outputs, said))
     if wanted is not None:
         missing |= not set(wanted) <= set(made)
-    elif record.reward is not None:
-        missing |= not is_success(record.reward)  # only the reward knows what is missing
+    elif record.judged:
+        missing |= not record.success  # only the reward knows what is missing
     return find_user_faults(
         lines=record.lines,
         instruction=record.fields.get("sim_user_prompt"),
@@ -194,9 +192,9 @@ def classify_failure(
         uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
         never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
         detail = f"data and outputs are as expected, but the reward is not{never}"
+    rows = list(differences or ())
     failure = Failure(kind, detail, steps or None, turns or None, unsaid=unsaid)
-    rows = differences or ()
-    failure.rows, failure.more_rows = list(rows[:SHOWN_ROWS]), max(0, len(rows) - SHOWN_ROWS)
+    failure.rows, failure.more_rows = rows[:SHOWN_ROWS], len(rows[SHOWN_ROWS:])
     if fault is not None:
         _add_calls(failure, fault.made, fault.expected)
     return failure

@@ -135,12 +135,9 @@ def argument_differences(expected: Mapping[str, Any], made: Mapping[str, Any] | 
     """
     if isinstance(made, str):
         return [{"argument": None, "expected": dict(expected), "got": made}]
+    sides = {"expected": expected, "got": made}
     return [
-        {
-            "argument": name,
-            **({"expected": expected[name]} if name in expected else {}),
-            **({"got": made[name]} if name in made else {}),
-        }
+        {"argument": name, **{side: values[name] for side, values in sides.items() if name in values}}
         for name in dict.fromkeys([*expected, *made])
         if name not in expected or name not in made or not arguments_match(expected[name], made[name])
     ]
@@ -235,8 +232,7 @@ def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], ali
     pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
     free = [*surplus, *aligned.attempts]
     for place, want in missing.items():
-        fitting = [call for call in free if call.name == want.name and _may_stand_for(call, want, aligned)]
-        if fitting:
+        if fitting := [one for one in free if one.name == want.name and _may_stand_for(one, want, aligned)]:
             made = min(fitting, key=lambda call: (not call.changes, distance(want.arguments, call.arguments)))
             pairs[place] = want, made
             free = [call for call in free if call is not made]
@@ -255,8 +251,7 @@ def _may_stand_for(call: ToolCall, want: ExpectedCall, aligned: Alignment) -> bo
 def _of_pairs(pairs: Pairs, aligned: Alignment, expected: Sequence[ExpectedCall]) -> Iterator[Fault]:
     """Wrong arguments; or the right call, which the tool refused or which had no effect."""
     for place, (want, made) in pairs.items():
-        differences = argument_differences(want.arguments, made.arguments)
-        if differences:
+        if differences := argument_differences(want.arguments, made.arguments):
             yield Fault("wrong_arguments", f"{want.name}: {_differences(differences)}", made, want)
             continue
         outcome = "refused" if made.status != "ok" else "without effect"

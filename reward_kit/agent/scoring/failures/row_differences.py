@@ -90,12 +90,9 @@ def _of_row(want: RowChange | None, have: RowChange | None) -> Iterator[RowDiffe
 def _without_keys(actual: Iterable[RowChange], expected: Iterable[RowChange]) -> Iterator[RowDifference]:
     have = Counter(change for change in actual if change.key is None)
     want = Counter(change for change in expected if change.key is None)
-    for change in (want - have).elements():
-        plain = change.to_json()
-        yield _difference(change.table, None, None, plain.get("after"), plain.get("before"))
-    for change in (have - want).elements():
-        plain = change.to_json()
-        yield _difference(change.table, None, None, plain.get("before"), plain.get("after"))
+    for changes, sides in ((want - have, ("after", "before")), (have - want, ("before", "after"))):
+        for change in changes.elements():
+            yield _difference(change.table, None, None, *map(change.to_json().get, sides))
 
 
 def _difference(
