@@ -55,11 +55,11 @@ def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_argum
     if not home.has_right_version:
         home.folder.mkdir(parents=True, exist_ok=True)
         _keep_training(home)
-        make = [python or sys.executable, "-m", "venv", "--clear", home.venv]
-        _run(make, "the environment cannot be created", remedy=_REMEDY)
+        make = (python or sys.executable, "-m", "venv", "--clear", home.venv)
+        _run(*make, fault="the environment cannot be created", remedy=_REMEDY)
         # pip uses the index and proxy that the user has configured
-        pip = [home.python, "-m", "pip", "install", "--disable-pip-version-check"]
-        _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow", remedy=_REMEDY)
+        pip = (home.python, "-m", "pip", "install", "--disable-pip-version-check")
+        _run(*pip, *pip_arguments, *PACKAGES, fault="pip cannot install FastWorkflow", remedy=_REMEDY)
     _restore_training(home)
     return prepare_workflow(home, workflow)
 
@@ -93,8 +93,8 @@ def train(home: FastWorkflowHome) -> None:
             "".join(f'{name}="{environment[name]}"\n' for name in CONSTANTS), encoding="utf-8"
         )
         keys.write_text("".join(f"{name}=${{{name}}}\n" for name in referred), encoding="utf-8")
-        command = [home.python, "-I", "-m", "fastworkflow.train", home.workflow(), settings, keys]
-        _run(command, "the training failed", environment=environment)
+        program = (home.python, "-I", "-m", "fastworkflow.train")
+        _run(*program, home.workflow(), settings, keys, fault="the training failed", environment=environment)
 
 
 def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
@@ -142,7 +142,7 @@ def _data_package(source: Path, name: str) -> str:
 
 
 def _run(
-    command: list[str | Path], fault: str, *, remedy: str = "", environment: dict[str, str] | None = None
+    *command: str | Path, fault: str, remedy: str = "", environment: dict[str, str] | None = None
 ) -> None:
     try:
         code = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - no shell

@@ -102,7 +102,8 @@ class Worker:
     async def ask(self, op: str, **fields: Any) -> Answer:
         """Send a request and return the answer. Raises ``ModelError`` as ``send`` does."""
         number = self.send(op, **fields)
-        self._waiting[number] = answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         try:
             return await answer
         finally:
