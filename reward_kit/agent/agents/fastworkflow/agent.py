@@ -157,10 +157,8 @@ class FastWorkflowAgent:
         worker.rollouts[rollout.id] = self._note
         self._admission = self._shared.endpoint.admit(rollout)
         policy = rollout.system_prompt if self._shared.config.fastworkflow_policy == "insights" else None
-        tools = self._shared.endpoint.addresses["tools_url"]
-        answer = await worker.ask(
-            "open", rollout=rollout.id, tools=tools, token=self._admission.token, policy=policy
-        )
+        access = {"tools": f"{self._shared.endpoint.url}/tools", "token": self._admission.token}
+        answer = await worker.ask("open", rollout=rollout.id, **access, policy=policy)
         if "error" in answer:
             raise_fault(answer["error"])
         return worker
