@@ -231,19 +231,13 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def recorded_run(
-    config: EvaluationConfig, tasks: Sequence[Task], chosen: Sequence[Task]
-) -> RecordedRun | None:
-    """Return the recorded run that ``config`` asks for, if any.
+def recorded_run(config: EvaluationConfig, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedRun:
+    """Return the recorded run that ``config`` asks for.
 
     The agent is then named ``tau-bench:PATH``, by which a resumed evaluation recognises it. Raises
     ``BundleError`` for a faulty file and for a file of other tasks.
     """
-    path = config.from_tau_bench
-    if path is None and (config.agent or "").startswith(PREFIX):
-        path = str(config.agent).removeprefix(PREFIX)
-    if path is None:
-        return None
+    path = config.from_tau_bench or (config.agent or "").removeprefix(PREFIX)
     run = RecordedRun.load(path, tasks, chosen)
     config.agent = f"{PREFIX}{path}"
     config.retries = config.retry_user_errors = 0  # a replay comes out the same each time
