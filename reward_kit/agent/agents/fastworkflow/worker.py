@@ -98,14 +98,10 @@ def send(line: Answer) -> None:
 
 
 class TurnEndedError(BaseException):
-    """Ends a turn with ``answer``.
+    """Ends a turn with its argument as the answer.
 
     Not an ``Exception``, which FastWorkflow would catch, to repeat the command or to go on without it.
     """
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        super().__init__(str(answer))
 
 
 class ModelCalls(BaseCallback):
@@ -153,12 +149,12 @@ class Session:
 
     def turn(self, text: str) -> Answer:
         """Pass the user's line on and return the reply."""
-        if text.startswith("/"):
-            text = f" {text}"  # a slash would switch to commands typed by hand
+        line = f" {text}" if text.startswith("/") else text  # a slash would switch to commands typed by hand
         try:
-            output = self._run(lambda: self._context.process_turn(text))
+            output = self._run(lambda: self._context.process_turn(line))
         except TurnEndedError as end:
-            return end.answer
+            answer: Answer = end.args[0]
+            return answer
         return {
             "status": output.status.value,
             "reason": output.failure_reason,
@@ -171,7 +167,7 @@ class Session:
         # not checked: an action of the package takes no lists, which some commands need
         action = fastworkflow.Action.model_construct(command_name=command, parameters=parameters)
         output = self._run(lambda: self._context.process_action_turn(action))
-        return {"status": output.status.value, "text": output.answer, "success": output.success}
+        return {"status": output.status.value, "text": output.answer}
 
     def _run(self, work: Callable[[], Any]) -> Any:
         self._turns += 1
@@ -236,10 +232,9 @@ class Session:
         lines = []
         while f"thought_{index}" in trajectory or f"observation_{index}" in trajectory:
             for sign, name in (("", "thought"), ("-> ", "action"), ("<- ", "observation")):
-                text = str(trajectory.get(f"{name}_{index}") or "")
-                if name == "observation" and len(text) > OBSERVATION:
-                    text = f"{text[:OBSERVATION]} ..."
-                lines += [f"{sign}{text}"] if text else []
+                if text := str(trajectory.get(f"{name}_{index}") or ""):
+                    is_cut = name == "observation" and len(text) > OBSERVATION
+                    lines.append(f"{sign}{text[:OBSERVATION]} ..." if is_cut else f"{sign}{text}")
             index += 1
         self._shown = (trajectory, index)
         return "\n".join(lines)
@@ -279,11 +274,10 @@ def detail(details: Any, name: str) -> int:
 def fault_of(error: BaseException, kind: str = "agent") -> Answer:
     """Describe a failure: of the model behind an exception, else of ``kind``."""
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and kind != "model":
         library = type(cause).__module__.partition(".")[0]
         if library in ("litellm", "openai") or isinstance(cause, dspy.utils.exceptions.LMError):
             error, kind = cause, "model"
-            break
         cause = cause.__cause__ or cause.__context__
     status = getattr(error, "status", None) or getattr(error, "status_code", None)
     return {"kind": kind, "name": type(error).__name__, "status": status, "text": str(error)[:500]}
