@@ -110,12 +110,12 @@ def _maker(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
         raise BundleError(f"{spec} is a generator", place=place, remedy=remedy)
     elif _takes_a_rollout(found):
         return partial(FunctionPlayer, found)
-    elif is_async(found) and not inspect.isclass(found):
-        fault = f"{spec} is `async def`, but not a function of one argument, the rollout"
-    elif callable(found):
+    elif not callable(found):
+        fault = f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}"
+    elif inspect.isclass(found) or not is_async(found):
         return OwnFactory(found, spec, place)
     else:
-        fault = f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}"
+        fault = f"{spec} is `async def`, but not a function of one argument, the rollout"
     raise BundleError(fault, place=place)
 
 
@@ -128,7 +128,7 @@ def _takes_a_rollout(found: Any) -> bool:
     except (TypeError, ValueError):  # not written in Python
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.default is one.empty for one in parameters if one.kind in positional].count(True) == 1
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) == 1
 
 
 _own_modules: dict[str, tuple[Path, int]] = {}

@@ -74,7 +74,7 @@ class FastWorkflowHome:
         return self.folder / "workflows"
 
     def workflow(self) -> Path:
-        """Return the prepared workflow: the first by name if there is one, but not the retail one."""
+        """Return the prepared workflow: the retail one, else the first by name; it may not exist yet."""
         retail = self.workflows / DEFAULT_WORKFLOW
         prepared = sorted(path.parent for path in self.workflows.glob("*/_commands"))
         return retail if retail in prepared or not prepared else prepared[0]

@@ -79,7 +79,7 @@ def faults_of_home(home: FastWorkflowHome) -> list[str]:
 
 
 def faults_of_settings(environment: Mapping[str, str], config: EvaluationConfig | None = None) -> list[str]:
-    """List roles of an evaluation without a model, and a model that it cannot have; else for the training."""
+    """List models that an evaluation lacks or cannot use; without ``config``, those that training lacks."""
     roles = ROLES if config else (TRAINING_ROLE,)
     faults = []
     if unnamed := [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]:

@@ -90,7 +90,7 @@ class Worker:
     def send(self, op: str, **fields: Any) -> int:
         """Send a request and return its number.
 
-        Raises ``ModelError`` if the process is gone, or has replaced that of the rollout.
+        Raises ``ModelError`` if the process has ended, also if another one has replaced it for new rollouts.
         """
         is_known = "rollout" not in fields or fields["rollout"] in self.rollouts
         if self.process is None or self.process.stdin is None or not is_known:
