@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TRAINED, KEPT = "___command_info", "kept_training"
 """Folders of trained models: in a workflow, and beside the environment while it is made anew."""
-_REMEDY = "FastWorkflow needs Python 3.11 to 3.13; name one with --python."
+PYTHON = "Python 3.11 to 3.13"
+_REMEDY = f"FastWorkflow needs {PYTHON}; name one with --python."
 
 DATA = '''\
 """The current rollout, in place of the example's data files."""
