@@ -71,15 +71,12 @@ def train(folder: Path | None) -> None:
     Needs FastWorkflow's base models (two small ones from the Hugging Face hub) and takes some minutes.
     """
     from reward_kit.agent.agents.fastworkflow import preflight
-    from reward_kit.agent.agents.fastworkflow.preflight import TRAINING_ROLE, base_environment
     from reward_kit.agent.agents.fastworkflow.setup import train as run_training
 
     home = FastWorkflowHome.find(folder)
-    faults = preflight.faults_of_home(home)
-    preflight.check([*faults, *preflight.faults_of_settings(base_environment(), (TRAINING_ROLE,))])
-    workflow = home.workflow()
-    assert workflow is not None  # checked above
-    run_training(home, workflow)
+    settings = preflight.faults_of_settings(preflight.base_environment())
+    preflight.check([*preflight.faults_of_home(home), *settings])
+    run_training(home)
 
 
 @fastworkflow.command()

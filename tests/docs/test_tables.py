@@ -16,7 +16,7 @@ import reward_kit
 import reward_kit.agent
 from reward_kit.agent import agent_eval, load_agent
 from reward_kit.agent.agents.fastworkflow import home, preflight, setup
-from reward_kit.agent.agents.fastworkflow.workers import Patience
+from reward_kit.agent.agents.fastworkflow.agent import TURN_LIMIT
 from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
 from reward_kit.agent.agents.http_protocol import PROTOCOL
 from reward_kit.agent.audit import KINDS
@@ -100,7 +100,7 @@ def test_fastworkflow() -> None:
         "finishes no call for 15 minutes",
     ):
         assert said in text
-    assert Patience().turn == 900.0
+    assert TURN_LIMIT == 900.0
 
 
 async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:

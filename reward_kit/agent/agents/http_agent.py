@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from reward_kit.agent.agents.http_protocol import PROTOCOL, closed_request, read_answer, turn_request
+from reward_kit.agent.agents import http_protocol
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.rollout.rollout import episode_of
@@ -19,7 +19,6 @@ from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.agents.http_protocol import AgentAnswer
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import Rollout
 
@@ -76,7 +75,7 @@ class HttpAgents:
             self._http = None
         await self.endpoint.close()
 
-    async def ask(self, body: bytes, secret: str) -> AgentAnswer:
+    async def ask(self, body: bytes, secret: str) -> http_protocol.AgentAnswer:
         """Return the agent's answer to ``body``; errors show the beginning of what came instead.
 
         Raises ``AgentError`` for an answer that cannot be used, ``ModelError`` if none came, and
@@ -90,7 +89,7 @@ class HttpAgents:
         if status == 200:
             self._has_answered = True
             try:
-                return read_answer(text)
+                return http_protocol.read_answer(text)
             except AgentError as error:
                 raise AgentError(f"{error.fault}, got {self._shown(text, secret)}") from None
         fault = f"the agent answered HTTP {status}: {self._shown(text, secret)}"
@@ -106,7 +105,7 @@ class HttpAgents:
         if self._http is not None:
             with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
                 async with asyncio.timeout(FAREWELL):
-                    await self._exchange(closed_request(rollout))
+                    await self._exchange(http_protocol.closed_request(rollout))
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
         """Return status, text and ``Location`` of the agent's answer."""
@@ -123,7 +122,7 @@ class HttpAgents:
             return response.status, data.decode("utf-8", "replace"), response.headers.get("Location")
 
     def _shown(self, text: str, secret: str) -> str:
-        return excerpt(redact(text, [secret, *filter(None, [self._token])]), _EXCERPT) or "an empty body"
+        return excerpt(redact(text, [secret, self._token or secret]), _EXCERPT) or "an empty body"
 
 
 class HttpAgent:
@@ -144,9 +143,7 @@ class HttpAgent:
         except (ModelError, AgentError):
             if rollout.stop_reason is None:
                 raise
-            answer = None  # it is over already, and for another reason
-        if answer is None:
-            return ""
+            return ""  # it is over already, and for another reason
         for call in answer.usage:
             call.count(rollout, self._shared.url)
         if rollout.stop_reason is None and answer.done:
@@ -161,15 +158,15 @@ class HttpAgent:
             self._admission.revoke()
             await self._shared.say_goodbye(self._rollout)
 
-    async def _answer(self, rollout: Rollout, admission: Admission) -> AgentAnswer | None:
-        """Return the answer, or None if the rollout has ended and no answer comes in ``LAST_WORDS``."""
-        body = turn_request(rollout, self._shared.endpoint.addresses, admission.token)
+    async def _answer(self, rollout: Rollout, admission: Admission) -> http_protocol.AgentAnswer:
+        """Return the answer; once the rollout has ended, it must come in ``LAST_WORDS`` to count."""
+        body = http_protocol.turn_request(rollout, self._shared.endpoint.addresses, admission.token)
         answer = asyncio.ensure_future(self._shared.ask(body, admission.token))
         stopped = asyncio.ensure_future(admission.stopped.wait())
         try:
             await asyncio.wait({answer, stopped}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({answer}, timeout=LAST_WORDS)
-            return answer.result() if answer.done() else None
+            return answer.result() if answer.done() else http_protocol.AgentAnswer()
         finally:
             stopped.cancel()
             answer.cancel()
@@ -183,7 +180,9 @@ def _remedy(status: int, location: str) -> str | None:
     if status in (401, 403):
         return f"Set {TOKEN} to the token that it asks for."
     if status in (404, 405):
-        return f"Give the address that answers POST requests of {PROTOCOL} (docs/http-agent.md)."
+        return (
+            f"Give the address that answers POST requests of {http_protocol.PROTOCOL} (docs/http-agent.md)."
+        )
     return None
 
 
@@ -194,15 +193,12 @@ def _check_address(url: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise BundleError(
-            f"{url} is not an address", place="--agent", remedy="It looks like http://127.0.0.1:9000."
-        )
+        remedy = "It looks like http://127.0.0.1:9000."
+        raise BundleError(f"{url} is not an address", place="--agent", remedy=remedy)
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise BundleError(
-            "the agent's address has more than host, port and path",  # not shown: it may hold a secret
-            place="--agent",
-            remedy=f"Addresses are stored with results; give a token in {TOKEN}.",
-        )
+        fault = "the agent's address has more than host, port and path"  # not shown: it may hold a secret
+        remedy = f"Addresses are stored with results; give a token in {TOKEN}."
+        raise BundleError(fault, place="--agent", remedy=remedy)
 
 
 async def _connect(url: str) -> None:
@@ -214,9 +210,8 @@ async def _connect(url: str) -> None:
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except OSError as error:
         reason = "no connection in time" if isinstance(error, TimeoutError) else error
+        remedy = "Start it, or give the address where it listens."
         raise ModelSetupError(
-            f"no agent answers at {url}: {reason}",
-            place="--agent",
-            remedy="Start it, or give the address where it listens.",
+            f"no agent answers at {url}: {reason}", place="--agent", remedy=remedy
         ) from error
     writer.close()

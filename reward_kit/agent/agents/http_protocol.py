@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from reward_kit.agent.base.redaction import label
 from reward_kit.agent.base.text import encodable
@@ -23,10 +23,9 @@ _Tokens = Annotated[float, Field(ge=0, le=10**12, allow_inf_nan=False), BeforeVa
 _Amount = Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
 
 
-class ModelUsage(BaseModel):
+class ModelUsage(BaseModel, strict=True):
     """One model call of the agent; without ``cost`` (US dollars) it counts as unpriced."""
 
-    model_config = ConfigDict(strict=True)
     model: str | None = None
     input_tokens: _Tokens = 0
     cached_tokens: _Tokens = 0
@@ -37,8 +36,7 @@ class ModelUsage(BaseModel):
 
     def count(self, rollout: Rollout, default: str) -> None:
         """Add the call to the rollout's usage; ``default`` is the name of an unnamed model."""
-        names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-        tokens = {name: int(getattr(self, name)) for name in names}
+        tokens = {name: int(value) for name, value in self if name.endswith("_tokens")}
         usage = Usage(calls=1, cost=self.cost or 0.0, unpriced_calls=int(self.cost is None), **tokens)
         model = label(self.model) if self.model else default
         rollout.count_usage(usage, model=model, seconds=self.seconds or 0.0)
@@ -48,10 +46,9 @@ def _as_list(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, dict) else value
 
 
-class AgentAnswer(BaseModel):
+class AgentAnswer(BaseModel, strict=True):
     """The agent's answer to a turn; ``reply`` may be missing or empty only if it is ``done``."""
 
-    model_config = ConfigDict(strict=True)
     reply: str | None = None
     reasoning: str | None = None
     done: bool = False
@@ -110,13 +107,8 @@ def closed_request(rollout: Rollout) -> bytes:
 
 
 def _encoded(rollout: Rollout, event: str, **fields: Any) -> bytes:
-    identity = {
-        "id": rollout.id,
-        "row_id": rollout.row_id,
-        "index": rollout.index,
-        "seed": rollout.seed,
-        "turn": rollout.turns,
-    }
+    identity = {name: getattr(rollout, name) for name in ("id", "row_id", "index", "seed")}
+    identity["turn"] = rollout.turns
     body = {"protocol": PROTOCOL, "event": event, "rollout": identity, **fields}
     # Escaped to ASCII, so that text which is not valid Unicode can be sent as well.
     return json.dumps(body, default=str).encode("ascii")

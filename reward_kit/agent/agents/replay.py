@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
@@ -10,7 +11,7 @@ from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_argument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.base.types import Message, ToolCall
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.records.recording import Recordings
     from reward_kit.agent.records.rollout_record import RolloutRecord
@@ -33,7 +34,9 @@ class ReplayAgent:
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
-        self._script: _Script | None = None
+        self._messages: Iterator[Message] | None = None
+        self._results: dict[str, tuple[float, str]] = {}
+        self._made: dict[str, ToolCall] = {}
 
     def check(self, task: Task) -> None:
         """Raise ``BundleError`` if no rollout of the row was recorded."""
@@ -41,15 +44,51 @@ class ReplayAgent:
 
     async def respond(self, rollout: Rollout) -> str | Message:
         """The next recorded reply; at the end of the recording the rollout ends as that did."""
-        if self._script is None:
-            self._script = _Script(self.recordings.find(rollout.row_id, rollout.index), self.episode)
-        for message in self._script.messages:
+        recording = self.recordings.find(rollout.row_id, rollout.index)
+        if self._messages is None:
+            self._messages = self._begin(recording)
+        for message in self._messages:
             rollout.step()
             if not message.get("tool_calls"):
                 return message
-            await self._script.make_calls(message, rollout)
-        _end(self._script.recording, rollout)
+            await self._make_calls(message, rollout)
+        _end(recording, rollout)
         return ""
+
+    def _begin(self, recording: RolloutRecord) -> Iterator[Message]:
+        """Return the assistant messages, without those that the row begins with."""
+        given = sum(message["role"] == "assistant" for message in self.episode.messages)
+        said = [message for message in recording.messages if message["role"] == "assistant"][given:]
+        self._results = {
+            message["tool_call_id"]: (number, message["content"])
+            for number, message in enumerate(recording.messages)
+            if message["role"] == "tool"
+        }
+        self._made = {call.id: call for call in recording.tool_calls}
+        if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded
+            self.episode.max_steps = max(self.episode.max_steps, len(said))
+        return iter(said)
+
+    async def _make_calls(self, message: Message, rollout: Rollout) -> None:
+        """Announce the calls of a recorded message, and make those that were made."""
+        announced = rollout.record(copy.deepcopy(message))["tool_calls"]
+        pairs = zip(message["tool_calls"], announced, strict=True)
+        for call, now in sorted(pairs, key=lambda pair: self._result(pair[0])):
+            _, result = self._result(call)
+            if result == INTERRUPTED:
+                self.episode.history.observe(now["id"], INTERRUPTED)
+            elif result != NOT_RUN:
+                function, made = call["function"], self._made.get(call["id"])
+                # the history has the arguments in a form that providers accept
+                arguments = (
+                    copy.deepcopy(made.arguments) if made else written_arguments(function["arguments"])
+                )
+                name = made.name if made else function["name"]
+                await rollout.call_tool(name, arguments, call_id=now["id"])
+
+    def _result(self, call: dict[str, Any]) -> tuple[float, str]:
+        """Return a call's result and its place in the recording: the last, if there is none."""
+        return self._results.get(call["id"], (inf, ""))
 
 
 class ReplayUser:
@@ -75,48 +114,6 @@ class ReplayUser:
             _end(recording, rollout)
             return ""
         return line
-
-
-class _Script:
-    """A recording's assistant messages, without those that the row begins with, and how to make its calls."""
-
-    def __init__(self, recording: RolloutRecord, episode: Episode) -> None:
-        self.recording = recording
-        self._episode = episode
-        given = sum(message["role"] == "assistant" for message in episode.messages)
-        spoken = [message for message in recording.messages if message["role"] == "assistant"][given:]
-        self.messages: Iterator[Message] = iter(spoken)
-        self._ended = {
-            message["tool_call_id"]: (number, message["content"])
-            for number, message in enumerate(recording.messages)
-            if message["role"] == "tool"
-        }
-        self._made = {call.id: call for call in recording.tool_calls}
-        if episode.max_steps == episode.row.max_steps:  # the row's limit was met when it was recorded
-            episode.max_steps = max(episode.max_steps, len(spoken))
-
-    async def make_calls(self, message: Message, rollout: Rollout) -> None:
-        """Announce the calls of a recorded message, and make those that were made."""
-        announced = rollout.record(copy.deepcopy(message))["tool_calls"]
-        pairs = [(call["id"], now["id"]) for call, now in zip(message["tool_calls"], announced, strict=True)]
-        functions = {call["id"]: call["function"] for call in message["tool_calls"]}
-        for recorded_id, call_id in sorted(pairs, key=lambda pair: self._place(pair[0])):
-            _, content = self._ended.get(recorded_id, (0, None))
-            if content == INTERRUPTED:
-                self._episode.history.observe(call_id, INTERRUPTED)
-            elif content != NOT_RUN:
-                name, arguments = self._call(recorded_id, functions[recorded_id])
-                await rollout.call_tool(name, arguments, call_id=call_id)
-
-    def _place(self, recorded_id: str) -> float:
-        return self._ended[recorded_id][0] if recorded_id in self._ended else float("inf")
-
-    def _call(self, recorded_id: str, function: dict[str, Any]) -> tuple[str, dict[str, Any] | str]:
-        """The call as it was made: the history holds it only in a form that providers accept."""
-        made = self._made.get(recorded_id)
-        if made is not None:
-            return made.name, copy.deepcopy(made.arguments)
-        return function["name"], written_arguments(function["arguments"])
 
 
 def _end(recording: RolloutRecord, rollout: Rollout) -> None:

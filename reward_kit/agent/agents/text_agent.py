@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -160,29 +161,25 @@ def _unusable(completion: Completion, error: UnusableAnswerError) -> AgentError:
 def _opening(messages: Sequence[Message], rollout: Rollout, protocol: str) -> list[Message]:
     """Return the first transcript: policy, tools and the form of answers, then the conversation as text."""
     tools, own = json.dumps(rollout.tools, ensure_ascii=False), rollout.prompt_text(protocol)
-    roles = [message["role"] for message in messages] + [""]
-    begin = next(index for index, role in enumerate(roles) if role != "system")
-    policy = [text_of(message.get("content")) for message in messages[:begin]]
+    system = list(takewhile(lambda message: message["role"] == "system", messages))
+    policy = [text_of(message.get("content")) for message in system]
     if own is not None:
         content = filled(own, policy="\n\n".join(policy), tools=tools)
     else:
         sections = [*policy, f"# Available tools\n\n{tools}", _instruction(protocol)]
         content = "\n\n".join(filter(None, map(str.strip, sections)))
-    return [{"role": "system", "content": content}, *_as_text(messages[begin:])]
+    return [{"role": "system", "content": content}, *_as_text(messages[len(system) :])]
 
 
 def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
     results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
     for message in messages:
-        calls = message.get("tool_calls") or ()
-        if message["role"] == "tool":
-            continue
-        if message["role"] != "assistant":
+        calls, text = message.get("tool_calls") or (), text_of(message.get("content"))
+        if message["role"] in ("system", "user"):
             yield {"role": message["role"], "content": message.get("content")}
-        elif not calls:
-            said = json.dumps({"content": text_of(message.get("content"))}, ensure_ascii=False)
-            yield _answered(written(reasoning_of(message), RESPOND, said))
-        thought = joined(reasoning_of(message), text_of(message.get("content")))
+        elif message["role"] == "assistant" and not calls:
+            yield _answered(written(reasoning_of(message), RESPOND, {"content": text}))
+        thought = joined(reasoning_of(message), text)
         for call in calls:
             function = call["function"]
             yield _answered(written(thought, function["name"], function["arguments"]))

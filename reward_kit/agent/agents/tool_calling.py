@@ -9,7 +9,7 @@ from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_tho
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import Rollout
 
 EMPTY_ANSWERS = 3
@@ -41,7 +41,11 @@ class ToolCallingAgent:
                 return reply
             empty += 1
             if empty == EMPTY_ANSWERS:
-                raise _empty_answers(completion)
+                raise AgentError(
+                    f"{EMPTY_ANSWERS} answers in a row held neither text nor a tool call "
+                    f"(finish reason {completion.finish_reason})",
+                    place=f"model {completion.model}" if completion.model else None,
+                )
 
     def messages(self, _rollout: Rollout) -> list[Message] | None:
         """The messages for the model; None for the rollout's own."""
@@ -83,11 +87,3 @@ def _reply(message: Message) -> Message:
     if thought:
         reply["reasoning_content"] = joined(reasoning_of(message), thought)
     return reply
-
-
-def _empty_answers(completion: Completion) -> AgentError:
-    return AgentError(
-        f"{EMPTY_ANSWERS} answers in a row held neither text nor a tool call "
-        f"(finish reason {completion.finish_reason})",
-        place=f"model {completion.model}" if completion.model else None,
-    )

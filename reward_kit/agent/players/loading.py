@@ -8,6 +8,7 @@ import reprlib
 import sys
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +38,12 @@ def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
     the function of a rollout or the agent itself, which then plays all rollouts. Raises ``BundleError`` for
     an unknown name, a module that does not import, a faulty recording, or an object that is no agent.
     """
-    if isinstance(spec, str) and is_address(spec):
-        factory: Callable[[], Agent] = _built_in(HTTP_AGENTS)(spec)
-    else:
-        factory = _factory(spec, "agent")
-    return factory
+    return _factory(spec, "agent")
 
 
 def load_user(spec: str | User | Callable[..., Any]) -> Callable[[], User | None]:
     """Return a maker of users for ``spec``: as ``load_agent``; ``none`` makes None."""
-    factory: Callable[[], User | None] = _factory(spec, "user")
-    return factory
+    return _factory(spec, "user")
 
 
 def no_user() -> None:
@@ -57,11 +53,15 @@ def no_user() -> None:
 def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     if not isinstance(spec, str):
         return _of_object(spec, kind)
-    place = f"--{kind} {spec}"
+    make: Callable[[], Any]
     built_in = AGENTS if kind == "agent" else USERS
     if spec in built_in:
-        make: Callable[[], Any] = _built_in(built_in[spec])
+        make = _attribute(built_in[spec])
         return make
+    if kind == "agent" and is_address(spec):
+        make = _attribute(HTTP_AGENTS)(spec)
+        return make
+    place = f"--{kind} {spec}"
     module, _, attribute = spec.partition(":")
     if module == "replay":
         from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
@@ -70,26 +70,24 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
         return partial(ReplayAgent if kind == "agent" else ReplayUser, Recordings.load(Path(attribute)))
     if not module or not attribute:
         names = ", ".join([*built_in, "replay:PATH"])
-        raise BundleError(
-            f"there is no {kind} {spec!r}",
-            place=f"--{kind}",
-            remedy=f"Built in are {names}; your own is module:factory.",
-        )
+        remedy = f"Built in are {names}; your own is module:factory."
+        raise BundleError(f"there is no {kind} {spec!r}", place=f"--{kind}", remedy=remedy)
     if module.endswith(".py"):
         name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise BundleError(f"{module} is a file", place=place, remedy=f"Name the module: {name}:{attribute}.")
     with foreign_code(f"{module} cannot be imported:", place), _imported_anew(), no_bytecode_kept():
-        found: Any = importlib.import_module(module)
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise BundleError(f"{module} has no {attribute}", place=place)
-        found = getattr(found, name)
+        importlib.import_module(module)
+    try:
+        found = _attribute(spec)
+    except AttributeError:
+        raise BundleError(f"{module} has no {attribute}", place=place) from None
     return _maker(found, spec, kind, place=f"--{kind}")
 
 
-def _built_in(spec: str) -> Any:
+def _attribute(spec: str) -> Any:
+    """Return the attribute, perhaps of an attribute, in ``module:attribute``."""
     module, _, attribute = spec.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return attrgetter(attribute)(importlib.import_module(module))
 
 
 def _of_object(given: Any, kind: str) -> Callable[[], Any]:
@@ -112,12 +110,12 @@ def _maker(found: Any, spec: str, kind: str, place: str) -> Callable[[], Any]:
         raise BundleError(f"{spec} is a generator", place=place, remedy=remedy)
     elif _takes_a_rollout(found):
         return partial(FunctionPlayer, found)
-    elif is_async(found) and not inspect.isclass(found):
-        fault = f"{spec} is `async def`, but not a function of one argument, the rollout"
-    elif callable(found):
+    elif not callable(found):
+        fault = f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}"
+    elif inspect.isclass(found) or not is_async(found):
         return OwnFactory(found, spec, place)
     else:
-        fault = f"{spec} is {type(found).__name__}, not a class or function that makes the {kind}"
+        fault = f"{spec} is `async def`, but not a function of one argument, the rollout"
     raise BundleError(fault, place=place)
 
 
@@ -130,7 +128,7 @@ def _takes_a_rollout(found: Any) -> bool:
     except (TypeError, ValueError):  # not written in Python
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.default is one.empty for one in parameters if one.kind in positional].count(True) == 1
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) == 1
 
 
 _own_modules: dict[str, tuple[Path, int]] = {}
@@ -140,24 +138,22 @@ _own_modules: dict[str, tuple[Path, int]] = {}
 @contextmanager
 def _imported_anew() -> Iterator[None]:
     """Import from the working directory too; its modules anew if one was edited (in a notebook)."""
-    directory = Path.cwd()
-    if any(
-        _changed(file) != changed or directory not in file.parents for file, changed in _own_modules.values()
-    ):
+    here = Path.cwd()
+    if any(_changed(file) != at or here not in file.parents for file, at in _own_modules.values()):
         for name in _own_modules:
             sys.modules.pop(name, None)
         _own_modules.clear()
         importlib.invalidate_caches()
     before = set(sys.modules)
-    sys.path.insert(0, str(directory))
+    sys.path.insert(0, str(here))
     try:
         yield
     finally:
-        sys.path.remove(str(directory))
+        sys.path.remove(str(here))
         for name in sys.modules.keys() - before:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")
             is_ours = name.partition(".")[0] == __name__.partition(".")[0]
-            if directory in file.parents and not is_ours and "site-packages" not in file.parts:
+            if here in file.parents and not is_ours and "site-packages" not in file.parts:
                 _own_modules[name] = file, _changed(file)
 
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.config import EvaluationConfig
 
@@ -83,15 +81,6 @@ def user_of(row: TaskRow, agent: str, asked: str | None = None) -> str:
     if asked is None:
         asked = agent if agent.startswith("replay:") else NO_USER if agent == "gold" else "llm"
     return NO_USER if asked in FROM_PROMPT and not row.sim_user_prompt else asked
-
-
-def check_user_option(asked: str | None, chosen: Iterable[str]) -> None:
-    """Raise ``UsageError`` for a ``--user`` that is not among the ``chosen`` users of the selected rows."""
-    if asked in FROM_PROMPT and set(chosen) == {NO_USER}:
-        raise UsageError(
-            f"--user {asked} has no effect: none of the selected rows has a sim_user_prompt",
-            remedy="Add the field to the rows, or leave --user out.",
-        )
 
 
 def name_of(given: Any) -> str:

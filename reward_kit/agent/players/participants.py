@@ -88,8 +88,8 @@ class Participants:
 
     def _shared(self) -> list[Any]:
         """Models and factories, each once; the ``open`` of a mere class belongs to its products."""
-        makers = [make for make in (self.make_agent, *self.make_user.values()) if not inspect.isclass(make)]
-        return list({id(resource): resource for resource in (*self.models.values(), *makers)}.values())
+        found = (*self.models.values(), self.make_agent, *self.make_user.values())
+        return list({id(one): one for one in found if not inspect.isclass(one)}.values())
 
 
 def find_participants(
@@ -114,24 +114,33 @@ def find_participants(
     config.agent = spec = agent_spec(config)
     asked = NO_USER if config.no_sim_user else config.user
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
-    if config.guard_user and not FROM_PROMPT.intersection(user_specs.values()) and "user" not in players:
+    users = dict.fromkeys(user_specs.values())
+    if config.guard_user and not FROM_PROMPT & users.keys() and "user" not in players:
         raise UsageError(
             "--guard-user has no effect: no model plays a simulated user", remedy="Leave --guard-user out."
         )
-    user_asks = any(map(uses_model, user_specs.values()))
+    if config.user in FROM_PROMPT and users.keys() == {NO_USER}:
+        raise UsageError(
+            f"--user {config.user} has no effect: none of the selected rows has a sim_user_prompt",
+            remedy="Add the field to the rows, or leave --user out.",
+        )
+    user_asks = any(map(uses_model, users))
     config.from_environment(model=uses_model(spec), sim_model=user_asks)
     participants = Participants(
         agent_spec=spec,
         make_agent=_maker("agent", players.get("agent", spec), config, tasks),
         user_specs=user_specs,
-        make_user={
-            name: _maker("user", players.get("user", name), config, tasks)
-            for name in dict.fromkeys(user_specs.values())
-        },
+        make_user={name: _maker("user", players.get("user", name), config, tasks) for name in users},
     )
-    participants.recordings = _check(participants, "agent", participants.make_agent, tasks, config)
-    for name in list(participants.make_user):
-        _check_user(participants, name, tasks, config)
+    participants.recordings = _check(participants, "agent", spec, tasks, config)
+    for name in users:
+        of_user = [task for task in tasks if user_specs[task.row.id] == name]
+        recordings = _check(participants, "user", name, of_user, config)
+        for task in of_user:
+            # waiting for the first line of a user who says none would end the replay
+            if recordings is not None and not recordings.with_user(task.row.id):
+                user_specs[task.row.id] = NO_USER
+                participants.make_user.setdefault(NO_USER, no_user)
     participants.limiters = Limiters(
         ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
     )
@@ -146,9 +155,8 @@ def find_participants(
         try:
             check_judge(row.judge_model)
         except RewardError as error:
-            raise BundleError(
-                f"row {row.id!r}: {error.fault}", place=row.place, remedy=error.remedy
-            ) from error
+            fault = f"row {row.id!r}: {error.fault}"
+            raise BundleError(fault, place=row.place, remedy=error.remedy) from error
     return participants
 
 
@@ -173,21 +181,17 @@ def _maker(role: Role, given: Any, config: EvaluationConfig, tasks: Sequence[Tas
 
 
 def _check(
-    participants: Participants,
-    role: Role,
-    make: Callable[[], Any],
-    tasks: Sequence[Task],
-    config: EvaluationConfig,
-    name: str = "",
+    participants: Participants, role: Role, name: str, tasks: Sequence[Task], config: EvaluationConfig
 ) -> Recordings | None:
     """Check that a player has a model and can play ``tasks``; return the recordings of a replay."""
     from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
 
+    make: Any = participants.make_agent if role == "agent" else participants.make_user[name]
     player = make.trial() if isinstance(make, OwnFactory) else make()
     if getattr(player, "needs_model", False) and not (config.model if role == "agent" else config.sim_model):
-        who = f"the agent {participants.agent_spec} needs a model"
-        fault = who if role == "agent" else f"the simulated user ({name}) needs a model of its own"
-        raise UsageError(fault, remedy=_MODEL_REMEDIES[role])
+        who = f"agent {name} needs a model"
+        who = who if role == "agent" else f"simulated user ({name}) needs a model of its own"
+        raise UsageError(f"the {who}", remedy=_MODEL_REMEDIES[role])
     participants.interactive |= bool(getattr(player, "interactive", False))
     if hasattr(player, "check"):
         sees_answers = role == "agent" and getattr(player, "sees_answers", False)
@@ -198,15 +202,3 @@ def _check(
     for task in tasks:
         player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
     return player.recordings
-
-
-def _check_user(
-    participants: Participants, name: str, tasks: Sequence[Task], config: EvaluationConfig
-) -> None:
-    of_user = [task for task in tasks if participants.user_specs[task.row.id] == name]
-    recordings = _check(participants, "user", participants.make_user[name], of_user, config, name)
-    for task in of_user:
-        # waiting for the first line of a user who says none would end the replay
-        if recordings is not None and not recordings.with_user(task.row.id):
-            participants.user_specs[task.row.id] = NO_USER
-            participants.make_user.setdefault(NO_USER, no_user)

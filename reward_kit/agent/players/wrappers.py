@@ -26,11 +26,9 @@ def can_respond(player: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(player, "respond", None))
 
 
-def is_async(function: Any) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     """Return True for an ``async def`` function, or an object that is called like one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - the method itself is what is looked at
-    )
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 class FunctionPlayer:

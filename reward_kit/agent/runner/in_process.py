@@ -19,7 +19,7 @@ from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, model_of_rollout
 from reward_kit.agent.models.function import call_timeouts
-from reward_kit.agent.players.names import NO_USER, check_user_option
+from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
 from reward_kit.agent.rollout.budgets import RolloutLimits, own_budget
@@ -106,7 +106,6 @@ class InProcess:
             recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
         if recorded is None:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
-            check_user_option(config.user, participants.user_specs.values())
             if participants.limiters.used:
                 _import_in_a_thread("aiohttp")
         else:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 
+from reward_kit.agent.servers.bodies import fault
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _IN_PROCESS = frozenset({"testclient"})
@@ -47,7 +48,7 @@ class LocalOrTrusted:
         else:
             await refusal(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         if scope["path"] in self._open:
             return None
         headers = Headers(scope=scope)
@@ -56,20 +57,16 @@ class LocalOrTrusted:
             given = headers.get("authorization", "").encode("latin-1")
             if hmac.compare_digest(given, f"Bearer {token}".encode()):
                 return None
-            return _refused(401, f"send the bearer token of {self._variable}", ASK_FOR_TOKEN)
+            return fault(401, f"send the bearer token of {self._variable}", ASK_FOR_TOKEN)
         client = scope.get("client")
         if client is None or client[0] in _IN_PROCESS:
             return None
         if not is_loopback(client[0]):
-            return _refused(
+            return fault(
                 403, f"only this machine may call; set {self._variable} on the server to let others in"
             )
         foreign = foreign_origin(headers)
-        return None if foreign is None else _refused(403, foreign)
-
-
-def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status, headers)
+        return None if foreign is None else fault(403, foreign)
 
 
 def foreign_origin(headers: Headers) -> str | None:

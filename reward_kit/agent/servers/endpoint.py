@@ -71,10 +71,7 @@ class Admission:
         task = asyncio.ensure_future(self._call(name, arguments))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        answer = await asyncio.shield(task)
-        if answer["stopped"] is not None:
-            self.stopped.set()
-        return answer
+        return await asyncio.shield(task)
 
     async def cancel(self) -> None:
         """End the calls that are still running."""
@@ -91,13 +88,13 @@ class Admission:
             content, status = result.content, str(result.status)
         except (RolloutStopped, asyncio.CancelledError):
             if episode.steps == steps:  # no step was left, or the rollout was over before
-                content = (
-                    f"Error: not run, the conversation is over ({episode.stop_reason}). Make no more calls."
-                )
-                status = "refused"
+                reason = f"the conversation is over ({episode.stop_reason})"
+                content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
             else:
                 interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
                 content, status = interrupted.content, interrupted.status
+        if episode.stop_reason is not None:
+            self.stopped.set()
         return {"result": content, "status": status, "stopped": episode.stop_reason}
 
 
@@ -118,35 +115,20 @@ class ToolEndpoint:
     """
 
     def __init__(self) -> None:
+        self.url = ""
+        """``http://127.0.0.1:PORT`` while it is open, and the ``addresses`` as remote agents get them."""
+        self.addresses: dict[str, str | None] = {}
         self._admissions: dict[bytes, Admission] = {}
-        self._port: int | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._has_mcp = False
-
-    @property
-    def url(self) -> str:
-        """``http://127.0.0.1:PORT``; raises ``RuntimeError`` while the endpoint is not open."""
-        if self._port is None:
-            raise RuntimeError("the tool endpoint is not open")
-        return f"http://{LOOPBACK}:{self._port}"
-
-    @property
-    def addresses(self) -> dict[str, str | None]:
-        """The addresses as remote agents get them; that of MCP is None without the package ``mcp``."""
-        return {
-            "tools_url": f"{self.url}/tools",
-            "rollout_url": f"{self.url}/rollout",
-            "mcp_url": f"{self.url}/mcp" if self._has_mcp else None,
-        }
 
     async def open(self) -> None:
         """Listen on a free port of this machine; calls then run on the current event loop."""
-        if self._serving is not None:
-            raise RuntimeError("the tool endpoint is open already")
         mcp = _rollout_mcp(self._admission)
-        self._has_mcp = mcp is not None
         listener = listen(LOOPBACK, 0)
+        self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        paths = {"tools_url": "/tools", "rollout_url": "/rollout", "mcp_url": "/mcp" if mcp else None}
+        self.addresses = {name: path and self.url + path for name, path in paths.items()}
         self._server = _Server(
             uvicorn.Config(
                 self._application(mcp),
@@ -160,12 +142,6 @@ class ToolEndpoint:
             )
         )
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
-        while not self._server.started:
-            if self._serving.done():
-                self._serving.result()
-                raise RuntimeError("the server ended before it had started")
-            await asyncio.sleep(0.001)
-        self._port = listener.getsockname()[1]
 
     def admit(self, rollout: Rollout) -> Admission:
         """Let the holder of the token in the result act on ``rollout``."""
@@ -173,14 +149,12 @@ class ToolEndpoint:
 
     async def close(self) -> None:
         """End the running calls and the server; may be called again."""
-        serving, self._serving = self._serving, None
-        if serving is None or self._server is None:
+        if self._server is None or self._serving is None:
             return
         for admission in list(self._admissions.values()):
             await admission.cancel()
-        self._port = None
         self._server.should_exit = True
-        await serving
+        await self._serving
 
     def _application(self, mcp: RolloutMcp | None) -> Starlette:
         app = Starlette(

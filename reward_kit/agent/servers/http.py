@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -19,11 +18,14 @@ from starlette.requests import ClientDisconnect
 
 from reward_kit.agent.servers.access import LocalOrTrusted
 from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
-from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, Sessions, TooManySessionsError
+from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, TooManySessionsError
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from reward_kit.agent.servers.sessions import Sessions
     from reward_kit.agent.tools.execution import Tool, ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -32,23 +34,13 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 1024 * 1024
 """Bytes of a request's body."""
 
-MAX_SESSIONS = 256
-"""Sessions held at once. One without changes makes room for a new one; if there is none, the answer is 503.
-"""
-
 TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients must send; without it only this machine may call.
 """
 
 _SESSION = r"^[A-Za-z0-9._-]{1,64}$"
-SessionHeader = Annotated[
-    str,
-    Header(
-        alias="X-Session-Id",
-        pattern=_SESSION,
-        description="The session, which has its own copy of the seed.",
-    ),
-]
+_OWN_COPY = "The session, which has its own copy of the seed."
+SessionHeader = Annotated[str, Header(alias="X-Session-Id", pattern=_SESSION, description=_OWN_COPY)]
 SessionPath = Annotated[str, Path(alias="id", pattern=_SESSION)]
 RowQuery = Annotated[str | None, Query(description="The id of a row of the bundle's task.jsonl.")]
 
@@ -76,17 +68,8 @@ class SessionChanges(BaseModel):
     changes: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolServer:
-    """The FastAPI application and the sessions behind it."""
-
-    app: FastAPI
-    sessions: Sessions
-
-
-def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) -> ToolServer:
+def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
     """Return a server of the tools that ``registry`` has now."""
-    sessions = Sessions(registry, max_sessions)
     app = FastAPIOffline(
         title=registry.name, description=registry.description, responses={422: {"model": Fault}}
     )
@@ -94,14 +77,33 @@ def build_server(registry: ToolRegistry, *, max_sessions: int = MAX_SESSIONS) ->
     _add_tools(app, registry, sessions)
     _add_sessions(app, sessions)
     _add_overview(app, registry)
-    _add_fault_handlers(app)
-    return ToolServer(app, sessions)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        return fault(422, "; ".join(f"{found['loc'][-1]}: {found['msg']}" for found in error.errors()))
+
+    for kind, status in ((NoSuchRowError, 404), (TooManySessionsError, 503), (RewardKitError, 500)):
+        app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
+    app.add_exception_handler(ClientDisconnect, client_gone)
+    return app
 
 
 def _add_tools(app: FastAPI, registry: ToolRegistry, sessions: Sessions) -> None:
     definitions: dict[str, Any] = {}
     for tool in registry.tools.values():
-        _add_tool(app, sessions, tool, definitions)
+        schema = _openapi_schema(tool, definitions)
+        content = {"application/json": {"schema": schema}}
+        app.add_api_route(
+            f"/tools/{tool.name}",
+            _caller(tool.name, sessions),
+            methods=["POST"],
+            operation_id=tool.name,
+            summary=tool.description.splitlines()[0][:80],
+            description=tool.description,
+            tags=["tools"],
+            response_model=ToolAnswer,
+            openapi_extra={"requestBody": {"required": bool(schema["required"]), "content": content}},
+        )
 
     @app.post("/tools/{name}", include_in_schema=False)
     async def unknown(name: str) -> Response:
@@ -117,31 +119,16 @@ def _add_tools(app: FastAPI, registry: ToolRegistry, sessions: Sessions) -> None
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
 
 
-def _add_tool(app: FastAPI, sessions: Sessions, tool: Tool, definitions: dict[str, Any]) -> None:
+def _caller(tool: str, sessions: Sessions) -> Callable[..., Awaitable[Response]]:
     async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
-        result = await sessions.call(session, tool.name, await json_text(request, MAX_BODY))
+        result = await sessions.call(session, tool, await json_text(request, MAX_BODY))
         if result.status == "invalid_arguments":
             return fault(422, result.content)
         if result.error:
-            logger.warning("tool %r failed\n%s", tool.name, result.error)
+            logger.warning("tool %r failed\n%s", tool, result.error)
         return json_answer(_answer(result))
 
-    app.add_api_route(
-        f"/tools/{tool.name}",
-        call,
-        methods=["POST"],
-        operation_id=tool.name,
-        summary=tool.description.splitlines()[0][:80],
-        description=tool.description,
-        tags=["tools"],
-        response_model=ToolAnswer,
-        openapi_extra={
-            "requestBody": {
-                "required": bool(tool.schema["required"]),
-                "content": {"application/json": {"schema": _openapi_schema(tool, definitions)}},
-            }
-        },
-    )
+    return call
 
 
 def _answer(result: ToolResult) -> dict[str, Any]:
@@ -196,13 +183,3 @@ def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return RedirectResponse("docs")
-
-
-def _add_fault_handlers(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        return fault(422, "; ".join(f"{found['loc'][-1]}: {found['msg']}" for found in error.errors()))
-
-    for kind, status in ((NoSuchRowError, 404), (TooManySessionsError, 503), (RewardKitError, 500)):
-        app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
-    app.add_exception_handler(ClientDisconnect, client_gone)

@@ -7,7 +7,6 @@ import logging
 import uuid
 import weakref
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.lowlevel import Server
@@ -26,7 +25,7 @@ from starlette.datastructures import Headers
 
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.servers.bodies import received
-from reward_kit.agent.servers.sessions import Sessions, TooManySessionsError
+from reward_kit.agent.servers.sessions import MAX_SESSIONS, Sessions, TooManySessionsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -42,21 +41,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_SESSIONS = 256
-"""Sessions held at once; those without changes make room for new ones."""
 SESSION_HEADER = "mcp-session-id"
 STOPPED = "reward-kit/stopped"
 """Key in a result's ``_meta``: the reason why the rollout is over."""
 
 
 def _listed(openai_tools: Iterable[dict[str, Any]]) -> ListToolsResult:
-    functions = [tool["function"] for tool in openai_tools]
-    return ListToolsResult(
-        tools=[
-            Tool(name=f["name"], description=f["description"], input_schema=f["parameters"])
-            for f in functions
-        ]
-    )
+    functions = [{**tool["function"]} for tool in openai_tools]
+    return ListToolsResult(tools=[Tool(input_schema=one.pop("parameters"), **one) for one in functions])
 
 
 def _result(content: str, status: str, *, stopped: str | None = None) -> CallToolResult:
@@ -67,46 +59,32 @@ def _result(content: str, status: str, *, stopped: str | None = None) -> CallToo
     )
 
 
-@dataclass(frozen=True, slots=True)
 class McpServer:
-    """The SDK's server and the databases behind it, which are closed when its last connection ends."""
-
-    server: Server[str]
-    sessions: Sessions
-
-
-def build_mcp_server(registry: ToolRegistry) -> McpServer:
-    """Return a server of the tools that ``registry`` has now.
+    """The tools that a registry has now as a ``server`` of the SDK.
 
     A session is a connection on stdio; over HTTP it begins with the protocol's handshake. The newest protocol
-    has no sessions over HTTP, so the server asks its clients to fall back to the handshake.
+    has no sessions over HTTP, so the server asks its clients to fall back to the handshake. The databases of
+    the ``sessions`` are closed when the last connection ends.
     """
-    handlers = _Handlers(registry)
-    server: Server[str] = Server(
-        registry.name,
-        instructions=registry.description,
-        lifespan=handlers.lifespan,
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-    )
-    discover = server.get_request_handler("server/discover")
-    if discover is not None:
-        handlers.discover_here = discover.handler
-        server.add_request_handler("server/discover", RequestParams, handlers.discover)
-    return McpServer(server, handlers.sessions)
 
-
-class _Handlers:
     def __init__(self, registry: ToolRegistry) -> None:
         self.sessions = Sessions(registry, MAX_SESSIONS)
-        self.discover_here: Any = None
+        self.server: Server[str] = Server(
+            registry.name,
+            instructions=registry.description,
+            lifespan=self._lifespan,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+        self._sdk_discover: Any = self.server.get_request_handler("server/discover")
+        self.server.add_request_handler("server/discover", RequestParams, self._discover)
         self._registry = registry
         self._running = 0
         self._named: set[str] = set()
         self._ended: deque[str] = deque()
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, _server: Server[str]) -> AsyncIterator[str]:
+    async def _lifespan(self, _server: Server[str]) -> AsyncIterator[str]:
         """Begin and end the session of a connection; over HTTP, one serves all sessions and is unused."""
         name = uuid.uuid4().hex
         self._running += 1
@@ -118,17 +96,17 @@ class _Handlers:
             if not self._running:
                 self.sessions.close()
 
-    async def discover(self, context: Context, params: RequestParams) -> HandlerResult:
+    async def _discover(self, context: Context, params: RequestParams) -> HandlerResult:
         """Answer the newest protocol's greeting, if the connection is a session."""
         if context.request is not None:
             raise MCPError(METHOD_NOT_FOUND, "this server keeps sessions, which begin with initialize")
-        answer: HandlerResult = await self.discover_here(context, params)
+        answer: HandlerResult = await self._sdk_discover.handler(context, params)
         return answer
 
-    async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def _list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return _listed(self._registry.get_openai_tools())
 
-    async def call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         try:
             session = self._session(context)
             result = await self.sessions.call(session, params.name, params.arguments or {})

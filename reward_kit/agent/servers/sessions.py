@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
+MAX_SESSIONS = 256
+"""Sessions that a server holds at once."""
 DEFAULT = "default"
 """The session of calls that name none."""
 
@@ -59,11 +61,6 @@ class _Session:
             self.users -= 1
             if self.retired:
                 self.retire()
-
-    @property
-    def is_disposable(self) -> bool:
-        """True if the session is unused and as the bundle's seed made it."""
-        return not self.of_row and not self.users and not self.database.changes()
 
 
 class Sessions:
@@ -120,14 +117,12 @@ class Sessions:
         ``NoSuchRowError`` if the bundle's ``task.jsonl`` has no such row, ``BundleError`` if it is faulty,
         and ``TooManySessionsError``; the session is then unchanged.
         """
-        fresh = None
-        if row_id is not None:
-            fresh = _Session(self._fork_for(row_id), of_row=True)
-            if name not in self._sessions:
-                self._make_room()
+        fresh = None if row_id is None else _Session(self._fork_for(row_id), of_row=True)
+        if fresh and name not in self._sessions:
+            self._make_room()
         if name in self._sessions:
             self._sessions.pop(name).retire()
-        if fresh is not None:
+        if fresh:
             self._sessions[name] = fresh
 
     async def changes(self, name: str) -> list[dict[str, Any]]:
@@ -143,14 +138,13 @@ class Sessions:
     def _fork_for(self, row_id: str) -> Database:
         """Return the database in which rollouts of a row begin."""
         folder = self._registry.folder
-        path = folder / "task.jsonl" if folder else None
-        if folder is None or path is None or not path.is_file():
+        if folder is None or not (path := folder / "task.jsonl").is_file():
             raise NoSuchRowError("there is no task.jsonl beside the tools")
         files = BundleFiles(folder)
         rows = {row.id: row for row in read_dataset(path, files).rows}
-        row = rows.get(row_id)
-        if row is None:
-            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, list(rows))}")
+        if row_id not in rows:
+            raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, rows)}")
+        row = rows[row_id]
         self.open()  # the bundle's own base stays the first
         return self._seeded(seed_source(row, files, folder).at(row.now)).fork(now=row.clock())
 
@@ -175,7 +169,7 @@ class Sessions:
         if len(self._sessions) < self._limit:
             return
         for name, session in self._sessions.items():
-            if name != DEFAULT and session.is_disposable:
+            if name != DEFAULT and not (session.of_row or session.users or session.database.changes()):
                 self.reset(name)
                 return
         raise TooManySessionsError(

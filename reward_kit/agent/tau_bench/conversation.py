@@ -7,7 +7,7 @@ object. A user message ``API output: ...`` answers a tool, the user's next line 
 from __future__ import annotations
 
 import json
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import NOT_RUN
@@ -84,8 +84,7 @@ def _called(
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
         made = {"name": function["name"], "arguments": written}
         calls.append({"id": f"{name}_{number}", "type": "function", "function": made})
-    given = [] if results is None else [*results, *[NOT_RUN] * (len(calls) - len(results))]
-    answers = zip(calls, given, strict=False)
+    answers = [] if results is None else zip(calls, chain(results, repeat(NOT_RUN)), strict=False)
     return [
         {"role": "assistant", "content": text or None, "tool_calls": calls},
         *({"role": "tool", "tool_call_id": call["id"], "content": content} for call, content in answers),

@@ -67,14 +67,12 @@ class Agreement:
     different_results: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        plain = asdict(self)
-        plain["pass_power"] = {str(k): value for k, value in self.pass_power.items()}
-        return plain
+        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """The report for a terminal."""
-        equal = self.compared - len(self.disagreements)
         own = ", ".join(f"Pass^{k} {value:.3f}" for k, value in list(self.pass_power.items())[:4])
+        equal = self.compared - len(self.disagreements)
         yield f"By the rewards in the file: {own}."
         yield f"The bundle's rewards agree with them in {equal} of {count(self.compared, 'judged rollout')}."
         for one in self.disagreements[:SHOWN]:
@@ -118,15 +116,13 @@ class RecordedRun:
         regraded: set[int] = set()
         for position, trial in enumerate(read_results(path)):
             place, number = f"{path}: $[{position}]", trial.task_id
-            task = by_number.get(number)
-            if task is None:
+            if number not in by_number:
                 fault = f"the dataset has no task {number}"
                 raise BundleError(fault, place=f"{place}.task_id", remedy=_OTHER_DATASET)
+            task = by_number[number]
             if trial.info.task and _expects_otherwise(number, trial.info.task, task, place):
                 regraded.add(number)
             of_row.setdefault(task.row.id, []).append(trial)
-        listed = ", ".join(map(str, sorted(regraded)))
-        warning = f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
         played = [task for task in chosen if task.row.id in of_row]
         if not played:
             raise BundleError("has no result of the chosen rows", place=path)
@@ -135,6 +131,8 @@ class RecordedRun:
             for task in played
             for index, trial in enumerate(sorted(of_row[task.row.id], key=lambda trial: trial.trial))
         }
+        listed = ", ".join(map(str, sorted(regraded)))
+        warning = f"{path}: the dataset expects other actions or outputs than the file of task {listed}"
         return cls(
             path,
             [replace(task, row=replace(task.row, n_rollouts=len(of_row[task.row.id]))) for task in played],
@@ -145,72 +143,56 @@ class RecordedRun:
 
     def agreement(self, outcomes: Iterable[RolloutOutcome], folder: Path) -> Agreement:
         """Compare rewards and tool results of the file with those of the replayed rollouts in ``folder``."""
-        disagreements = []
-        different_results = []
-        compared = tool_results = 0
-        for outcome in outcomes:
-            trial = self.trials.get((outcome.row_id, outcome.index))
-            if trial is None:
-                continue
-            for name, before, now in self._results(outcome, folder):
-                tool_results += 1
-                if before != now:
-                    place = f"task {trial.task_id}, trial {trial.trial}, {name}"
-                    both = f"{excerpt(before, 100)!r} in the file, {excerpt(now, 100)!r} here"
-                    different_results.append(f"{place}: {both}")
-            if outcome.reward is None:
-                continue
-            compared += 1
-            if is_success(trial.reward) != is_success(outcome.reward):
-                disagreements.append(
-                    Disagreement(
-                        task_id=trial.task_id,
-                        trial=trial.trial,
-                        row_id=outcome.row_id,
-                        recorded=trial.reward,
-                        reward=outcome.reward,
-                        why=outcome.trouble,
-                        file=outcome.file,
-                    )
-                )
+        found = [(trial, one) for one in outcomes if (trial := self.trials.get((one.row_id, one.index)))]
+        answers = [answer for trial, one in found for answer in self._answers(trial, one, folder)]
         n = Counter(row_id for row_id, _ in self.trials)
         c = Counter(row_id for (row_id, _), trial in self.trials.items() if is_success(trial.reward))
         powers = pass_table([(n[row_id], c[row_id]) for row_id in n]).pass_power
         return Agreement(
-            compared=compared,
-            disagreements=tuple(disagreements),
+            compared=sum(one.reward is not None for _, one in found),
+            disagreements=tuple(
+                Disagreement(
+                    trial.task_id, trial.trial, one.row_id, trial.reward, one.reward, one.trouble, one.file
+                )
+                for trial, one in found
+                if one.reward is not None and is_success(trial.reward) != is_success(one.reward)
+            ),
             pass_power={k: power.value for k, power in powers.items() if not power.left_out},
-            tool_results=tool_results,
-            different_results=tuple(different_results),
+            tool_results=len(answers),
+            different_results=tuple(filter(None, answers)),
         )
 
-    def _results(self, outcome: RolloutOutcome, folder: Path) -> Iterator[tuple[str, str, str]]:
-        """The tools that were called again, with the recorded result and the one now."""
+    def _answers(self, trial: Trial, outcome: RolloutOutcome, folder: Path) -> Iterator[str]:
+        """For each tool that was called again, its difference from the recorded result, or an empty text."""
         with suppress(StorageError):
             calls = load_rollout(folder / outcome.file).tool_calls
             recorded = self.recordings.find(outcome.row_id, outcome.index).messages
             results = (message["content"] for message in recorded if message["role"] == "tool")
             known = (result for result in results if result != NOT_RUN)
             for call, before in zip(calls, known, strict=False):
-                yield call.name, before, call.content
+                both = f"{excerpt(before, 100)!r} in the file, {excerpt(call.content, 100)!r} here"
+                place = f"task {trial.task_id}, trial {trial.trial}, {call.name}"
+                yield f"{place}: {both}" if before != call.content else ""
 
 
 def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
     """A trial as a recorded rollout, which ends as the trial did."""
+    row_id, index = place
     messages = messages_of(trial.messages)
     stop_reason, stop_detail = "agent_done" if trial.judged else "max_steps", None
     if trial.error is not None:
         stop_reason, stop_detail = "infrastructure_error", f"the recorded run failed: {trial.error}"
         if trial.is_agents_fault:
             stop_reason, stop_detail = "agent_error", trial.error
+    unknown: dict[str, Any] = {
+        **dict.fromkeys(("eval_id", "agent", "base"), ""),
+        **dict.fromkeys(("attempt", "seed", "steps", "turns", "started", "seconds"), 0),
+        **dict.fromkeys(("result", "error", "failure", "database", "gold_database")),
+    }
     return RolloutRecord(
-        id=f"{place[0]} {place[1]}",
-        row_id=place[0],
-        index=place[1],
-        attempt=0,
-        seed=0,
-        eval_id="",
-        agent="",
+        id=f"{row_id} {index}",
+        row_id=row_id,
+        index=index,
         user="tau-bench" if any(message["role"] == "user" for message in messages) else "none",
         models={},
         fields={},
@@ -218,19 +200,10 @@ def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
         tool_calls=[],
         model_calls=[],
         usage={},
-        steps=0,
-        turns=0,
         stop_reason=stop_reason,
         stop_detail=stop_detail,
         reward=trial.reward,
-        result=None,
-        error=None,
-        failure=None,
-        started=0.0,
-        seconds=0.0,
-        base="",
-        database=None,
-        gold_database=None,
+        **unknown,
     )
 
 
@@ -258,19 +231,13 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def recorded_run(
-    config: EvaluationConfig, tasks: Sequence[Task], chosen: Sequence[Task]
-) -> RecordedRun | None:
-    """Return the recorded run that ``config`` asks for, if any.
+def recorded_run(config: EvaluationConfig, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedRun:
+    """Return the recorded run that ``config`` asks for.
 
     The agent is then named ``tau-bench:PATH``, by which a resumed evaluation recognises it. Raises
     ``BundleError`` for a faulty file and for a file of other tasks.
     """
-    path = config.from_tau_bench
-    if path is None and config.agent is not None and config.agent.startswith(PREFIX):
-        path = config.agent.removeprefix(PREFIX)
-    if path is None:
-        return None
+    path = config.from_tau_bench or (config.agent or "").removeprefix(PREFIX)
     run = RecordedRun.load(path, tasks, chosen)
     config.agent = f"{PREFIX}{path}"
     config.retries = config.retry_user_errors = 0  # a replay comes out the same each time

@@ -9,17 +9,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError, field_validator
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.records.loading import load_rollout
@@ -44,22 +37,16 @@ _AGENT_ERROR = re.compile(
 """Exceptions that tau-bench's own agents raise for an unusable model answer."""
 
 
-class _Open(BaseModel):
-    """Base of the objects of a message, which keep their further fields."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _Function(_Open):
+class _Function(BaseModel, extra="allow"):
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
-class _Call(_Open):
+class _Call(BaseModel, extra="allow"):
     function: _Function
 
 
-class _Message(_Open):
+class _Message(BaseModel, extra="allow"):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = None
     tool_calls: list[_Call] | None = None
@@ -100,9 +87,7 @@ class Trial(BaseModel):
     @property
     def is_agents_fault(self) -> bool:
         """True if an unusable answer of the agent's model caused the error."""
-        text = self.info.traceback
-        lines = text.strip().splitlines() if isinstance(text, str) else []
-        return bool(lines and _AGENT_ERROR.match(lines[-1]))
+        return _AGENT_ERROR.match(str(self.info.traceback).strip().rpartition("\n")[2]) is not None
 
     @property
     def judged(self) -> bool:
@@ -169,9 +154,8 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
             "traj": traj,
             "trial": outcome.index,
         }
-        lines = json.dumps(entry, indent=INDENT, default=str).splitlines()
-        indented = "\n".join(" " * INDENT + line for line in lines)
-        yield (",\n" if place else "\n").encode() + indented.encode("utf-8", "replace")
+        indented = indent(json.dumps(entry, indent=INDENT, default=str), " " * INDENT)
+        yield f"{',' if place else ''}\n{indented}".encode()
     yield b"\n]\n"
 
 
@@ -180,6 +164,7 @@ def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
     user_id = (record.fields.get("metadata") or {}).get("user_id")
     usage = record.usage.get("user")
     heard = [message for message in record.messages if message["role"] in ("user", "tool")]
+    computed = outcome.reward is not None and record.stop_reason not in CUT_OFF
     info: dict[str, Any] = {
         "task": {
             "user_id": user_id if isinstance(user_id, str) else "",
@@ -189,10 +174,8 @@ def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
         },
         "source": None if not heard else "user" if heard[-1]["role"] == "user" else heard[-1].get("name"),
         "user_cost": usage.cost if usage is not None else None,
-        "reward_info": None,
+        "reward_info": _reward_info(outcome.reward, record) if computed else None,
     }
-    if outcome.reward is not None and record.stop_reason not in CUT_OFF:
-        info["reward_info"] = _reward_info(outcome.reward, record)
     if outcome.reward is None or record.stop_reason == "agent_error":
         fault = record.error or record.stop_detail or record.stop_reason
         return {"error": fault, "traceback": "", **info}
@@ -206,7 +189,7 @@ def _actions(record: RolloutRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _reward_info(reward: float, record: RolloutRecord) -> dict[str, Any]:
+def _reward_info(reward: float | None, record: RolloutRecord) -> dict[str, Any]:
     """Build the reward's parts: outputs if the task has any, otherwise the data.
 
     The data's score is the reward's ``database`` metric, as in the retail bundle, or the reward itself. The

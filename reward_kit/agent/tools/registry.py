@@ -226,12 +226,12 @@ class ToolRegistry:
 def mcp_server_of(registry: ToolRegistry) -> McpServer:
     """The MCP server of a registry, with its sessions; see ``ToolRegistry.create_mcp_server``."""
     try:
-        build_mcp_server = _server_module("mcp_server").build_mcp_server
+        module = _server_module("mcp_server")
     except ImportError as error:
         raise RewardKitError(
             f"MCP needs the package mcp, version 2: {error}", remedy="pip install 'reward-kit[mcp]'"
         ) from error
-    server: McpServer = build_mcp_server(registry)
+    server: McpServer = module.McpServer(registry)
     return server
 
 

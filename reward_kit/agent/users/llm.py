@@ -12,7 +12,7 @@ from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import Message
@@ -49,63 +49,56 @@ class LLMUser:
 
     async def respond(self, rollout: UserRollout) -> str:
         """The user's next line; ``SimulatedUserError`` after three answers in a row with nothing to say."""
-        draft = await draft_line(rollout, self.conversation(rollout), spoken)
-        return draft.line
+        return (await self.draft(rollout, self.conversation(rollout))).line
 
     def conversation(self, rollout: UserRollout) -> list[Message]:
         """The messages for the user's model: its instructions, and the conversation."""
         greeting = prompt(rollout, "greeting")
         return [{"role": "system", "content": prompt(rollout, "user")}, *swap_roles(rollout.lines, greeting)]
 
+    def read(self, answer: str) -> Draft:
+        """The line in an answer: all of it, without ``<think>`` blocks."""
+        line, thought = split_thoughts(answer)
+        return Draft(line.strip(), thought)
 
-async def draft_line(rollout: UserRollout, messages: list[Message], read: Callable[[str], Draft]) -> Draft:
-    """The answer of the user's model to ``messages``; it is asked again if ``read`` finds no line there.
+    async def draft(self, rollout: UserRollout, messages: list[Message]) -> Draft:
+        """The answer of the user's model to ``messages``; it is asked again if there is no line in it.
 
-    With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
-    """
-    for _ in range(EMPTY_ANSWERS):
-        completion = await rollout.complete(messages, role="user")
-        draft = read(text_of(completion.message.get("content")))
-        heard = rollout.lines[-1].text if rollout.lines else ""
-        if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
-            noted = [*messages]
-            add_note(noted, prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY))
-            return await draft_line(rollout, noted, read)
-        if draft.line:
-            return draft
-    refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
-    raise SimulatedUserError(
-        f"{EMPTY_ANSWERS} answers in a row were empty: they held nothing to say "
-        f"(finish reason {completion.finish_reason})" + (f"; the last one: {refusal}" if refusal else ""),
-        place=f"model {completion.model}" if completion.model else None,
-    )
-
-
-def spoken(answer: str) -> Draft:
-    """The whole answer as the line, without ``<think>`` blocks."""
-    line, thought = split_thoughts(answer)
-    return Draft(line.strip(), thought)
+        With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
+        """
+        for _ in range(EMPTY_ANSWERS):
+            completion = await rollout.complete(messages, role="user")
+            draft = self.read(text_of(completion.message.get("content")))
+            heard = rollout.lines[-1].text if rollout.lines else ""
+            if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
+                noted = [*messages]
+                add_note(noted, prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY))
+                return await self.draft(rollout, noted)
+            if draft.line:
+                return draft
+        refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
+        raise SimulatedUserError(
+            f"{EMPTY_ANSWERS} answers in a row were empty: they held nothing to say "
+            f"(finish reason {completion.finish_reason})" + (f"; the last one: {refusal}" if refusal else ""),
+            place=f"model {completion.model}" if completion.model else None,
+        )
 
 
-def swap_roles(
-    lines: Sequence[Line], greeting: str, instead: Mapping[int, str] | None = None
-) -> list[Message]:
+def swap_roles(lines: Iterable[Line], greeting: str) -> list[Message]:
     """The conversation as the user's model sees it: it begins with the other side and the roles alternate.
 
-    ``greeting`` comes first if the user speaks first. ``instead`` holds, by position in ``lines``, texts to
-    show in place of a line.
+    ``greeting`` comes first if the user speaks first.
     """
     messages: list[Message] = []
-    if not lines or lines[0].speaker == "user":
-        messages.append({"role": "user", "content": greeting})
-    for position, line in enumerate(lines):
-        role = "assistant" if line.speaker == "user" else "user"
-        text = instead.get(position, line.text) if instead else line.text
+    for speaker, text in lines:
+        role = "assistant" if speaker == "user" else "user"
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += f"\n\n{text}"
         else:
             messages.append({"role": role, "content": text})
-    return messages
+    if messages and messages[0]["role"] == "user":
+        return messages
+    return [{"role": "user", "content": greeting}, *messages]
 
 
 def add_note(messages: list[Message], note: str) -> None:

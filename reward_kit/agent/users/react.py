@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.types import STOP_TOKEN
 from reward_kit.agent.models.answer_parts import joined, split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, draft_line, prompt, swap_roles
+from reward_kit.agent.users.llm import Draft, LLMUser, prompt, swap_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class ReactUser(LLMUser):
 
     async def respond(self, rollout: UserRollout) -> str:
         """Return the next line; raises ``SimulatedUserError`` after three answers in a row without one."""
-        draft = await draft_line(rollout, self.conversation(rollout), labelled_draft)
+        draft = await self.draft(rollout, self.conversation(rollout))
         self._thoughts[len(rollout.lines)] = draft.thought
         return draft.line
 
@@ -45,19 +45,20 @@ class ReactUser(LLMUser):
 
         A bundle's own form with ``{instruction}`` in it is the whole system prompt.
         """
-        lines = rollout.lines
-        instead = {
-            position: as_written(self._thoughts.get(position, ""), line.text)
-            for position, line in enumerate(lines)
-            if line.speaker == "user"
-        }
         system = prompt(rollout, "user_react")
         if "{instruction}" not in (rollout.prompt_text("user_react") or ""):
             system = f"{prompt(rollout, 'user')}\n\n{system}".rstrip()
-        return [
-            {"role": "system", "content": system},
-            *swap_roles(lines, prompt(rollout, "greeting"), instead),
+        lines = [
+            line._replace(text=as_written(self._thoughts.get(place, ""), line.text))
+            if line.speaker == "user"
+            else line
+            for place, line in enumerate(rollout.lines)
         ]
+        return [{"role": "system", "content": system}, *swap_roles(lines, prompt(rollout, "greeting"))]
+
+    def read(self, answer: str) -> Draft:
+        """The line of an answer, and its thoughts."""
+        return labelled_draft(answer)
 
 
 def as_written(thought: str, line: str) -> str:

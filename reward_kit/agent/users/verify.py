@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.models.answer_parts import split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, add_note, draft_line, prompt, spoken
+from reward_kit.agent.users.llm import Draft, LLMUser, add_note, prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ class VerifyUser(LLMUser):
             messages = self.conversation(rollout)
             if number:
                 add_note(messages, prompt(rollout, "user_again", line=draft.line, advice=advice))
-            draft = await draft_line(rollout, messages, spoken)
+            draft = await self.draft(rollout, messages)
             if verdict(await self.review(rollout, "user_verify", draft.line)):
                 break
             if number + 1 < self.drafts:

@@ -113,17 +113,17 @@ async def validate(
     with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
         seeded = list(seeded_tasks(tasks, Path(folder), report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
-        forks: dict[int, tuple[object, Database]] = {}
-        opened.callback(_close, forks)
         shared: dict[Verdict, list[Task]] = {}
         for start in range(0, len(seeded), AT_ONCE):
             batch = seeded[start : start + AT_ONCE]
-            checks = [
-                row_verdicts(task, base, _untouched(forks, place, task, base), names)
-                for place, (task, base) in enumerate(batch)
-            ]
+            checks = [row_verdicts(task, base, names) for task, base in batch]
             for (task, _), verdicts in zip(batch, await asyncio.gather(*checks), strict=True):
-                _add_row(task, verdicts, report, shared)
+                faults = [verdict for verdict in verdicts if verdict.level != "ok"]
+                for fault in faults:
+                    shared.setdefault(fault, []).append(task)
+                if not faults:
+                    text = "; ".join(verdict.text for verdict in verdicts)
+                    report.add("ok", f"{task.row.place} {task.row.id}", text, (task.row.id,))
         for verdict, having in shared.items():
             first, rows = having[0].row, tuple(task.row.id for task in having)
             report.add(verdict.level, f"{first.place} {first.id}", verdict.text, rows, verdict.kind)
@@ -139,8 +139,8 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
             report.add("warning", place, "has no tools")
         for tool in registry.tools.values():
             if tool.undescribed:
-                unknown = "; ".join(tool.undescribed)
-                report.add("warning", place, f"tool {tool.name}: no model is told {unknown}")
+                text = f"tool {tool.name}: no model is told {'; '.join(tool.undescribed)}"
+                report.add("warning", place, text)
 
 
 def seeded_tasks(
@@ -166,34 +166,7 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
         return None
     report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
     if seed.of_today:
-        text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
-        consequence = "so a run can be resumed or compared on that day alone"
-        report.add("warning", f"seed {seed.origin}", f"{text}, {consequence}")
+        text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day, "
+        text += "so a run can be resumed or compared on that day alone"
+        report.add("warning", f"seed {seed.origin}", text)
     return opened.enter_context(base)
-
-
-def _untouched(forks: dict[int, tuple[object, Database]], place: int, task: Task, base: Database) -> Database:
-    """The seeded state for rewards to read: the place's last fork, if seed and clock are the same."""
-    key = base, task.row.clock()
-    if place in forks and forks[place][0] != key:
-        forks.pop(place)[1].close()
-    if place not in forks:
-        forks[place] = key, base.fork(seed=0, now=task.row.clock())
-    return forks[place][1]
-
-
-def _close(forks: dict[int, tuple[object, Database]]) -> None:
-    for _, fork in forks.values():
-        fork.close()
-
-
-def _add_row(
-    task: Task, verdicts: list[Verdict], report: ValidationReport, shared: dict[Verdict, list[Task]]
-) -> None:
-    """A row that is in order has one line; the faults of others are kept in ``shared``, by their rows."""
-    faults = [verdict for verdict in verdicts if verdict.level != "ok"]
-    for verdict in faults:
-        shared.setdefault(verdict, []).append(task)
-    if not faults:
-        text = "; ".join(verdict.text for verdict in verdicts)
-        report.add("ok", f"{task.row.place} {task.row.id}", text, (task.row.id,))

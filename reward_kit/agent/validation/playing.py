@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.agents.gold import GoldAgent
@@ -49,7 +49,7 @@ class Played:
 
 
 async def play_idle(task: Task, untouched: Database, gold_database: Database | None) -> Played:
-    """Judge a rollout in which nothing is done."""
+    """Judge a rollout in which nothing is done, on a fork that the reward only reads."""
     episode = Episode(task, database=untouched)
     episode.reply("…")
     return await _judged(episode, gold_database)
@@ -82,9 +82,12 @@ async def play_gold(
         await episode.settle()
         played = await _judged(episode, gold_database)
         changes = Changes(tuple(episode.changes()))
-        made = episode.tool_calls and agent.made
-    return Played(
-        played.reward, played.reason, fault or played.error, made or {}, changes, episode.violations
+    return replace(
+        played,
+        error=fault or played.error,
+        calls=agent.made,
+        changes=changes,
+        violations=episode.violations,
     )
 
 

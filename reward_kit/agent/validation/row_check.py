@@ -38,10 +38,8 @@ LATE = timedelta(hours=1, minutes=1, seconds=1)
 _IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
 
 
-async def row_verdicts(
-    task: Task, base: Database, untouched: Database, names: frozenset[str] = frozenset()
-) -> list[Verdict]:
-    """The findings about a row. ``untouched`` is a fork of ``base`` that rewards only read.
+async def row_verdicts(task: Task, base: Database, names: frozenset[str] = frozenset()) -> list[Verdict]:
+    """The findings about a row.
 
     ``names`` are those of the bundle's tables and columns, which the reward may leave out of a comparison.
     """
@@ -49,7 +47,12 @@ async def row_verdicts(
         task = replace(task, row=replace(task.row, criteria=None))
         found: list[Verdict] = [Verdict("ok", "its criteria need a conversation: no model is asked here")]
         others = task.row.given_fields().intersection(JUDGED_BY)
-        return [*found, *(await row_verdicts(task, base, untouched, names) if others else ())]
+        return [*found, *(await row_verdicts(task, base, names) if others else ())]
+    with base.fork(seed=0, now=task.row.clock()) as untouched:
+        return await _verdicts(task, base, untouched, names)
+
+
+async def _verdicts(task: Task, base: Database, untouched: Database, names: frozenset[str]) -> list[Verdict]:
     fault = _goal_fault(task, untouched)
     if fault is not None:
         return [Verdict("error", fault)]
@@ -85,13 +88,10 @@ async def row_verdicts(
 
 def table_names(database: Database) -> frozenset[str]:
     """The names that ``ignore`` may have: ``table``, ``table.column`` and ``*.column``, casefolded."""
-    sql = (
-        "SELECT m.name AS of, c.name AS own FROM sqlite_schema m, pragma_table_xinfo(m.name) c"
-        " WHERE m.type = 'table'"
-    )
+    sql = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
     names = set()
-    for row in database.read_only().execute(sql).mappings():
-        table, column = str(row["of"]).casefold(), str(row["own"]).casefold()
+    for row in database.read_only().execute(sql):
+        table, column = (str(name).casefold() for name in row)
         names |= {table, f"{table}.{column}", f"*.{column}"}
     return frozenset(names)
 
@@ -161,31 +161,31 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
 
 def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
     """The findings about the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
-    actions = task.row.actions or ()
-    refused = 0
     for number, call in gold.calls.items():
-        raised, status = replayed[number].raised, replayed[number].status
         text = f"gold action {number} ({call.name})"
+        raised, status = replayed[number].raised, replayed[number].status
+        level: Level = "error"
+        fault, kind = "", "invalid"
         if call.status == "failed" and raised:
             fault = f"raised {one_line(raised)}; a tool that refuses a call raises ToolError"
-            yield Verdict("error", f"{text} {fault}")
         elif call.status == "ok" and status == "failed" and raised:
             fault = f"is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
-            yield Verdict("error", f"{text} {fault}")
         elif call.status in FAULTY:
-            yield Verdict("error", f"{text} answered {one_line(repr(call.content))}")
+            fault = f"answered {one_line(repr(call.content))}"
         elif raised and status != "failed":
-            level: Level = "error" if "past its limit" in raised else "warning"
-            yield Verdict(level, f"{text} {raised}", "slow-tool")
-        if call.status == "refused" and not actions[number].refused:
+            level = "error" if "past its limit" in raised else "warning"
+            fault, kind = raised, "slow-tool"
+        if fault:
+            yield Verdict(level, f"{text} {fault}", kind)
+        is_meant = (task.row.actions or ())[number].refused
+        if call.status == "refused" and not is_meant:
             fault = f"is refused by its tool, {one_line(repr(call.content))}: correct it, or add"
             yield Verdict("error", f'{text} {fault} "refused": true if that is meant', "refused-gold")
-        elif call.status == "ok" and actions[number].refused:
+        elif call.status == "ok" and is_meant:
             fault = 'has "refused": true, but its tool carries it out: drop the mark or correct the call'
             yield Verdict("error", f"{text} {fault}", "refused-gold")
-        refused += call.status == "refused"
-    if refused:
-        yield Verdict("ok", f"{refused} of the gold actions refused by their tool")
+    if refused := [call for call in gold.calls.values() if call.status == "refused"]:
+        yield Verdict("ok", f"{len(refused)} of the gold actions refused by their tool")
 
 
 def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
@@ -198,16 +198,16 @@ def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdi
         for number, call in gold.calls.items():
             if call.changes and replayed[number].status == "skipped":
                 tables = ", ".join(sorted({change["table"] for change in call.changes}))
-                text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it: "
-                text += "terminal tools are not run there; let another tool write, or leave it out of what "
-                yield Verdict("error", f"{text}the reward compares")
+                text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it"
+                remedy = "let another tool write, or leave it out of what the reward compares"
+                yield Verdict("error", f"{text}: terminal tools are not run there; {remedy}")
     elif gold.is_sound:
         gives = "gives" if len(gold.calls) == 1 else "give"
         yield Verdict("ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}")
     for rule, rows in (gold.violations or {}).items():
-        for row in rows[:1]:
-            text = f"the gold actions break the rule {rule}: {one_line(violation_text(row), 200)}"
-            yield Verdict("error", text)
+        if rows:
+            broken = one_line(violation_text(rows[0]), 200)
+            yield Verdict("error", f"the gold actions break the rule {rule}: {broken}")
     if gold.reward is not None and round(gold.reward, 6) > 1:
         yield Verdict("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed")
 
@@ -219,18 +219,15 @@ def _idle_verdict(task: Task, idle: Played, gold: Played | None = None, *, chang
     gives = f"doing nothing gives {idle.reward:g}"
     if not idle.reached:
         return Verdict("ok", gives)
-    level: Level = "warning"
     if gold is None:
         text = f"{gives}, which is right only if the row asks for no change"
     elif changed:
-        level, text = (
-            "error",
-            f"doing nothing gives reward {idle.reward:g}, though the gold actions change data",
-        )
+        text = f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
+        return Verdict("error", text, "no-op")
     elif not gold.is_sound:
         text = f"{gives}: whether that is right shows once the gold actions lead to reward 1"
     elif task.row.outputs:
         text = f"{gives} too: {_IGNORES_OUTPUTS}"
     else:
         return Verdict("ok", f"{gives} too, which is right if nothing is to be changed", "no-op")
-    return Verdict(level, text, "no-op")
+    return Verdict("warning", text, "no-op")

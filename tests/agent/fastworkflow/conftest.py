@@ -13,7 +13,6 @@ from fake_home import make_home
 from small_task import ScriptedUser, play, small_task
 
 from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.agents.fastworkflow.workers import Patience
 from reward_kit.agent.config import EvaluationConfig
 
 Opening = Callable[..., Awaitable[FastWorkflow]]
@@ -37,12 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def opened(home: Path, tmp_path: Path) -> AsyncIterator[Opening]:
-    """``await opened(patience=..., option=value)`` is an open factory; closed at the end of the test."""
+    """``await opened(turn_limit=..., option=value)`` is an open factory; closed at the end of the test."""
     factories: list[FastWorkflow] = []
 
-    async def open_factory(*, patience: Patience | None = None, **options: Any) -> FastWorkflow:
+    async def open_factory(*, turn_limit: float = 900.0, **options: Any) -> FastWorkflow:
         config = EvaluationConfig(agent="fastworkflow", **options)
-        factory = FastWorkflow(config, [small_task(tmp_path)], patience=patience)
+        factory = FastWorkflow(config, [small_task(tmp_path)], turn_limit=turn_limit)
         factories.append(factory)
         await factory.open()
         return factory

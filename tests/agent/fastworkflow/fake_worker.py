@@ -92,9 +92,10 @@ def completed(text: str) -> Line:
 
 
 def model_call(rollout: str, model: str, *, cost: float | None, **more: int) -> None:
-    tokens = {"input_tokens": 100, "cached_tokens": 0, "output_tokens": 10, "reasoning_tokens": 0, **more}
-    ended = {"finish_reason": "stop", "started": 1.0, "seconds": 0.5}
-    send({"event": "model_call", "rollout": rollout, "model": model, "cost": cost, **tokens, **ended})
+    price = {"cost": cost or 0.0, "unpriced_calls": int(cost is None)}
+    usage = {"calls": 1, "input_tokens": 100, "output_tokens": 10, **price, **more}
+    call = {"model": model, "finish_reason": "stop", "started": 1.0, "seconds": 0.5}
+    send({"event": "model_call", "rollout": rollout, "usage": usage, "call": call})
 
 
 LOCK = threading.Lock()
@@ -125,7 +126,6 @@ def answer(sessions: dict[str, Session], message: Line) -> None:
 def main() -> None:
     if "FAKE_BROKEN" in os.environ:
         sys.exit("ModuleNotFoundError: No module named 'torch'")
-    send({"id": 0})
     sessions: dict[str, Session] = {}
     for line in sys.stdin:
         threading.Thread(target=answer, args=(sessions, json.loads(line)), daemon=True).start()

@@ -96,7 +96,7 @@ async def test_rollouts_at_once_keep_to_themselves_in_one_process(opened: Any, t
     assert len(booked.database.changes()) == 1
     assert len(other.database.changes()) == 0
     turns = [finished.rollout.lines[-2].text for finished in (booked, other)]
-    (pid,) = [worker.pid for worker in factory.pool.workers]
+    (pid,) = [worker.process.pid for worker in factory.workers]
     assert turns == [f"turn 2 in process {pid}", f"turn 3 in process {pid}"]
 
 

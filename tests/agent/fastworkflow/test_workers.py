@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from command import new_python
 
-from reward_kit.agent.agents.fastworkflow.workers import Patience
 from reward_kit.errors import ModelSetupError
 
 
@@ -22,8 +21,8 @@ def exists(pid: int) -> bool:
 
 
 def pid_of(factory: Any) -> int:
-    (worker,) = factory.pool.workers
-    return worker.pid
+    (worker,) = factory.workers
+    return worker.process.pid
 
 
 async def until_gone(pid: int) -> None:
@@ -47,7 +46,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_left_unjudged(ope
 
 
 async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any, talk: Any) -> None:
-    factory = await opened(patience=Patience(turn=0.3))
+    factory = await opened(turn_limit=0.3)
     first = pid_of(factory)
     finished = await talk(factory, "hang .")
     assert finished.rollout.stop_reason == "infrastructure_error"
@@ -77,7 +76,7 @@ async def test_nothing_is_left_when_the_evaluation_is_over(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     factory = await opened(fastworkflow_workers=2)
-    pids = [worker.pid for worker in factory.pool.workers]
+    pids = [worker.process.pid for worker in factory.workers]
     assert any((tmp_path / "temporary").iterdir())
     unfinished = asyncio.ensure_future(talk(factory, "hang ."))
     await asyncio.sleep(0.1)
@@ -95,7 +94,7 @@ from reward_kit.agent.config import EvaluationConfig
 async def main():
     factory = FastWorkflow(EvaluationConfig(agent="fastworkflow", fastworkflow_workers=2), [])
     await factory.open()
-    print(*(worker.pid for worker in factory.pool.workers), flush=True)
+    print(*(worker.process.pid for worker in factory.workers), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())

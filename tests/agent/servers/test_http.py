@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reward_kit.agent.servers.http import MAX_BODY, build_server
+from reward_kit.agent.servers.http import MAX_BODY, build_app
+from reward_kit.agent.servers.sessions import Sessions
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import ToolError
 
@@ -64,11 +65,11 @@ async def client_of(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def serving(registry: ToolRegistry, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    server = build_server(registry, **options)
-    async with client_of(server.app) as client:
+async def serving(registry: ToolRegistry, *, limit: int = 10) -> AsyncIterator[httpx.AsyncClient]:
+    sessions = Sessions(registry, limit)
+    async with client_of(build_app(registry, sessions)) as client:
         yield client
-    server.sessions.close()
+    sessions.close()
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ async def test_a_session_id_that_fits_no_path_is_a_422(client: httpx.AsyncClient
 
 async def test_only_sessions_without_changes_make_room_for_new_ones(folder: Path) -> None:
     write_rows(folder, ROWS[1])
-    async with serving(notes_registry(folder), max_sessions=3) as client:
+    async with serving(notes_registry(folder), limit=3) as client:
 
         async def use(tool: str, session: str) -> httpx.Response:
             return await client.post(f"/tools/{tool}", json={"text": "x"}, headers={"X-Session-Id": session})

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.agents.fastworkflow import preflight
 from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
-from reward_kit.agent.agents.fastworkflow.workers import Patience, Worker, WorkerPool
+from reward_kit.agent.agents.fastworkflow.workers import PLACE, Worker
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.redaction import is_secret_name, redact
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
 
@@ -30,23 +29,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
-PLACE = "FastWorkflow"
+TURN_LIMIT = 900.0
+"""Seconds until the next call of a turn ends."""
 
 _REFUSED_INPUT = {"ContextWindowExceededError", "ContentPolicyViolationError"}
-_FAULTY_SETUP = {
-    "AuthenticationError",
-    "LMAuthError",
-    "LMBillingError",
-    "LMConfigurationError",
-    "LMNotConfiguredError",
-    "LMUnsupportedModelError",
-    "NotFoundError",
-    "PermissionDeniedError",
-}
+_FAULTY_SETUP = {"Auth", "Billing", "Configuration", "NotConfigured", "UnsupportedModel"}
+"""Kinds of DSPy's ``LM...Error`` for faults in the settings; other libraries give a status with those."""
 
 
 class FastWorkflow:
-    """Factory of the agents: tool endpoint and workers, opened before the first rollout."""
+    """Factory of the agents: tool endpoint and workers, opened before the first rollout.
+
+    ``models`` are known after ``open``, by role.
+    """
 
     def __init__(
         self,
@@ -54,14 +49,13 @@ class FastWorkflow:
         tasks: Sequence[Task],
         *,
         home: FastWorkflowHome | None = None,
-        patience: Patience | None = None,
+        turn_limit: float = TURN_LIMIT,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.config = config
-        self.patience = patience or Patience()
+        self.turn_limit = turn_limit
         self.endpoint = ToolEndpoint()
-        self.pool: WorkerPool
-        """The processes, after ``open``, and the ``models`` by role."""
+        self.workers: list[Worker] = []
         self.models: dict[str, str] = {}
         self._warn = warn
         self._tasks = tasks
@@ -72,27 +66,24 @@ class FastWorkflow:
         return FastWorkflowAgent(self)
 
     async def open(self) -> None:
-        """Check the set-up, then start the workers.
+        """Check the set-up, and start the workers.
 
         Raises ``ModelSetupError`` with everything that is missing.
         """
         environment = preflight.worker_environment(self.config)
-        faults = preflight.faults_of_home(self._home)
-        of_tools, warnings = preflight.faults_of_tools(self._home, self._tasks)
-        of_training, untrained = preflight.training_of(self._home)
-        warnings += untrained
-        cannot_start = bool(faults)
-        faults += of_training
-        faults += [*preflight.faults_of_settings(environment), *_local_model(self.config), *of_tools]
-        if cannot_start:
+        missing = preflight.faults_of_home(self._home)
+        faults = [*missing, *preflight.faults_of_settings(environment, self.config)]
+        if missing:
             preflight.check(faults)
+        of_training, untrained = preflight.training_of(self._home)
+        of_tools, warnings = preflight.faults_of_tools(self._home.workflow(), self._tasks)
         await self._start(environment)
-        description = await self.pool.workers[0].ask("describe")
+        description = self.workers[0].description
         if "error" in description:
             raise_fault(description["error"])
-        preflight.check([*faults, *preflight.faults_of_worker(description)])
+        preflight.check([*faults, *of_training, *of_tools, *preflight.faults_of_worker(description)])
         self.models = {role: environment[f"LLM_{role}"] for role in preflight.ROLES}
-        for warning in warnings:
+        for warning in [*warnings, *untrained]:
             self._warn(warning)
 
     async def close(self) -> None:
@@ -100,22 +91,23 @@ class FastWorkflow:
         await self._resources.aclose()
 
     async def _start(self, environment: dict[str, str]) -> None:
-        workflow = self._home.workflow()
-        assert workflow is not None, "checked by the preflight"
         folder = temporary_folder("fastworkflow")
         self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
         await self.endpoint.open()
         self._resources.push_async_callback(self.endpoint.close)
         # -I: keeps this process's import path out of the other environment
-        command = [str(self._home.python), "-I", "-X", "utf8", str(WORKER_PROGRAM), str(workflow)]
+        program = ["-I", "-X", "utf8", str(WORKER_PROGRAM), str(self._home.workflow())]
+        command = [str(self._home.python), *program]
         hidden = [str(value) for name, value in self.config.model_args.items() if is_secret_name(name)]
-        self.pool = WorkerPool(
-            lambda: Worker(command, environment, folder, hidden=hidden),
-            self.config.fastworkflow_workers,
-            self.patience.start,
-        )
-        self._resources.push_async_callback(self.pool.close)
-        await self.pool.open()
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for _ in range(self.config.fastworkflow_workers):
+                    worker = Worker(command, environment, folder, hidden=hidden)
+                    self.workers.append(worker)
+                    self._resources.push_async_callback(worker.end, "the evaluation is over")
+                    starting.create_task(worker.start())
+        except* ModelSetupError as errors:
+            raise errors.exceptions[0] from None
 
 
 class FastWorkflowAgent:
@@ -139,13 +131,12 @@ class FastWorkflowAgent:
         Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
         """
         worker = self._worker or await self.join(rollout)
-        patience = self._shared.patience.turn
         try:
-            async with asyncio.timeout(patience) as limit:
+            async with asyncio.timeout(self._shared.turn_limit) as limit:
                 self._limit = limit
                 answer = await worker.ask("turn", rollout=rollout.id, text=_heard(rollout))
         except TimeoutError:
-            fault = f"no model call and no tool call of a turn ended within {patience:g} s"
+            fault = f"no model call and no tool call of a turn ended within {self._shared.turn_limit:g} s"
             await worker.end(fault)
             raise ModelError(fault, place=PLACE, retryable=True) from None
         finally:
@@ -159,52 +150,34 @@ class FastWorkflowAgent:
         return _said(answer)
 
     async def join(self, rollout: Rollout) -> Worker:
-        """Begin ``rollout`` in one of the workers."""
-        self._rollout = rollout
-        self._worker = worker = await self._shared.pool.take()
+        """Begin ``rollout`` in the worker with the fewest rollouts."""
+        worker = min(self._shared.workers, key=lambda worker: len(worker.rollouts))
+        await worker.start()
+        self._rollout, self._worker = rollout, worker
         worker.rollouts[rollout.id] = self._note
         self._admission = self._shared.endpoint.admit(rollout)
         policy = rollout.system_prompt if self._shared.config.fastworkflow_policy == "insights" else None
-        tools = self._shared.endpoint.addresses["tools_url"]
-        answer = await worker.ask(
-            "open", rollout=rollout.id, tools=tools, token=self._admission.token, policy=policy
-        )
+        access = {"tools": f"{self._shared.endpoint.url}/tools", "token": self._admission.token}
+        answer = await worker.ask("open", rollout=rollout.id, **access, policy=policy)
         if "error" in answer:
             raise_fault(answer["error"])
         return worker
 
     async def close(self) -> None:
         """Leave the worker, which ends a running turn before its next call."""
+        if self._admission is not None:
+            self._admission.revoke()
         if self._rollout is not None and self._worker is not None:
-            self._worker.rollouts.pop(self._rollout.id, None)
-            if self._admission is not None:
-                self._admission.revoke()
             with contextlib.suppress(ModelError):  # the worker is gone
                 self._worker.send("close", rollout=self._rollout.id)
+            self._worker.rollouts.pop(self._rollout.id, None)
 
     def _note(self, event: dict[str, Any]) -> None:
         """Count a model call that the worker reports, and grant the turn further time."""
         if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.patience.turn)
-        if event["event"] != "model_call" or self._rollout is None:
-            return
-        counts = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-        usage = Usage(
-            calls=1,
-            cost=event["cost"] or 0.0,
-            unpriced_calls=int(event["cost"] is None),
-            **{name: event[name] for name in counts},
-        )
-        described = {name: event[name] for name in ("model", "seconds", "started", "finish_reason")}
-        self._rollout.count_usage(usage, **described)
-
-
-def _local_model(config: EvaluationConfig) -> list[str]:
-    """Refuse a local model path: FastWorkflow calls its models itself and starts no server."""
-    if not config.model or not names_local_model(config.model, provider=config.provider):
-        return []
-    remedy = "such as --model hosted_vllm/NAME --model-arg api_base=http://127.0.0.1:8000/v1"
-    return [f"--model {config.model} is a file or folder: serve it and name it as LiteLLM does, {remedy}"]
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.turn_limit)
+        if event["event"] == "model_call" and self._rollout is not None:
+            self._rollout.count_usage(Usage(**event["usage"]), **event["call"])
 
 
 def _heard(rollout: Rollout) -> str:
@@ -239,7 +212,8 @@ def raise_fault(fault: Mapping[str, Any]) -> NoReturn:
         raise ModelError(f"the tools cannot be reached: {text}", place=PLACE, status=status, retryable=True)
     if fault["name"] in _REFUSED_INPUT or status == 413:
         raise ModelInputError(f"a model refuses the conversation: {text}", place=PLACE, status=status)
-    if fault["name"] in _FAULTY_SETUP or status in (401, 402, 403, 404):
+    kind = fault["name"].removeprefix("LM").removesuffix("Error")
+    if kind in _FAULTY_SETUP or status in (401, 402, 403, 404):
         remedy = "Check the models in LLM_* and their keys."
         raise ModelSetupError(f"a model cannot be called: {text}", place=PLACE, remedy=remedy, status=status)
     retryable = status not in (400, 422)

@@ -61,7 +61,7 @@ class FastWorkflowHome:
     @property
     def has_right_version(self) -> bool:
         """True if ``VERSION`` is installed."""
-        return (self.version or "").split(".")[:2] == VERSION.split(".")
+        return f"{self.version}.".startswith(f"{VERSION}.")
 
     @property
     def package(self) -> Path | None:
@@ -73,12 +73,11 @@ class FastWorkflowHome:
         """The folder of the prepared workflows."""
         return self.folder / "workflows"
 
-    def workflow(self) -> Path | None:
-        """Return the prepared workflow: the retail one, else the first by name."""
-        names = sorted(path.name for path in self.workflows.glob("*") if (path / "_commands").is_dir())
-        if not names:
-            return None
-        return self.workflows / (DEFAULT_WORKFLOW if DEFAULT_WORKFLOW in names else names[0])
+    def workflow(self) -> Path:
+        """Return the prepared workflow: the retail one, else the first by name; it may not exist yet."""
+        retail = self.workflows / DEFAULT_WORKFLOW
+        prepared = sorted(path.parent for path in self.workflows.glob("*/_commands"))
+        return retail if retail in prepared or not prepared else prepared[0]
 
     def internal_workflows(self) -> list[Path]:
         """The workflows of the installed package itself, which training covers as well."""

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.fastworkflow.home import CONSTANTS, VERSION, FastWorkflowHome
+from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _QUIET = {
     "OMP_NUM_THREADS": "1",  # small intent models, several rollouts at once
 }
 """No downloads and little output, unless the environment says otherwise."""
+_TRAIN = "run `reward-kit fastworkflow train`"
 
 
 def base_environment() -> dict[str, str]:
@@ -49,8 +51,7 @@ def worker_environment(config: EvaluationConfig) -> dict[str, str]:
     environment names one.
     """
     environment = {**_QUIET, **base_environment()}
-    if config.model:
-        model = config.model
+    if model := config.model:
         if config.provider and not model.startswith(f"{config.provider}/"):
             model = f"{config.provider}/{model}"
         environment["LLM_AGENT"] = environment["LLM_PLANNER"] = model
@@ -65,36 +66,41 @@ def worker_environment(config: EvaluationConfig) -> dict[str, str]:
 
 def faults_of_home(home: FastWorkflowHome) -> list[str]:
     """List what ``reward-kit fastworkflow setup`` still has to create."""
-    faults = []
     if not home.python.exists():
-        faults.append(f"there is no environment in {home.folder}")
+        fault = f"there is no environment in {home.folder}"
     elif not home.has_right_version:
         installed = f"fastworkflow {home.version} is installed" if home.version else "has no fastworkflow"
-        faults.append(f"the environment in {home.folder}: {installed}, {VERSION} is needed")
-    elif home.workflow() is None:
-        faults.append(f"no workflow is prepared in {home.workflows}")
-    remedy = "run `reward-kit fastworkflow setup` (REWARD_KIT_FASTWORKFLOW names another folder)"
-    return [f"{fault}: {remedy}" for fault in faults]
-
-
-def faults_of_settings(environment: Mapping[str, str], roles: Sequence[str] = ROLES) -> list[str]:
-    """List roles without a model."""
-    unnamed = [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]
-    if not unnamed:
+        fault = f"the environment in {home.folder}: {installed}, {VERSION} is needed"
+    elif not (home.workflow() / "_commands").is_dir():
+        fault = f"no workflow is prepared in {home.workflows}"
+    else:
         return []
-    instead = "; --model NAME sets all of them" if roles == ROLES else ""
-    how = f"name a model, as LiteLLM names it, in the environment or .env{instead}"
-    return [f"{', '.join(unnamed)} not set: {how}"]
+    return [f"{fault}: run `reward-kit fastworkflow setup` (REWARD_KIT_FASTWORKFLOW names another folder)"]
+
+
+def faults_of_settings(environment: Mapping[str, str], config: EvaluationConfig | None = None) -> list[str]:
+    """List models that an evaluation lacks or cannot use; without ``config``, those that training lacks."""
+    roles = ROLES if config else (TRAINING_ROLE,)
+    faults = []
+    if unnamed := [f"LLM_{role}" for role in roles if not environment.get(f"LLM_{role}")]:
+        instead = "; --model NAME sets all of them" if config else ""
+        how = f"name a model, as LiteLLM names it, in the environment or .env{instead}"
+        faults.append(f"{', '.join(unnamed)} not set: {how}")
+    if config and config.model and names_local_model(config.model, provider=config.provider):
+        # FastWorkflow calls its models itself and starts no server
+        remedy = "such as --model hosted_vllm/NAME --model-arg api_base=http://127.0.0.1:8000/v1"
+        faults.append(
+            f"--model {config.model} is a file or folder: serve it and name it as LiteLLM does, {remedy}"
+        )
+    return faults
 
 
 def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
     """List faults that a running worker reports: an untrained workflow, missing keys."""
     faults = []
     if not description["trained"]:
-        missing = ", ".join(description["untrained"])
-        faults.append(f"the workflow is not trained ({missing}): run `reward-kit fastworkflow train`")
-    for role, variables in description["lacking"].items():
-        lacking = [name for name in variables if name != f"LLM_{role}"]  # see faults_of_settings
+        faults.append(f"the workflow is not trained ({', '.join(description['untrained'])}): {_TRAIN}")
+    for role, lacking in description["lacking"].items():
         if lacking:
             key = "" if any("API_BASE" in name for name in lacking) else f", or LITELLM_API_KEY_{role}"
             needed = " and ".join(lacking)
@@ -102,67 +108,61 @@ def faults_of_worker(description: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def incomplete_training(workflow: Path) -> list[str]:
-    """List contexts with a part of the trained files missing, as after a training broken off."""
-    trained = sorted(
-        {file.parent for name in ARTIFACTS for file in workflow.glob(f"___command_info/*/{name}")}
-    )
-    missing = {part.name: [name for name in ARTIFACTS if not (part / name).exists()] for part in trained}
-    return [f"{part}: {', '.join(names)}" for part, names in missing.items() if names]
-
-
 def training_of(home: FastWorkflowHome) -> tuple[list[str], list[str]]:
     """Return faults of the workflow's training, and warnings of that of FastWorkflow's internal workflows.
 
-    A run reads no models of an internal workflow, but ``train`` makes them.
+    A training broken off leaves out files of a context. A run reads no models of an internal workflow, but
+    ``train`` makes them.
     """
-    remedy = "run `reward-kit fastworkflow train`"
     workflow = home.workflow()
-    faults = []
-    if workflow is not None:
-        name = f"the training of {workflow.name} is not complete"
-        faults = [f"{name} ({part}): {remedy}" for part in incomplete_training(workflow)]
+    name = f"the training of {workflow.name} is not complete"
+    faults = [f"{name} ({context}): {_TRAIN}" for context in _incomplete(workflow)]
     warnings = []
     for internal in home.internal_workflows():
-        missing = incomplete_training(internal)
+        missing = _incomplete(internal)
         if missing or not any(internal.glob("___command_info/*/threshold.json")):
-            parts = f" ({'; '.join(missing)})" if missing else ""
+            contexts = f" ({'; '.join(missing)})" if missing else ""
             name = f"FastWorkflow's internal workflow {internal.name}"
-            warnings.append(f"{name} is not trained{parts}: {remedy}")
+            warnings.append(f"{name} is not trained{contexts}: {_TRAIN}")
     return faults, warnings
 
 
-def faults_of_tools(home: FastWorkflowHome, tasks: Iterable[Task]) -> tuple[list[str], list[str]]:
+def _incomplete(workflow: Path) -> list[str]:
+    contexts = {file.parent for name in ARTIFACTS for file in workflow.glob(f"___command_info/*/{name}")}
+    missing = {
+        context.name: [name for name in ARTIFACTS if not (context / name).exists()]
+        for context in sorted(contexts)
+    }
+    return [f"{context}: {', '.join(names)}" for context, names in missing.items() if names]
+
+
+def faults_of_tools(workflow: Path, tasks: Iterable[Task]) -> tuple[list[str], list[str]]:
     """Return faults and warnings about the tasks' tools, which the workflow's commands call.
 
     The agent cannot call a tool without a command: a fault if a row's gold actions need it, else a warning.
     """
-    workflow = home.workflow()
-    if workflow is None:
-        return [], []
     files = (workflow / "_commands").rglob("*.py")
     commands = {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}
-    tools: set[str] = set()
-    gold: set[str] = set()
-    without_tool: set[str] = set()
-    for task in tasks:
-        own = set(task.registry.tools)
-        tools |= own
-        without_tool |= commands - own
-        gold |= {action.name for action in task.row.actions or ()} & own
+    toolsets = [task.registry.tools.keys() for task in tasks]
+    tools = set[str]().union(*toolsets)
+    without_tool = set[str]().union(*(commands - own for own in toolsets))
+    gold = {action.name for task in tasks for action in task.row.actions or ()} & tools
     unreachable = gold - commands
-    unused = tools - commands - unreachable
-    faults = {
-        f"commands of the workflow {workflow.name} without a tool in the bundle: {{}}. "
-        "A workflow works only with its own bundle, such as tau_retail_task": without_tool,
-        "tools in the rows' actions without a command in the workflow: {}": unreachable,
-    }
-    warnings = {"tools without a FastWorkflow command, which it never calls: {}": unused}
-    return _listed(faults), _listed(warnings)
+    unused = tools - commands - gold
+    faults = []
+    if without_tool:
+        found = (
+            f"commands of the workflow {workflow.name} without a tool in the bundle: {_listed(without_tool)}"
+        )
+        faults.append(f"{found}. A workflow works only with its own bundle, such as tau_retail_task")
+    if unreachable:
+        faults.append(f"tools in the rows' actions without a command in the workflow: {_listed(unreachable)}")
+    warning = f"tools without a FastWorkflow command, which it never calls: {_listed(unused)}"
+    return faults, [warning] if unused else []
 
 
-def _listed(found: Mapping[str, set[str]]) -> list[str]:
-    return [text.format(", ".join(sorted(names))) for text, names in found.items() if names]
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def check(faults: Sequence[str]) -> None:

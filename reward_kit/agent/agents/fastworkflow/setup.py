@@ -56,11 +56,11 @@ def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_argum
     if not home.has_right_version:
         home.folder.mkdir(parents=True, exist_ok=True)
         _keep_training(home)
-        make = [python or sys.executable, "-m", "venv", "--clear", str(home.venv)]
-        _run(make, "the environment cannot be created", remedy=_REMEDY)
+        make = (python or sys.executable, "-m", "venv", "--clear", home.venv)
+        _run(*make, fault="the environment cannot be created", remedy=_REMEDY)
         # pip uses the index and proxy that the user has configured
-        pip = [str(home.python), "-m", "pip", "install", "--disable-pip-version-check"]
-        _run([*pip, *pip_arguments, *PACKAGES], "pip cannot install FastWorkflow", remedy=_REMEDY)
+        pip = (home.python, "-m", "pip", "install", "--disable-pip-version-check")
+        _run(*pip, *pip_arguments, *PACKAGES, fault="pip cannot install FastWorkflow", remedy=_REMEDY)
     _restore_training(home)
     return prepare_workflow(home, workflow)
 
@@ -83,24 +83,19 @@ def _restore_training(home: FastWorkflowHome) -> None:
     shutil.rmtree(home.folder / KEPT, ignore_errors=True)
 
 
-def train(home: FastWorkflowHome, workflow: Path) -> None:
+def train(home: FastWorkflowHome) -> None:
     """Run FastWorkflow's own training, with its output on the terminal."""
     environment = base_environment()
     # Its command line reads settings and keys from files; keys refer to the environment, none is written.
-    referred = sorted(
-        name for name in environment if _TRAINING_SETTING.fullmatch(name) and name not in CONSTANTS
-    )
-    lines = [f'{name}="{environment[name]}"' for name in CONSTANTS]
+    referred = sorted(filter(_TRAINING_SETTING.fullmatch, environment.keys() - CONSTANTS.keys()))
     with tempfile.TemporaryDirectory() as folder:
         settings, keys = Path(folder, "settings.env"), Path(folder, "keys.env")
-        settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        keys.write_text("".join(f"{name}=${{{name}}}\n" for name in referred), encoding="utf-8")
-        program = [str(home.python), "-I", "-m", "fastworkflow.train"]
-        _run(
-            [*program, str(workflow), str(settings), str(keys)],
-            "the training failed",
-            environment=environment,
+        settings.write_text(
+            "".join(f'{name}="{environment[name]}"\n' for name in CONSTANTS), encoding="utf-8"
         )
+        keys.write_text("".join(f"{name}=${{{name}}}\n" for name in referred), encoding="utf-8")
+        program = (home.python, "-I", "-m", "fastworkflow.train")
+        _run(*program, home.workflow(), settings, keys, fault="the training failed", environment=environment)
 
 
 def prepare_workflow(home: FastWorkflowHome, name: str) -> Path:
@@ -148,7 +143,7 @@ def _data_package(source: Path, name: str) -> str:
 
 
 def _run(
-    command: list[str], fault: str, *, remedy: str = "", environment: dict[str, str] | None = None
+    *command: str | Path, fault: str, remedy: str = "", environment: dict[str, str] | None = None
 ) -> None:
     try:
         code = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - no shell

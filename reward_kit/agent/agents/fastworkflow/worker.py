@@ -3,8 +3,8 @@
     python -I worker.py WORKFLOW_FOLDER
 
 It speaks JSON lines on stdin and stdout, plays many rollouts concurrently and imports nothing of this
-project. Each request has an ``id``, which its answer repeats; the answer 0 says that the worker is ready.
-FastWorkflow and its libraries print to standard error. The process exits at the end of stdin.
+project. Each request has an ``id``, which its answer repeats. FastWorkflow and its libraries print to
+standard error. The process exits at the end of stdin.
 
 - ``describe``: whether the workflow is trained, and the variables that its models lack;
 - ``open``: ``rollout``, ``tools`` (base address of its tools), ``token``, ``policy`` (text or null);
@@ -13,8 +13,8 @@ FastWorkflow and its libraries print to standard error. The process exits at the
 - ``close``: ``rollout``: a running turn ends, as ``stopped``, before its next model call or tool call.
 
 ``error`` is an object: ``kind`` (``model``, ``tools``, ``agent``), ``name`` of the exception, HTTP ``status``
-or null, ``text``. Lines with ``event`` come unrequested: ``model_call`` reports a call with its tokens and
-cost, ``tool_call`` that a tool has answered.
+or null, ``text``. Lines with ``event`` come unrequested: ``model_call`` reports the ``usage`` of a call and
+further facts of the ``call``, ``tool_call`` that a tool has answered.
 """
 
 from __future__ import annotations
@@ -98,14 +98,10 @@ def send(line: Answer) -> None:
 
 
 class TurnEndedError(BaseException):
-    """Ends a turn with ``answer``.
+    """Ends a turn with its argument as the answer.
 
     Not an ``Exception``, which FastWorkflow would catch, to repeat the command or to go on without it.
     """
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        super().__init__(str(answer))
 
 
 class ModelCalls(BaseCallback):
@@ -133,18 +129,18 @@ class ModelCalls(BaseCallback):
 class Session:
     """One rollout: a FastWorkflow context bound to the rollout's tools."""
 
-    def __init__(self, workflow: str, message: Answer) -> None:
-        self.rollout = message["rollout"]
-        self.policy = message["policy"]
+    def __init__(self, workflow: str, rollout: str, tools: str, token: str, policy: str | None) -> None:
+        self.rollout = rollout
+        self.policy = policy
         self.folder = tempfile.mkdtemp(prefix="rollout-")  # in the process's own temporary folder
-        self._tools = message["tools"]
-        self._token = message["token"]
+        self._tools = tools
+        self._token = token
         self._turns = 0
         self.over = False
         self._playing = threading.Lock()
         self._results: dict[tuple[int, int, str, str], str] = {}
         self._shown: tuple[object, int] = (None, 0)
-        key = f"rollout-{self.rollout}"
+        key = f"rollout-{rollout}"
         self._context = fastworkflow.WorkflowExecutionContext(run_as_agent=True, session_key=key)
         self._workflow = fastworkflow.Workflow.create(
             workflow, workflow_id_str=key, workflow_context={TOOLS: self}
@@ -153,12 +149,12 @@ class Session:
 
     def turn(self, text: str) -> Answer:
         """Pass the user's line on and return the reply."""
-        if text.startswith("/"):
-            text = f" {text}"  # a slash would switch to commands typed by hand
+        line = f" {text}" if text.startswith("/") else text  # a slash would switch to commands typed by hand
         try:
-            output = self._run(lambda: self._context.process_turn(text))
+            output = self._run(lambda: self._context.process_turn(line))
         except TurnEndedError as end:
-            return end.answer
+            answer: Answer = end.args[0]
+            return answer
         return {
             "status": output.status.value,
             "reason": output.failure_reason,
@@ -171,7 +167,7 @@ class Session:
         # not checked: an action of the package takes no lists, which some commands need
         action = fastworkflow.Action.model_construct(command_name=command, parameters=parameters)
         output = self._run(lambda: self._context.process_action_turn(action))
-        return {"status": output.status.value, "text": output.answer, "success": output.success}
+        return {"status": output.status.value, "text": output.answer}
 
     def _run(self, work: Callable[[], Any]) -> Any:
         self._turns += 1
@@ -221,15 +217,12 @@ class Session:
         if answer["stopped"]:
             self.over = True
             raise TurnEndedError(STOPPED)
-        result: str = answer["result"]
-        return result
+        return str(answer["result"])
 
     @property
     def _trajectory(self) -> Answer:
         """The steps of the agent: ``thought_0``, ``action_0``, ``observation_0``, ``thought_1`` ..."""
-        agent = self._context.workflow_tool_agent
-        trajectory: Answer = agent.current_trajectory if agent is not None else {}
-        return trajectory
+        return getattr(self._context.workflow_tool_agent, "current_trajectory", {})
 
     def _new_thoughts(self) -> str:
         """Return the agent's steps of this turn; a resumed turn continues the earlier trajectory."""
@@ -239,31 +232,37 @@ class Session:
         lines = []
         while f"thought_{index}" in trajectory or f"observation_{index}" in trajectory:
             for sign, name in (("", "thought"), ("-> ", "action"), ("<- ", "observation")):
-                text = str(trajectory.get(f"{name}_{index}") or "")
-                if name == "observation" and len(text) > OBSERVATION:
-                    text = f"{text[:OBSERVATION]} ..."
-                lines += [f"{sign}{text}"] if text else []
+                if text := str(trajectory.get(f"{name}_{index}") or ""):
+                    is_cut = name == "observation" and len(text) > OBSERVATION
+                    lines.append(f"{sign}{text[:OBSERVATION]} ..." if is_cut else f"{sign}{text}")
             index += 1
         self._shown = (trajectory, index)
         return "\n".join(lines)
 
 
 def call_of(model: Any, started: float) -> Answer:
-    """Describe the last call of a DSPy model; ``cost`` is None without a known price."""
+    """Describe the last call of a DSPy model: its ``usage``, and the ``call``."""
     entry = model.history[-1] if model.history else {}
-    usage = entry.get("usage") or {}
-    response = entry.get("response")
+    usage, cost, response = entry.get("usage") or {}, entry.get("cost"), entry.get("response")
     choices = getattr(response, "choices", None)
     return {
-        "model": model.model,
-        "input_tokens": usage.get("prompt_tokens") or 0,
-        "cached_tokens": detail(usage.get("prompt_tokens_details"), "cached_tokens"),
-        "output_tokens": usage.get("completion_tokens") or 0,
-        "reasoning_tokens": detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
-        "cost": entry.get("cost"),
-        "finish_reason": str(getattr(choices[0] if choices else response, "finish_reason", None) or "stop"),
-        "started": started,
-        "seconds": time.time() - started,
+        "usage": {
+            "calls": 1,
+            "input_tokens": usage.get("prompt_tokens") or 0,
+            "cached_tokens": detail(usage.get("prompt_tokens_details"), "cached_tokens"),
+            "output_tokens": usage.get("completion_tokens") or 0,
+            "reasoning_tokens": detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+            "cost": cost or 0.0,
+            "unpriced_calls": int(cost is None),
+        },
+        "call": {
+            "model": model.model,
+            "finish_reason": str(
+                getattr(choices[0] if choices else response, "finish_reason", None) or "stop"
+            ),
+            "started": started,
+            "seconds": time.time() - started,
+        },
     }
 
 
@@ -275,11 +274,10 @@ def detail(details: Any, name: str) -> int:
 def fault_of(error: BaseException, kind: str = "agent") -> Answer:
     """Describe a failure: of the model behind an exception, else of ``kind``."""
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and kind != "model":
         library = type(cause).__module__.partition(".")[0]
         if library in ("litellm", "openai") or isinstance(cause, dspy.utils.exceptions.LMError):
             error, kind = cause, "model"
-            break
         cause = cause.__cause__ or cause.__context__
     status = getattr(error, "status", None) or getattr(error, "status_code", None)
     return {"kind": kind, "name": type(error).__name__, "status": status, "text": str(error)[:500]}
@@ -333,31 +331,30 @@ class Worker:
         self._sessions: dict[str, Session] = {}
 
     def serve(self) -> None:
-        send({"id": 0})
         for line in sys.stdin:
             threading.Thread(target=self._answer, args=[json.loads(line)], daemon=True).start()
 
     def _answer(self, message: Answer) -> None:
+        number = message.pop("id")
         try:
-            answer = self._do(message["op"], message)
+            answer = self._do(**message)
         except BaseException as error:  # noqa: BLE001 - the reader of the line must hear of everything
             traceback.print_exc()
             answer = {"error": fault_of(error)}
-        send({"id": message["id"], **(answer or {})})
+        send({"id": number, **answer})
 
-    def _do(self, op: str, message: Answer) -> Answer | None:
-        rollout = message.get("rollout", "")
+    def _do(self, op: str, rollout: str = "", **given: Any) -> Answer:
         if op == "describe":
             return self._describe()
         if op == "turn":
-            return self._sessions[rollout].turn(message["text"])
+            return self._sessions[rollout].turn(**given)
         if op == "action":
-            return self._sessions[rollout].action(message["command"], message["parameters"])
+            return self._sessions[rollout].action(**given)
         if op == "open":
-            self._sessions[rollout] = Session(self._workflow, message)
+            self._sessions[rollout] = Session(self._workflow, rollout, **given)
         elif op == "close":
             self._sessions.pop(rollout).close()
-        return None
+        return {}
 
     def _describe(self) -> Answer:
         from fastworkflow.model_pipeline_training import is_workflow_trained
@@ -367,10 +364,10 @@ class Worker:
         return {"trained": trained, "untrained": missing, "lacking": lacking}
 
     def _lacking(self, role: str) -> list[str]:
-        """Return environment variables that the model of this role lacks."""
+        """Return environment variables that the named model of this role lacks."""
         model = os.environ.get(f"LLM_{role}")
         if not model:
-            return [f"LLM_{role}"]
+            return []  # the evaluation has found that itself
         if model.startswith("litellm_proxy/"):
             return [] if os.environ.get("LITELLM_PROXY_API_BASE") else ["LITELLM_PROXY_API_BASE"]
         if os.environ.get(f"LITELLM_API_KEY_{role}") or "api_key" in self._arguments:
