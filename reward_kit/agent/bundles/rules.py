@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.task_row import FaultyBundleError
+from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text
 from reward_kit.errors import RewardError
 
@@ -37,13 +37,6 @@ SECONDS = 5.0
 MOST = 20
 """Violations of a rule that are kept of one rollout."""
 
-_TABLES = {
-    "calls": ("rollout", "position", "turn", "name", "arguments", "content", "status", "changes"),
-    "changes": ("rollout", "position", "table_name", "op", "key", "before", "after"),
-    "lines": ("rollout", "position", "speaker", "text"),
-    "row": ("rollout", "fields"),
-}
-"""The tables of a rollout; the first three are views of an evaluation's file (``trajectory_views``)."""
 _HEAD = re.compile(r"--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -97,14 +90,14 @@ def violations_of(
     if not rules:
         return None
     found: Violations = {}
-    connection = _of_this_thread()
-    _fill(connection, fields, messages, tool_calls)
-    for rule in rules:
-        try:
-            found[rule.name] = _rows(rule, connection)
-        except sqlite3.Error as error:
-            fault = f"took longer than {SECONDS:g} s" if "interrupted" in str(error) else str(error)
-            raise RewardError(f"rule {rule.name!r}: {fault}", place=rule.place) from error
+    trajectory = json_text({"messages": messages, "tool_calls": tool_calls})
+    with closing(_database((trajectory, json_text(fields)))) as connection:
+        for rule in rules:
+            try:
+                found[rule.name] = _rows(rule, connection)
+            except sqlite3.Error as error:
+                fault = f"took longer than {SECONDS:g} s" if "interrupted" in str(error) else str(error)
+                raise RewardError(f"rule {rule.name!r}: {fault}", place=rule.place) from error
     return found
 
 
@@ -144,72 +137,18 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
     return None
 
 
-def _database() -> sqlite3.Connection:
-    """A database with the tables of a rollout, for reading."""
+def _database(*rollouts: tuple[str, str]) -> sqlite3.Connection:
+    """A database for reading, with the tables of rollouts, each a trajectory and the fields of its row."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.create_function("regexp", 2, _matches, deterministic=True)
-    for name, columns in _TABLES.items():
-        connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+    connection.execute("CREATE TABLE trajectories (json, fields, rollout DEFAULT '')")
+    connection.executemany("INSERT INTO trajectories (json, fields) VALUES (?, ?)", rollouts)
+    for name, query in VIEWS.items():
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM ({query}) ORDER BY position")  # noqa: S608
+    connection.execute("CREATE TABLE row AS SELECT rollout, fields FROM trajectories")
+    connection.execute("DROP TABLE trajectories")
     connection.execute("PRAGMA query_only = ON")
     return connection
-
-
-_of_thread = threading.local()
-
-
-def _of_this_thread() -> sqlite3.Connection:
-    """The database of this thread, which is filled with one rollout after the other."""
-    if not hasattr(_of_thread, "connection"):
-        _of_thread.connection = _database()
-    connection: sqlite3.Connection = _of_thread.connection
-    return connection
-
-
-def _fill(
-    connection: sqlite3.Connection,
-    fields: Mapping[str, Any],
-    messages: Sequence[Message],
-    tool_calls: Sequence[ToolCall],
-) -> None:
-    """Replace the rollout in the tables by this one."""
-    answers = {line["tool_call_id"]: place for place, line in enumerate(messages) if line["role"] == "tool"}
-    made = [(answers[call.id], call) for call in tool_calls if call.id in answers]
-    calls: list[tuple[Any, ...]] = [
-        ("", at, one.turn, one.name, json_text(one.arguments), one.content, one.status, changed)
-        for at, one in made
-        for changed in [json_text(one.changes)]
-    ]
-    changes: list[tuple[Any, ...]] = [
-        ("", at, change["table"], change["op"], *map(_json, map(change.get, ("key", "before", "after"))))
-        for at, one in made
-        for change in one.changes
-    ]
-    lines: list[tuple[Any, ...]] = [
-        ("", at, "user" if message["role"] == "user" else "agent", text)
-        for at, message in enumerate(messages)
-        if message["role"] in ("user", "assistant") and not message.get("tool_calls")
-        if (text := _said(message.get("content")))
-    ]
-    connection.execute("PRAGMA query_only = OFF")
-    connection.execute("BEGIN")
-    filled: list[list[tuple[Any, ...]]] = [calls, changes, lines, [("", json_text(fields))]]
-    for name, rows in zip(_TABLES, filled, strict=True):
-        connection.execute(f"DELETE FROM {name}")  # noqa: S608 - a name of ours
-        places = ", ".join("?" * len(_TABLES[name]))
-        connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608
-    connection.execute("COMMIT")
-    connection.execute("PRAGMA query_only = ON")
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json_text(value)
-
-
-def _said(content: Any) -> str:
-    """The text of a message; that of its parts, if it has several."""
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
-    return content or ""
 
 
 def _matches(pattern: str, text: object) -> bool | None:
