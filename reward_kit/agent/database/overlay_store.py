@@ -306,7 +306,7 @@ def overlay_changes(overlay: Overlay) -> Changes:
         closing(Overlay(overlay.base).connect()) as before,
         closing(overlay.fork().connect()) as after,
     ):
-        unchanged = _unchanged_tables(before, after, overlay.changed_pages())
+        unchanged = _unchanged_tables(before, after, overlay)
         return Changes(diff_databases(before.execute, after.execute, unchanged))
 
 
@@ -325,12 +325,12 @@ def _faults_of_reading() -> Iterator[None]:
         raise DatabaseError(f"cannot tell what was changed: {error}") from error
 
 
-def _unchanged_tables(before: apsw.Connection, after: apsw.Connection, changed_pages: list[int]) -> set[str]:
+def _unchanged_tables(before: apsw.Connection, after: apsw.Connection, overlay: Overlay) -> set[str]:
     """Tables that start at the same page in both and have no changed page, hence the same rows."""
-    if "ENABLE_DBSTAT_VTAB" not in apsw.compile_options or len(changed_pages) > _MANY_PAGES:
+    if "ENABLE_DBSTAT_VTAB" not in apsw.compile_options or len(overlay.pages) > _MANY_PAGES:
         return set()
     roots = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
     same = set(before.execute(roots)) & set(after.execute(roots))
-    numbers = ",".join(map(str, changed_pages))
+    numbers = ",".join(str(offset // overlay.base.page_size + 1) for offset in overlay.pages)
     changed = f"SELECT DISTINCT name FROM dbstat WHERE pageno IN ({numbers})"  # noqa: S608 - integers
     return {name for name, _ in same} - {name for (name,) in after.execute(changed)}
