@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sqlalchemy import Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
 LOCK_SECONDS = 0.5
 """Time for another connection to end its transaction; the event loop waits with the statement.
 
@@ -61,49 +58,32 @@ def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None
     source.backup(target, progress=check)
 
 
-def async_engine(
-    file: Path, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> AsyncEngine:
-    """An engine for ``async def`` tools.
+def make_engine(
+    create: Callable[..., Any],
+    driver: str,
+    file: Path,
+    prepare: Callable[[Any], None],
+    note_fault: Callable[[BaseException], None],
+) -> Any:
+    """An engine for tools, made by SQLAlchemy's ``create``, for any thread.
 
     Each new connection is passed to ``prepare``, each error of a statement to ``note_fault``.  No connection
     stays open between two uses: an idle one would keep a thread, and perhaps a lock.
     """
-    from sqlalchemy import URL
-    from sqlalchemy.ext.asyncio import create_async_engine
-    from sqlalchemy.pool import NullPool
-
-    url = URL.create("sqlite+aiosqlite", database=str(file))
-    engine = create_async_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS})
-    _listen(engine.sync_engine, prepare, note_fault)
-    return engine
-
-
-def blocking_engine(
-    file: Path, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> Engine:
-    """An engine for ``def`` tools, in any thread; otherwise as ``async_engine``."""
-    from sqlalchemy import URL, create_engine
+    from sqlalchemy import URL, event
+    from sqlalchemy.exc import OperationalError
     from sqlalchemy.pool import NullPool
 
     # what a tool leaves open may be collected in another thread
     options = {"timeout": LOCK_SECONDS, "check_same_thread": False}
-    engine = create_engine(URL.create("sqlite", database=str(file)), poolclass=NullPool, connect_args=options)
-    _listen(engine, prepare, note_fault)
-    return engine
+    engine = create(URL.create(driver, database=str(file)), poolclass=NullPool, connect_args=options)
+    source = getattr(engine, "sync_engine", engine)
 
-
-def _listen(
-    engine: Engine, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> None:
-    from sqlalchemy import event
-    from sqlalchemy.exc import OperationalError
-
-    @event.listens_for(engine, "connect")
+    @event.listens_for(source, "connect")
     def connected(connection: Any, _record: object) -> None:
         prepare(connection)
 
-    @event.listens_for(engine, "handle_error", retval=True)
+    @event.listens_for(source, "handle_error", retval=True)
     def note(context: Any) -> Exception | None:
         raised = context.original_exception
         note_fault(raised)
@@ -111,6 +91,8 @@ def _listen(
             return None
         raised.args = (_REASON,)
         return OperationalError(context.statement, context.parameters, raised)
+
+    return engine
 
 
 def disk_fault(error: BaseException, file: Path, growth: int) -> StorageError | None:
