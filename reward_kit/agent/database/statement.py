@@ -117,40 +117,32 @@ def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     return row_type(columns)(values)
 
 
+@dataclass
 class Statement:
     """A statement and what is known of it before it runs.
 
-    ``first``: of a query, only the first row is wanted.  ``many``, if given, are the parameters of several
-    runs; they take the place of ``parameters``.  ``refusal`` is the text of the error if it writes, None if
-    writing is allowed.  ``call`` is the tool call, if any, that was given the database on which it is run.
+    ``refusal`` is the text of the error if it writes, None if writing is allowed.  ``first``: of a query,
+    only the first row is wanted.  ``many``, if given, are the parameters of several runs; they take the place
+    of ``parameters``.  ``call`` is the tool call, if any, that was given the database on which it is run.
 
     ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
     result is no longer wanted; the guard sets ``writes``.
     """
+
+    sql: str
+    parameters: Parameters
+    refusal: str | None
+    first: bool = False
+    many: Sequence[Parameters] | None = None
+    call: Scope | None = None
 
     in_thread = False
     in_transaction = False
     over = False
     writes = False
 
-    def __init__(
-        self,
-        sql: str,
-        parameters: Parameters,
-        refusal: str | None,
-        *,
-        first: bool = False,
-        many: Sequence[Parameters] | None = None,
-        call: Scope | None = None,
-    ) -> None:
-        self.sql = sql
-        self.parameters = parameters
-        self.first = first
-        self.many = many
-        self.refusal = refusal
-        self.call = call
 
-
+@dataclass(repr=False, eq=False)
 class ExecuteResult:
     """The result of a statement, ``await db.execute(...)``.
 
@@ -160,15 +152,11 @@ class ExecuteResult:
     for a statement that returns no rows, ``values`` are the rows as plain tuples.
     """
 
+    columns: tuple[str, ...] | None
+    values: list[tuple[Any, ...]]
+    rowcount: int
+    lastrowid: int
     _result: Any = None
-
-    def __init__(
-        self, columns: tuple[str, ...] | None, values: list[tuple[Any, ...]], rowcount: int, lastrowid: int
-    ) -> None:
-        self.columns = columns
-        self.values = values
-        self.rowcount = rowcount
-        self.lastrowid = lastrowid
 
     @property
     def rows(self) -> list[Row]:
@@ -225,7 +213,11 @@ class SyncStatements:
 
 
 def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
-    """The rows of a statement: the first one, or all within ``limits`` if it ``reads``."""
+    """The rows of a statement: the first one, or all within ``limits`` if it ``reads``.
+
+    ``TooManyRowsError`` if there are more rows than ``limits`` allow, or more bytes in them, which are
+    estimated from one row in a thousand, or in fewer if rows are large.
+    """
     if not reads:
         # what a statement wrote stays written, so its RETURNING is answered in full
         rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -233,19 +225,9 @@ def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bo
     if statement.first:
         row = cursor.fetchone()
         return [] if row is None else [row]
-    return fetch_rows(cursor, limits)
-
-
-def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:
-    """All of ``rows``; ``TooManyRowsError`` if there are more than ``limits`` allow, or more bytes in them.
-
-    The bytes are estimated from one row in a thousand, or in fewer if rows are large.
-    """
-    fetched = list(islice(rows, _FIRST_ROWS))
-    amount = len(fetched)
-    if amount < _FIRST_ROWS:
-        return fetched
     wanted = _FIRST_ROWS
+    fetched = list(islice(cursor, wanted))
+    amount = len(fetched)
     size = 0
     while len(fetched) <= limits.max_rows:
         if amount < wanted:
@@ -257,7 +239,7 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
                 f"the query returns more than {limits.max_result_bytes >> 20} MiB", remedy="Ask for less."
             )
         wanted = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // (width or 1)))
-        chunk = list(islice(rows, wanted))
+        chunk = list(islice(cursor, wanted))
         fetched += chunk
         amount = len(chunk)
     raise TooManyRowsError(
