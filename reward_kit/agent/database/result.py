@@ -49,21 +49,21 @@ class WriteResult:
         """Do nothing: it is closed."""
 
     def __iter__(self) -> NoReturn:
-        raise _no_rows()
+        self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not hasattr(StatementResult, name):
             raise AttributeError(name)
-        raise _no_rows()
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        fault = "This result object does not return rows. It has been closed automatically."
+        raise ResourceClosedError(fault)
 
 
 def result_of(answer: ExecuteResult) -> Any:
     """The result of a statement."""
     return WriteResult(answer) if answer.columns is None else StatementResult(answer)
-
-
-def _no_rows() -> ResourceClosedError:
-    return ResourceClosedError("This result object does not return rows. It has been closed automatically.")
 
 
 def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:
