@@ -34,7 +34,6 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from datetime import datetime
-    from types import TracebackType
 
     from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -366,9 +365,7 @@ class Database(AsyncView):
     def __enter__(self) -> Database:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

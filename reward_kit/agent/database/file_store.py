@@ -129,10 +129,6 @@ class FileStore:
         return self.base_path.stat().st_size
 
     @property
-    def was_stopped(self) -> bool:
-        return self._guard.stopped is not None
-
-    @property
     def in_transaction(self) -> bool:
         return "_connection" in vars(self) and self._connection.in_transaction
 

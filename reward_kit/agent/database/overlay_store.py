@@ -157,11 +157,6 @@ class OverlayStore:
         return self.overlay.base.size
 
     @property
-    def was_stopped(self) -> bool:
-        """True if the last statement was stopped."""
-        return self._connection is not None and self._connection.guard.stopped is not None
-
-    @property
     def in_transaction(self) -> bool:
         """True while a transaction is open."""
         return self._connection is not None and self._connection.sqlite.in_transaction

@@ -149,7 +149,8 @@ class Turns:
             return store.run(statement)
         except BaseException as error:
             # a write that was stopped in its very last step is complete, although SQLite calls it interrupted
-            if statement.writes and store.was_stopped and store.in_transaction:
+            stopped = statement.over or isinstance(error, QueryTimeoutError)
+            if statement.writes and stopped and store.in_transaction:
                 store.control("ROLLBACK")
             if scope.begun and not store.in_transaction:  # also by SQLite: RAISE(ROLLBACK), a full disk
                 each = scope
@@ -209,11 +210,8 @@ class Turns:
             raise
 
     def _wait_blocking(self, scope: Scope) -> None:
-        try:
+        with suppress(RuntimeError):
             asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
             raise DatabaseError(
                 "another tool call is using the database; waiting here would block the event loop",
                 remedy="Use `await db.execute(...)` in `async def` functions.",
@@ -305,10 +303,10 @@ class Turns:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
                     return NO_CHANGES
                 store = self.open_store()
-                if not (failed or scope.begun or scope.lost or store.is_shared):  # only queries were run
-                    return NO_CHANGES
                 if failed:
                     self._roll_back(scope)
+                    return NO_CHANGES
+                if not (scope.begun or scope.lost or store.is_shared):  # only queries were run
                     return NO_CHANGES
                 try:
                     scope.check_not_lost()
