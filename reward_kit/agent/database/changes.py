@@ -123,11 +123,11 @@ class RowChange:
         if self.op != "update":
             words = "inserted" if self.op == "insert" else "deleted"
             return [f"{name}: {words} {_row_text(self.content, whole=whole)}"]
-        lines = []
-        for column, value in (self.after or {}).items():
-            texts = [_value_text(each, whole=whole) for each in ((self.before or {}).get(column), value)]
-            lines.append(f"{name} {column}: {' -> '.join(texts)}")
-        return lines
+        before, after = (
+            {column: _value_text(value, whole=whole) for column, value in (side or {}).items()}
+            for side in (self.before, self.after)
+        )
+        return [f"{name} {column}: {before.get(column, 'NULL')} -> {after[column]}" for column in after]
 
     def name(self, *, whole: bool = False) -> str:
         """Table and key: ``orders #W2611340``, ``order_items (order_id='#W2611340', item_id=7)``."""
@@ -142,13 +142,12 @@ class RowChange:
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON values; parts that are None are left out."""
-        parts = {"key": self.key, "before": self.before, "after": self.after}
-        encoded = {
+        parts = {
             name: {column: _encode(value) for column, value in values.items()}
-            for name, values in parts.items()
+            for name, values in (("key", self.key), ("before", self.before), ("after", self.after))
             if values is not None
         }
-        return {"table": self.table, "op": self.op, **encoded}
+        return {"table": self.table, "op": self.op, **parts}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RowChange:
@@ -218,13 +217,12 @@ class Changes(Sequence[RowChange]):
         if not ignore:
             return self
         tables, columns = _parse_ignore(ignore)
-        kept = []
-        for row in self._rows:
-            table = row.table.casefold()
-            if table not in tables:
-                rest = row.without(columns.get(table, set()) | columns.get("*", set()))
-                kept += [rest] if rest is not None else []
-        return Changes(net(kept))
+        rests = (
+            row.without(columns.get(table, set()) | columns.get("*", set()))
+            for row in self._rows
+            if (table := row.table.casefold()) not in tables
+        )
+        return Changes(net(rest for rest in rests if rest is not None))
 
     def minus(self, earlier: Changes) -> Changes:
         """The changes that lead from the state after ``earlier`` to this one."""
@@ -322,17 +320,14 @@ def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]
 def _typed_values(values: Values | None, *, whole: bool = False) -> bytes:
     if values is None:
         return b""
-    items = [item for item in values.items() if not whole or item[1] is not None]
-    items.sort(key=itemgetter(0))
-    return marshal.dumps(items, 2)
+    items = (item for item in values.items() if not whole or item[1] is not None)
+    return marshal.dumps(sorted(items, key=itemgetter(0)), 2)
 
 
 def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
-    if value is None:
-        return 0, 0
-    if isinstance(value, int | float):
-        return 1, value
-    return (2, value) if isinstance(value, str) else (3, value)
+    if isinstance(value, str | bytes):
+        return 2 + isinstance(value, bytes), value
+    return (0, 0) if value is None else (1, value)
 
 
 def _encode(value: SQLiteValue) -> Any:

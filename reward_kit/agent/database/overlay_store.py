@@ -183,7 +183,9 @@ class OverlayStore:
     @property
     def _recording(self) -> Recorder:
         if self._recorder is None:
-            settled = NO_CHANGES if self.overlay.pristine else changes_later(self.overlay)
+            settled = NO_CHANGES
+            if not self.overlay.pristine:
+                settled = Changes.deferred(partial(overlay_changes, self.overlay.fork()))
             self._recorder = Recorder(_schema_of(self.overlay.base), self._compare, settled)
         return self._recorder
 
@@ -303,11 +305,6 @@ def overlay_changes(overlay: Overlay) -> Changes:
     ):
         unchanged = _unchanged_tables(before, after, overlay)
         return Changes(diff_databases(before.execute, after.execute, unchanged))
-
-
-def changes_later(overlay: Overlay) -> Changes:
-    """``overlay_changes`` of the present state, computed when they are first read."""
-    return Changes.deferred(partial(overlay_changes, overlay.fork()))
 
 
 @contextmanager
