@@ -148,8 +148,8 @@ class SyncView(_View, SyncStatements):
 
     def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
+        statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
         with self.transaction():
-            statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
             return max(self._turns.run_blocking(statement).rowcount, 0)
 
     def transaction(self) -> Scope:
@@ -271,7 +271,7 @@ class Database(AsyncView):
     @property
     def is_idle(self) -> bool:
         """True if no statement runs and no tool call or transaction is under way."""
-        return self._turns.is_idle
+        return not self._turns.root.held
 
     @property
     def draws(self) -> int:

@@ -89,7 +89,7 @@ class FileStore:
         self.randomness = randomness or Randomness(None)
         self.now = now
         self.lost: StorageError | None = None
-        self.base_path = base
+        self.base_path, self.base_size = base, base.stat().st_size
         self.path = file or base
         self._guard = Guard(limits, self.path.stat().st_size)
         self._owned = owned
@@ -123,10 +123,6 @@ class FileStore:
 
         engine: Engine = self._engine(create_engine, "sqlite")
         return engine
-
-    @property
-    def base_size(self) -> int:
-        return self.base_path.stat().st_size
 
     @property
     def in_transaction(self) -> bool:

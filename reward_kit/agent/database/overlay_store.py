@@ -114,7 +114,7 @@ class OverlayStore:
         self.randomness = randomness or Randomness(None)
         self.now = now
         self.overlay = overlay
-        self.base_path = overlay.base.path
+        self.base_path, self.base_size = overlay.base.path, overlay.base.size
         self._frozen = None if now is None else now.timestamp()
         self.in_use = threading.Lock()
         self._is_base = connections is None
@@ -150,11 +150,6 @@ class OverlayStore:
         )
 
     sync_engine = engine
-
-    @property
-    def base_size(self) -> int:
-        """Bytes of the base."""
-        return self.overlay.base.size
 
     @property
     def in_transaction(self) -> bool:

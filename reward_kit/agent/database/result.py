@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, TextClause
 from sqlalchemy.dialects import sqlite
@@ -13,57 +13,35 @@ from sqlalchemy.exc import ResourceClosedError, SQLAlchemyError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from reward_kit.agent.database.statement import ExecuteResult, Parameters
 
 _dialect = sqlite.dialect(paramstyle="named")
 
 
 class StatementResult(IteratorResult[Any]):
-    """The result of a query, with the attributes that those of SQLAlchemy's engines have.
+    """The result of a statement, with the attributes that those of SQLAlchemy's engines have.
 
     ``rowcount`` is the number of rows changed, -1 for anything but INSERT, REPLACE, UPDATE and DELETE.
+    ``returns_rows`` is false for most of these: asking for a row then raises ``ResourceClosedError``.
     """
 
-    returns_rows = True
-
     def __init__(self, answer: ExecuteResult) -> None:
-        self.rowcount = answer.rowcount
-        self.lastrowid = answer.lastrowid
-        super().__init__(SimpleResultMetaData(answer.columns or ()), iter(answer.values))
+        self.rowcount, self.lastrowid = answer.rowcount, answer.lastrowid
+        self.returns_rows = answer.columns is not None
+        rows = iter(answer.values) if self.returns_rows else _no_rows()
+        super().__init__(SimpleResultMetaData(answer.columns or ("",)), rows)
 
     def fetchmany(self, size: int | None = None) -> Sequence[Row[Any]]:
         """The next ``size`` rows, one if it is not given."""
         return super().fetchmany(1 if size is None else size)
 
 
-class WriteResult:
-    """The result of a statement that returns no rows: asking for any raises ``ResourceClosedError``."""
-
-    returns_rows = False
-
-    def __init__(self, answer: ExecuteResult) -> None:
-        self.rowcount = answer.rowcount
-        self.lastrowid = answer.lastrowid
-
-    def close(self) -> None:
-        """Do nothing: it is closed."""
-
-    def __iter__(self) -> NoReturn:
-        self._refuse()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_") or not hasattr(StatementResult, name):
-            raise AttributeError(name)
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        fault = "This result object does not return rows. It has been closed automatically."
-        raise ResourceClosedError(fault)
-
-
-def result_of(answer: ExecuteResult) -> Any:
-    """The result of a statement."""
-    return WriteResult(answer) if answer.columns is None else StatementResult(answer)
+def _no_rows() -> Iterator[tuple[Any, ...]]:
+    fault = "This result object does not return rows. It has been closed automatically."
+    raise ResourceClosedError(fault)
+    yield ()
 
 
 def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:

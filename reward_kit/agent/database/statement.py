@@ -68,10 +68,10 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __getattr__(self, name: str) -> Any:
-        position = self._positions.get(name)
-        if position is None:
-            raise AttributeError(f"no column {name!r}; there are: {', '.join(self._fields)}")
-        return tuple.__getitem__(self, position)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(*error.args) from None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
@@ -86,8 +86,7 @@ class Row(tuple[Any, ...]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the column called ``key``, or ``default``."""
-        position = self._positions.get(key)
-        return default if position is None else tuple.__getitem__(self, position)
+        return self[key] if key in self._positions else default
 
     def _asdict(self) -> dict[str, Any]:
         return {name: tuple.__getitem__(self, position) for name, position in self._positions.items()}
@@ -170,9 +169,9 @@ class ExecuteResult:
         if name.startswith("_"):
             raise AttributeError(name)
         if self._result is None:
-            from reward_kit.agent.database.result import result_of
+            from reward_kit.agent.database.result import StatementResult
 
-            self._result = result_of(self)
+            self._result = StatementResult(self)
         return getattr(self._result, name)
 
 
@@ -193,10 +192,9 @@ class SyncStatements:
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
         """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
-        from reward_kit.agent.database.result import result_of
+        from reward_kit.agent.database.result import StatementResult
 
-        result: StatementResult = result_of(self._run(sql, params))
-        return result
+        return StatementResult(self._run(sql, params))
 
     def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
         """All rows."""

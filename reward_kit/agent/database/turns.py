@@ -41,11 +41,6 @@ class Turns:
         self._in_use = store.in_use
         self._running: Statement | None = None
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no statement runs and no tool call or transaction is under way."""
-        return not self.root.held
-
     def current(self, call: Scope | None = None) -> Scope:
         """The scope of this database that the running code is in.
 

@@ -57,10 +57,9 @@ class PageFile:
     def xLock(self, level: int) -> None:
         self.is_locked = level != apsw.SQLITE_LOCK_NONE
 
-    def xUnlock(self, level: int) -> None:
-        self.is_locked = level != apsw.SQLITE_LOCK_NONE
+    xUnlock = xLock
 
-    def xSync(self, flags: int) -> None:
+    def xSync(self, _flags: int) -> None:
         pass
 
     def xCheckReservedLock(self) -> bool:
