@@ -98,9 +98,7 @@ class _Clock:
     def call(self, function: str, *values: Any) -> Any:
         """``function(*values)``, with the fixed moment for a time value that is "now" or left out."""
         moment = _DATE_FUNCTIONS[function]
-        if len(values) <= moment:
-            values = (*values, self._now)
-        elif isinstance(values[moment], str) and values[moment].lower() == "now":
+        if not values[moment:] or (isinstance(values[moment], str) and values[moment].lower() == "now"):
             values = (*values[:moment], self._now, *values[moment + 1 :])
         places = ", ".join("?" * len(values))
         return self._calculator.execute(f"SELECT {function}({places})", values).fetchone()[0]

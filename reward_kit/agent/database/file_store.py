@@ -232,11 +232,8 @@ class FileStore:
     # --- changes: no hook reports them, so the file is compared with its base ---
 
     def changes(self) -> Changes:
-        if not self._owned:
-            self._known = self._compared() if self._known is None else self._known
-            return self._known
         # the second number changes when another connection commits
-        version = (self._writes, self.query("PRAGMA data_version")[0][0])
+        version = (self._writes, self.query("PRAGMA data_version")[0][0]) if self._owned else None
         if self._known_at is None and not self._writes and self.path.stat().st_mtime_ns == _UNTOUCHED:
             self._known_at = version
         if self._known is None or self._known_at != version:

@@ -120,13 +120,12 @@ class Recorder:
 
     def total(self) -> Changes:
         """The changes from the base to the present state; ``DatabaseError`` if they cannot be read."""
-        if self._known is None:
-            if self.exact:
-                self._known = self.settled.then(self._recorded(self.log))
-            else:
-                written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
-                tables = self._schema.tables.keys() - written - (self.missed or frozenset())
-                self._known = self._compare(() if self.schema_changed else tables)
+        if self._known is None and self.exact:
+            self._known = self.settled.then(self._recorded(self.log))
+        elif self._known is None:
+            written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
+            tables = self._schema.tables.keys() - written - (self.missed or frozenset())
+            self._known = self._compare(() if self.schema_changed else tables)
         return self._known
 
     def _recorded(self, log: Iterable[_Written]) -> Changes:

@@ -191,8 +191,6 @@ class Turns:
 
     def take_blocking(self, scope: Scope) -> None:
         """``take`` in a thread; ``DatabaseError`` in that of an event loop, which would be blocked."""
-        if scope.try_take():
-            return
         if not scope.try_acquire():
             self._wait_blocking(scope)
         try:
