@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from reward_kit.errors import DatabaseError, TooManyRowsError
 
@@ -192,9 +192,12 @@ class SyncStatements:
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
         """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
+        answer: Any = self._run(sql, params)
+        if answer.columns is None:  # it makes a result of SQLAlchemy when it is asked for more
+            return cast("StatementResult", answer)
         from reward_kit.agent.database.result import StatementResult
 
-        return StatementResult(self._run(sql, params))
+        return StatementResult(answer)
 
     def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
         """All rows."""
