@@ -148,7 +148,7 @@ class SeedConnection(SyncStatements):
         return self._connection.in_transaction and not self._grouping
 
     def finish(self) -> None:
-        """Leave the file as forks want it: no journal, no free pages, the state of foreign keys noted.
+        """Leave the file as forks need it: no journal, no free pages, the state of foreign keys noted.
 
         ``DatabaseError`` if the seed left a transaction open or broke a foreign key.  There is no ANALYZE:
         every fork would load the statistics when it opens. A seed that wants them runs ANALYZE itself.
@@ -243,12 +243,10 @@ def seed_base(
     """Run ``sql``, then ``script``, on an empty database and publish it at ``path``; returns the path.
 
     The same seed gives the same rows: ``random()`` and ``randomblob()`` start from a fixed seed, and the
-    clock stands still at ``now``, or if there is none at the moment the seeding began.  A seed that reads
-    the clock is therefore repeatable only with ``now``.
+    clock stands still at ``now``, or else at the moment the seeding began.
 
     ``BundleError`` with the place ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot
-    be written, ``UsageError`` for what is no SQL (None: none) or no function.  Nothing is left behind then,
-    and an older file at ``path`` stays.
+    be written, ``UsageError`` for arguments of the wrong kind.  An older file at ``path`` then stays.
     """
     if sql is not None and not isinstance(sql, str):
         remedy = "Pass a function as script=, and of a file what it says: path.read_text()."
