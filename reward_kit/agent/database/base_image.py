@@ -54,7 +54,10 @@ class BaseImage:
                 self.content = file.read()
         self.header = self.read(0, _HEADER_SIZE) if self.size >= _HEADER_SIZE else b""
         self.page_size = _check_header(self.header, self.size, path)
-        _check_companions(path)
+        for companion in (Path(f"{path}-wal"), Path(f"{path}-journal")):
+            if companion.exists() and companion.stat().st_size:
+                fault = f"an unfinished transaction lies beside it ({companion.name})"
+                raise DatabaseError(fault, place=str(path), remedy="Open and close it once with SQLite.")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> BaseImage:
@@ -151,12 +154,3 @@ def _check_header(header: bytes, size: int, path: Path) -> int:
             place=str(path),
         )
     return page_size
-
-
-def _check_companions(path: Path) -> None:
-    """Refuse a database whose newest transactions sit in a journal beside it."""
-    for suffix in ("-wal", "-journal"):
-        companion = Path(f"{path}{suffix}")
-        if companion.exists() and companion.stat().st_size:
-            fault = f"an unfinished transaction lies beside it ({companion.name})"
-            raise DatabaseError(fault, place=str(path), remedy="Open and close it once with SQLite.")
