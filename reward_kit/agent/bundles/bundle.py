@@ -205,15 +205,12 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
     faults = RowFaults()
     for task in tasks:
         known = task.registry.tools
-        calls = {
-            "actions": [action.name for action in task.row.actions or ()],
-            "required_calls": [call_name(call) for call in task.row.required_calls or ()],
-            "forbidden_calls": [call_name(call) for call in task.row.forbidden_calls or ()],
-        }
-        for field, names in calls.items():
-            for name in dict.fromkeys(names):
-                if name not in known:
-                    effect = "the call is skipped" if field == "actions" else "nothing can call it"
-                    hint = did_you_mean(name, list(known))
-                    faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
+        calls = [("actions", action.name) for action in task.row.actions or ()]
+        for field in ("required_calls", "forbidden_calls"):
+            calls += [(field, call_name(call)) for call in getattr(task.row, field) or ()]
+        for field, name in dict.fromkeys(calls):
+            if name not in known:
+                effect = "the call is skipped" if field == "actions" else "nothing can call it"
+                hint = did_you_mean(name, list(known))
+                faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
     return faults.lines()

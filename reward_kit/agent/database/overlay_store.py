@@ -127,9 +127,7 @@ class OverlayStore:
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> OverlayStore:
         """A base or a complete file; with ``base`` the state of the file as one of that base."""
         image = BaseImage.open(path)
-        if base is None:
-            return cls(Overlay(image), limits)
-        return cls(Overlay.between(BaseImage.open(base), image), limits)
+        return cls(Overlay.between(BaseImage.open(base), image) if base else Overlay(image), limits)
 
     @classmethod
     def of_delta(

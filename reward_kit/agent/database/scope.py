@@ -160,9 +160,8 @@ class Scope(Lock):
     def check_not_lost(self) -> None:
         """Raise ``DatabaseError`` if SQLite rolled the transaction back."""
         if self.lost is not None:
-            raise DatabaseError(
-                f"the transaction was rolled back and takes no further statements, because of: {self.lost}"
-            )
+            fault = "the transaction was rolled back and takes no further statements, because of"
+            raise DatabaseError(f"{fault}: {self.lost}")
 
     def try_take(self) -> bool:
         """Take the lock, and with the first statement those around it, if none has to be waited for."""

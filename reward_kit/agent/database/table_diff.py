@@ -25,6 +25,7 @@ _TEXTS = ("_content", "_docsize")
 _CHUNK = 256
 
 
+@dataclass(eq=False)
 class Table:
     """One table whose rows count.
 
@@ -33,21 +34,14 @@ class Table:
     ``recordable``: SQLite's pre-update hook gives its rows in full.
     """
 
-    def __init__(
-        self,
-        name: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...] = (),
-        *,
-        recordable: bool = True,
-        positions: tuple[int, ...] | None = None,
-    ) -> None:
-        self.name = name
-        self.columns = columns
-        self.key = key
-        self.recordable = recordable
-        self.positions = positions
-        self._key_places = [columns.index(column) for column in key]
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    recordable: bool = True
+    positions: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._key_places = [self.columns.index(column) for column in self.key]
 
     def key_of(self, row: Row) -> Row | None:
         """The values of the primary key; None if the row has none, or NULL in it."""
