@@ -37,7 +37,7 @@ SECONDS = 5.0
 MOST = 20
 """Violations of a rule that are kept of one rollout."""
 
-_HEAD = re.compile(r"--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)")
+_HEAD = re.compile(r"^--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -108,18 +108,13 @@ def violation_text(row: Mapping[str, Any]) -> str:
 
 def _split(text: str, path: str) -> Iterator[Rule]:
     """The rules of a file; SQL before the first is one without a name."""
-    head, first, lines = None, 1, list[str]()
-    for number, line in enumerate([*text.split("\n"), "-- rule:"], start=1):
-        begins = _HEAD.match(line)
-        if begins is None:
-            lines.append(line)
-            continue
-        sql = "\n".join(lines)
-        if head is not None:
-            yield Rule(head["name"], head["text"].strip(), sql, f"{path}:{first}")
-        elif any(line.strip() and not line.lstrip().startswith("--") for line in lines):
-            yield Rule("", "", sql, f"{path}:1")
-        head, first, lines = begins, number, []
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads] + [len(text)]
+    if any(line.strip() and not line.lstrip().startswith("--") for line in text[: ends[0]].split("\n")):
+        yield Rule("", "", text[: ends[0]], f"{path}:1")
+    for head, end in zip(heads, ends[1:], strict=True):
+        line = text.count("\n", 0, head.start()) + 1
+        yield Rule(head["name"], head["text"].strip(), text[head.end() : end], f"{path}:{line}")
 
 
 def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
