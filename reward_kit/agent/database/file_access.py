@@ -7,12 +7,11 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 LOCK_SECONDS = 0.5
@@ -23,10 +22,6 @@ Calls take turns, so the holder of a lock is in the same call, and more patience
 LOCKED = "database is locked"
 """SQLite's message after that time."""
 
-_REASON = (
-    f"{LOCKED}: another connection is in a transaction, that of `db` if this call has written through it. "
-    "In one call, write either through `db` or through the engine, and end each session."
-)
 MAKE_ROOM = "Make room there or set TMPDIR, then continue with --resume: what is finished is kept."
 _CLOSE_FILES = "Raise the limit (ulimit -n), or find the tool or agent that leaves files open."
 _LOCK_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -56,43 +51,6 @@ def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None
             raise sqlite3.OperationalError(LOCKED)
 
     source.backup(target, progress=check)
-
-
-def make_engine(
-    create: Callable[..., Any],
-    driver: str,
-    file: Path,
-    prepare: Callable[[Any], None],
-    note_fault: Callable[[BaseException], None],
-) -> Any:
-    """An engine for tools, made by SQLAlchemy's ``create``, for any thread.
-
-    Each new connection is passed to ``prepare``, each error of a statement to ``note_fault``.  No connection
-    stays open between two uses: an idle one would keep a thread, and perhaps a lock.
-    """
-    from sqlalchemy import URL, event
-    from sqlalchemy.exc import OperationalError
-    from sqlalchemy.pool import NullPool
-
-    # what a tool leaves open may be collected in another thread
-    options = {"timeout": LOCK_SECONDS, "check_same_thread": False}
-    engine = create(URL.create(driver, database=str(file)), poolclass=NullPool, connect_args=options)
-    source = getattr(engine, "sync_engine", engine)
-
-    @event.listens_for(source, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        prepare(connection)
-
-    @event.listens_for(source, "handle_error", retval=True)
-    def note(context: Any) -> Exception | None:
-        raised = context.original_exception
-        note_fault(raised)
-        if not isinstance(context.sqlalchemy_exception, OperationalError) or str(raised) != LOCKED:
-            return None
-        raised.args = (_REASON,)
-        return OperationalError(context.statement, context.parameters, raised)
-
-    return engine
 
 
 def disk_fault(error: BaseException, file: Path, growth: int) -> StorageError | None:

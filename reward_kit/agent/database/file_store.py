@@ -29,7 +29,6 @@ from reward_kit.agent.database.file_access import (
     MAKE_ROOM,
     copy_content,
     disk_fault,
-    make_engine,
     open_file,
     open_unchanging,
 )
@@ -135,6 +134,8 @@ class FileStore:
     def _engine(self, create: Callable[..., Any], driver: str) -> Any:
         if not self._owned:
             raise DatabaseError("a base has no engine", remedy="fork() it.")
+        from reward_kit.agent.database.sqlalchemy_api import make_engine
+
         return make_engine(create, driver, self.path, self._prepare_engine, self.note_fault)
 
     def _prepare_engine(self, connection: Any) -> None:

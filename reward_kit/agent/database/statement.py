@@ -16,8 +16,8 @@ from reward_kit.errors import DatabaseError, TooManyRowsError
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
 
-    from reward_kit.agent.database.result import StatementResult
     from reward_kit.agent.database.scope import Scope
+    from reward_kit.agent.database.sqlalchemy_api import StatementResult
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
@@ -169,7 +169,7 @@ class ExecuteResult:
         if name.startswith("_"):
             raise AttributeError(name)
         if self._result is None:
-            from reward_kit.agent.database.result import StatementResult
+            from reward_kit.agent.database.sqlalchemy_api import StatementResult
 
             self._result = StatementResult(self)
         return getattr(self._result, name)
@@ -179,7 +179,7 @@ def plain(sql: str | TextClause, parameters: Parameters) -> tuple[str, Parameter
     """SQL and parameters as SQLite takes them, also of SQLAlchemy's ``text()``."""
     if isinstance(sql, str):
         return sql, parameters
-    from reward_kit.agent.database.result import plain_sql
+    from reward_kit.agent.database.sqlalchemy_api import plain_sql
 
     return plain_sql(sql, parameters)
 
@@ -195,7 +195,7 @@ class SyncStatements:
         answer: Any = self._run(sql, params)
         if answer.columns is None:  # it makes a result of SQLAlchemy when it is asked for more
             return cast("StatementResult", answer)
-        from reward_kit.agent.database.result import StatementResult
+        from reward_kit.agent.database.sqlalchemy_api import StatementResult
 
         return StatementResult(answer)
 
