@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from reward_kit.errors import DatabaseError, TooManyRowsError
 
@@ -56,7 +56,7 @@ class Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
-    _positions: dict[str, int] = {}  # noqa: RUF012 - replaced per subclass, never changed
+    _positions: ClassVar[dict[str, int]] = {}
 
     def __getitem__(self, key: Any) -> Any:
         """The value at a position, the values of a slice, or the value of the column called ``key``."""
