@@ -29,7 +29,7 @@ IMPORTED = (
     "reward_kit.agent.comparison.compare",
     "reward_kit.agent.database.overlay_store",
     "reward_kit.agent.database.recorder",
-    "reward_kit.agent.database.result",
+    "reward_kit.agent.database.sqlalchemy_api",
     "reward_kit.agent.runner.evaluation",
     "reward_kit.agent.runner.in_process",
     "reward_kit.agent.reports.console",

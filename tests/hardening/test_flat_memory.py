@@ -40,7 +40,9 @@ class TracedAt(NoProgress):
 
 
 def test_hundreds_of_rollouts_leave_a_line_each(tmp_path: Path) -> None:
-    importlib.import_module("reward_kit.agent.database.result")  # otherwise imported between the readings
+    importlib.import_module(
+        "reward_kit.agent.database.sqlalchemy_api"
+    )  # otherwise imported between the readings
     dataset = script().write_bundle(tmp_path, LAST)
     memory = TracedAt(FIRST, LAST)
     tracemalloc.start()

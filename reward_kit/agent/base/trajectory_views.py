@@ -1,6 +1,6 @@
 """Queries over trajectories as they are stored: their tool calls, changed rows and spoken lines.
 
-They are the views of an evaluation's file. The tables that rules of procedure ask have the same columns::
+They are the views of an evaluation's file, and fill the tables that rules of procedure query::
 
     SELECT name, count(*) FROM calls WHERE status != 'ok' GROUP BY name
 """
@@ -13,12 +13,13 @@ VIEWS = {
 WITH answers AS MATERIALIZED (
     SELECT rollout, message.key AS position, message.value ->> 'tool_call_id' AS call_id
     FROM trajectories AS t, json_each(t.json, '$.messages') AS message WHERE message.value ->> 'role' = 'tool'
+), made AS MATERIALIZED (
+    SELECT rollout, call.value ->> 'id' AS call_id, call.value AS call
+    FROM trajectories AS t, json_each(t.json, '$.tool_calls') AS call
 )
-SELECT t.rollout, position, call.value ->> 'turn' AS turn, call.value ->> 'name' AS name,
-    call.value -> 'arguments' AS arguments, call.value ->> 'content' AS content,
-    call.value ->> 'status' AS status, call.value -> 'changes' AS changes
-FROM trajectories AS t, json_each(t.json, '$.tool_calls') AS call
-JOIN answers ON answers.rollout = t.rollout AND call_id = call.value ->> 'id'""",
+SELECT rollout, position, call ->> 'turn' AS turn, call ->> 'name' AS name, call -> 'arguments' AS arguments,
+    call ->> 'content' AS content, call ->> 'status' AS status, call -> 'changes' AS changes
+FROM made JOIN answers USING (rollout, call_id)""",
     "changes": """
 SELECT rollout, position, change.value ->> 'table' AS table_name, change.value ->> 'op' AS op,
     change.value -> 'key' AS key, change.value -> 'before' AS before, change.value -> 'after' AS after

@@ -44,12 +44,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.folder = source.folder
         self.rows = read.rows
         template = "sim_user_template"
-        _made_for(
-            read.rows,
-            template,
-            lambda row: row.text(template),
-            lambda row: check_template(row.text(template)),
-        )
+        texts = [row.text(template) for row in read.rows]
+        _made_for(read.rows, template, texts, lambda row: check_template(row.text(template)))
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
@@ -147,25 +143,22 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
 
 
 def _made_for(
-    rows: list[TaskRow],
-    field: str,
-    key: Callable[[TaskRow], Hashable],
-    make: Callable[[TaskRow], _T],
+    rows: list[TaskRow], field: str, keys: Iterable[Hashable], make: Callable[[TaskRow], _T]
 ) -> list[_T]:
-    """The value of ``make`` for each row, shared by rows with the same ``key``.
+    """The value of ``make`` for each row, shared by rows with the same key.
 
     Raises ``BundleError``: a value that cannot be made is a fault of the ``field`` in all its rows.
     """
     made: dict[Hashable, _T | BundleError] = {}
     values: list[_T] = []
     faults = RowFaults()
-    for row in rows:
-        if (shared := key(row)) not in made:
+    for row, key in zip(rows, keys, strict=True):
+        if key not in made:
             try:
-                made[shared] = make(row)
+                made[key] = make(row)
             except BundleError as error:
-                made[shared] = error
-        value = made[shared]
+                made[key] = error
+        value = made[key]
         if isinstance(value, BundleError):
             faults.add(row, field, str(value))
         else:
@@ -176,36 +169,28 @@ def _made_for(
 
 def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     """The seed of each row; rows with the same seed share one object."""
-    sources = _made_for(
-        rows, "seed_sql", lambda row: row.seed_sql, lambda row: seed_source(row, files, folder)
-    )
-    by_clock: dict[tuple[str | None, str | None], Seed] = {}
-    shared: dict[str, Seed] = {}
-    for row, source in zip(rows, sources, strict=True):
-        if (row.seed_sql, row.now) not in by_clock:
-            seed = source.at(row.now)
-            by_clock[row.seed_sql, row.now] = shared.setdefault(seed.key, seed)
-    return [by_clock[row.seed_sql, row.now] for row in rows]
+    texts = [row.seed_sql for row in rows]
+    sources = _made_for(rows, "seed_sql", texts, lambda row: seed_source(row, files, folder))
+    seeds = [source.at(row.now) for row, source in zip(rows, sources, strict=True)]
+    shared = {seed.key: seed for seed in reversed(seeds)}
+    return [shared[seed.key] for seed in seeds]
 
 
 def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
     rows = read.rows
+    toolsets = [(row.toolset, bool(row.toolset_outside)) for row in rows]
     registries = _made_for(
         rows,
         "toolset",
-        lambda row: (row.toolset, row.toolset_outside),
+        toolsets,
         lambda row: load_registry(imports, row.toolset, outside=bool(row.toolset_outside)),
     )
-    rewards = _made_for(
-        rows,
-        "reward",
-        lambda row: (row.toolset, row.reward),
-        lambda row: load_reward(imports, row.toolset, row.reward),
-    )
+    named = [(row.toolset, row.reward) for row in rows]
+    rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, row.toolset, row.reward))
     faults = RowFaults()
     for row, reward in zip(rows, rewards, strict=True):
-        if reward.required and not reward.instead & row.given_fields():
+        if not reward.instead & row.given_fields():
             for name in sorted(reward.required - row.given_fields()):
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
@@ -220,15 +205,12 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
     faults = RowFaults()
     for task in tasks:
         known = task.registry.tools
-        calls = {
-            "actions": [action.name for action in task.row.actions or ()],
-            "required_calls": [call_name(call) for call in task.row.required_calls or ()],
-            "forbidden_calls": [call_name(call) for call in task.row.forbidden_calls or ()],
-        }
-        for field, names in calls.items():
-            for name in dict.fromkeys(names):
-                if name not in known:
-                    effect = "the call is skipped" if field == "actions" else "nothing can call it"
-                    hint = did_you_mean(name, list(known))
-                    faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
+        calls = [("actions", action.name) for action in task.row.actions or ()]
+        for field in ("required_calls", "forbidden_calls"):
+            calls += [(field, call_name(call)) for call in getattr(task.row, field) or ()]
+        for field, name in dict.fromkeys(calls):
+            if name not in known:
+                effect = "the call is skipped" if field == "actions" else "nothing can call it"
+                hint = did_you_mean(name, list(known))
+                faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
     return faults.lines()

@@ -102,18 +102,17 @@ class _Reader:
 
     def read(self, line: int, text: bytes) -> None:
         """Check one row, whose text begins in ``line``."""
+        place = f"{self.name}:{line}"
         try:
             data = _parsed(text)
         except ValueError as error:
-            place = f"{self.name}:{line}"
             if found := _PLACE.search(str(error)):
                 place = f"{self.name}:{line + int(found[1]) - 1}:{found[2]}"
-            fault = _PLACE.sub("", str(error))
-            self.faults.append(f"{place}: not valid JSON: {fault}; {FORM}")
+            self.faults.append(f"{place}: not valid JSON: {_PLACE.sub('', str(error))}; {FORM}")
             return
-        place = f"{self.name}:{line}"
-        row_id = data.get("id") if isinstance(data, dict) else None
-        texts, faults = self._texts(data) if isinstance(data, dict) else ({}, [])
+        fields = data if isinstance(data, dict) else {}
+        row_id = fields.get("id")
+        texts, faults = self._texts(fields)
         if isinstance(row_id, str):
             faults += self._id_faults(row_id, line)
         try:
@@ -139,22 +138,16 @@ class _Reader:
 
     def _texts(self, data: dict[str, Any]) -> tuple[dict[str, str], list[FieldFault]]:
         """The texts of the ``file:`` fields, shared by all rows that name the same files."""
-        named = tuple(
-            (name, value)
-            for name in FILE_FIELDS
-            if isinstance(value := data.get(name), str) and value.startswith(FILE)
-        )
+        texts: dict[str, str] = {}
         faults: list[FieldFault] = []
-        if named and named not in self.texts:
-            texts = {}
-            for name, reference in named:
+        for name in FILE_FIELDS:
+            reference = data.get(name)
+            if isinstance(reference, str) and reference.startswith(FILE):
                 try:
                     texts[name] = self.files.text(reference)
                 except BundleError as error:
                     faults.append((name, str(error)))
-            if not faults:
-                self.texts[named] = texts
-        return self.texts.get(named, {}), faults
+        return self.texts.setdefault(tuple(texts.items()), texts), faults
 
 
 def _parsed(text: bytes) -> Any:

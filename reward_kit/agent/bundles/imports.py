@@ -97,19 +97,20 @@ class BundleImports:
     def _use(self, name: str, folder: Path) -> None:
         """Have the package ``name`` in ``sys.modules``, loaded from ``folder``."""
         loaded = next((other.packages[name] for other in _open if name in other.packages), None)
+        present = sys.modules.get(name)
         if loaded is not None and loaded != folder:
             raise BundleError(
                 f"the name {name!r} belongs to the bundle {loaded}, which is open",
                 remedy="Close that bundle first, or rename one of the folders.",
             )
+        if loaded is None and present is not None:
+            if place_of(present).is_relative_to(folder):
+                return  # somebody else's import, which stays
+            raise BundleError(
+                f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}",
+                remedy="Rename the bundle's folder, or load it in a process of its own.",
+            )
         if loaded is None:
-            if (present := sys.modules.get(name)) is not None:
-                if place_of(present).is_relative_to(folder):
-                    return  # somebody else's import, which stays
-                raise BundleError(
-                    f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}",
-                    remedy="Rename the bundle's folder, or load it in a process of its own.",
-                )
             _load_package(name, folder)
         self.packages[name] = folder
 
@@ -159,9 +160,7 @@ def _load_package(name: str, folder: Path) -> None:
         spec = importlib.util.spec_from_file_location(name, init) or spec
     # A plain list: the path of an ordinary namespace package would later take in folders of sys.path.
     spec.submodule_search_locations = [str(folder)]
-    module = importlib.util.module_from_spec(spec)
-    module.__path__ = [str(folder)]
-    sys.modules[name] = module
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     with ExitStack() as undo:
         undo.callback(_forget, name)
         if spec.loader is not None:

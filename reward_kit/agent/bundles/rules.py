@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.task_row import FaultyBundleError
+from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text
 from reward_kit.errors import RewardError
 
@@ -38,13 +39,11 @@ MOST = 20
 """Violations of a rule that are kept of one rollout."""
 
 _TABLES = {
-    "calls": ("rollout", "position", "turn", "name", "arguments", "content", "status", "changes"),
-    "changes": ("rollout", "position", "table_name", "op", "key", "before", "after"),
-    "lines": ("rollout", "position", "speaker", "text"),
-    "row": ("rollout", "fields"),
+    **{name: f"SELECT * FROM ({query}) ORDER BY position" for name, query in VIEWS.items()},  # noqa: S608
+    "row": "SELECT rollout, fields FROM trajectories",
 }
-"""The tables of a rollout; the first three are views of an evaluation's file (``trajectory_views``)."""
-_HEAD = re.compile(r"--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)")
+"""The tables that rules query, by name; all but the last are the views of an evaluation's file."""
+_HEAD = re.compile(r"^--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -98,8 +97,8 @@ def violations_of(
     if not rules:
         return None
     found: Violations = {}
-    connection = _of_this_thread()
-    _fill(connection, fields, messages, tool_calls)
+    trajectory = json_text({"messages": messages, "tool_calls": tool_calls})
+    connection = _with_rollout(trajectory, json_text(fields))
     for rule in rules:
         try:
             found[rule.name] = _rows(rule, connection)
@@ -116,18 +115,13 @@ def violation_text(row: Mapping[str, Any]) -> str:
 
 def _split(text: str, path: str) -> Iterator[Rule]:
     """The rules of a file; SQL before the first is one without a name."""
-    head, first, lines = None, 1, list[str]()
-    for number, line in enumerate([*text.split("\n"), "-- rule:"], start=1):
-        begins = _HEAD.match(line)
-        if begins is None:
-            lines.append(line)
-            continue
-        sql = "\n".join(lines)
-        if head is not None:
-            yield Rule(head["name"], head["text"].strip(), sql, f"{path}:{first}")
-        elif any(line.strip() and not line.lstrip().startswith("--") for line in lines):
-            yield Rule("", "", sql, f"{path}:1")
-        head, first, lines = begins, number, []
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads] + [len(text)]
+    if any(line.strip() and not line.lstrip().startswith("--") for line in text[: ends[0]].split("\n")):
+        yield Rule("", "", text[: ends[0]], f"{path}:1")
+    for head, end in zip(heads, ends[1:], strict=True):
+        line = text.count("\n", 0, head.start()) + 1
+        yield Rule(head["name"], head["text"].strip(), text[head.end() : end], f"{path}:{line}")
 
 
 def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
@@ -146,68 +140,31 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
 
 
 def _database() -> sqlite3.Connection:
-    """A database with the tables of a rollout."""
+    """A database with the tables of a rollout, which have the columns of an evaluation's views."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.create_function("regexp", 2, _matches, deterministic=True)
-    for name, columns in _TABLES.items():
-        connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+    connection.execute("CREATE TABLE trajectories (json, fields, rollout DEFAULT '')")
+    for name, query in _TABLES.items():
+        connection.execute(f"CREATE TABLE {name} AS {query}")
     return connection
 
 
 _of_thread = threading.local()
 
 
-def _of_this_thread() -> sqlite3.Connection:
-    """The database of this thread, which is filled with one rollout after the other."""
+def _with_rollout(trajectory: str, fields: str) -> sqlite3.Connection:
+    """The database of this thread, filled with this rollout in place of the last; queries stay prepared."""
     if not hasattr(_of_thread, "connection"):
         _of_thread.connection = _database()
     connection: sqlite3.Connection = _of_thread.connection
-    return connection
-
-
-def _fill(
-    connection: sqlite3.Connection,
-    fields: Mapping[str, Any],
-    messages: Sequence[Message],
-    tool_calls: Sequence[ToolCall],
-) -> None:
-    """Replace the rollout in the tables by this one."""
-    answers = {line["tool_call_id"]: place for place, line in enumerate(messages) if line["role"] == "tool"}
-    made = [(answers[call.id], call) for call in tool_calls if call.id in answers]
-    calls: list[tuple[Any, ...]] = [
-        ("", at, one.turn, one.name, json_text(one.arguments), one.content, one.status, changed)
-        for at, one in made
-        for changed in [json_text(one.changes)]
-    ]
-    changes: list[tuple[Any, ...]] = [
-        ("", at, change["table"], change["op"], *map(_json, map(change.get, ("key", "before", "after"))))
-        for at, one in made
-        for change in one.changes
-    ]
-    lines: list[tuple[Any, ...]] = [
-        ("", at, "user" if message["role"] == "user" else "agent", text)
-        for at, message in enumerate(messages)
-        if message["role"] in ("user", "assistant") and not message.get("tool_calls")
-        if (text := _said(message.get("content")))
-    ]
     connection.execute("BEGIN")
-    filled: list[list[tuple[Any, ...]]] = [calls, changes, lines, [("", json_text(fields))]]
-    for name, rows in zip(_TABLES, filled, strict=True):
+    connection.execute("DELETE FROM trajectories")
+    connection.execute("INSERT INTO trajectories (json, fields) VALUES (?, ?)", (trajectory, fields))
+    for name, query in _TABLES.items():
         connection.execute(f"DELETE FROM {name}")  # noqa: S608 - a name of ours
-        places = ", ".join("?" * len(_TABLES[name]))
-        connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608
+        connection.execute(f"INSERT INTO {name} {query}")
     connection.execute("COMMIT")
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json_text(value)
-
-
-def _said(content: Any) -> str:
-    """The text of a message; that of its parts, if it has several."""
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
-    return content or ""
+    return connection
 
 
 def _matches(pattern: str, text: object) -> bool | None:

@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import module_from_spec, spec_from_file_location
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -59,25 +59,18 @@ class Seed:
     of_today: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class SeedSource:
-    """The contents of a seed before a row's clock is known. ``digest`` is over the contents."""
+    """The contents of a seed before a row's clock is known.
 
-    sql: str
-    script: SeedScript | None
-    origin: str
-    digest: bytes
-    reads_clock: bool
+    Raises ``BundleError`` if the script names its files wrongly.
+    """
 
-    @classmethod
-    def of(cls, sql: str = "", script: SeedScript | None = None, *, origin: str = "seed SQL") -> SeedSource:
-        """The source with its digest; raises ``BundleError`` if the script names its files wrongly."""
-        digest = hashlib.sha256(FORMAT.encode())
+    def __init__(self, sql: str = "", script: SeedScript | None = None, origin: str = "seed SQL") -> None:
+        self._seed = partial(Seed, sql=sql, script=script, origin=origin)
+        self._digest = hashlib.sha256(FORMAT.encode())
         for content in (sql.encode(), script.fingerprint() if script else b""):
-            digest.update(len(content).to_bytes(8, "big"))
-            digest.update(content)
-        reads_clock = any(map(_reads_clock, (sql, script.source if script else "")))
-        return cls(sql, script, origin, digest.digest(), reads_clock)
+            self._digest.update(len(content).to_bytes(8, "big") + content)
+        self.reads_clock = any(map(_reads_clock, (sql, script.source if script else "")))
 
     def at(self, now: str | None) -> Seed:
         """The seed for a row with the frozen clock ``now``.
@@ -85,11 +78,11 @@ class SeedSource:
         One that reads the clock gives another base on another day, so its key holds ``now``, else today's
         date (UTC).
         """
+        clock = (now or datetime.now(UTC).date().isoformat()) if self.reads_clock else ""
+        key = hashlib.sha256(self._digest.digest() + clock.encode()).hexdigest()
         if not self.reads_clock:
-            return Seed(hashlib.sha256(self.digest).hexdigest(), self.sql, self.script, self.origin)
-        clock = now or datetime.now(UTC).date().isoformat()
-        key = hashlib.sha256(self.digest + clock.encode()).hexdigest()
-        return Seed(key, self.sql, self.script, self.origin, now, of_today=not now)
+            return self._seed(key)
+        return self._seed(key, now=now, of_today=not now)
 
 
 def _reads_clock(text: str) -> bool:
@@ -110,12 +103,12 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
         if files.has(row.seed_sql):
             remedy = f'Write "{FILE}{row.seed_sql}".'
             raise BundleError(f"{row.seed_sql!r} is a file, not SQL", remedy=remedy)
-        return SeedSource.of(row.seed_sql, origin=f"{row.place} seed_sql")
+        return SeedSource(row.seed_sql, origin=f"{row.place} seed_sql")
     path = files.resolve(row.seed_sql)
     origin = f"{folder.name}/{path.relative_to(files.folder).as_posix()}"
     if path.suffix == ".py":
-        return SeedSource.of(script=SeedScript(path), origin=origin)
-    return SeedSource.of(files.text(row.seed_sql), origin=origin)
+        return SeedSource(script=SeedScript(path), origin=origin)
+    return SeedSource(files.text(row.seed_sql), origin=origin)
 
 
 def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
@@ -130,7 +123,7 @@ def _folder_source(folder: Path) -> SeedSource:
     folder = folder.resolve()
     sql, script = own_file(folder, SEED_SQL), own_file(folder, SEED_SCRIPT)
     name = sql.name if sql else script.name if script else "no seed"
-    return SeedSource.of(
+    return SeedSource(
         read_text(sql) if sql else "", SeedScript(script) if script else None, origin=f"{folder.name}/{name}"
     )
 
@@ -217,14 +210,8 @@ def _imported(path: Path) -> Iterator[ModuleType]:
     sys.modules[package].__path__ = [str(path.parent)]
     sys.path.append(above)
     importlib.invalidate_caches()
-    name = f"{package}.{ENTRY}"
     try:
-        spec = spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
+        yield importlib.import_module(f"{package}.{path.stem}")
     finally:
         with suppress(ValueError):  # the script has removed it
             sys.path.remove(above)

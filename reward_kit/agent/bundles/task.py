@@ -107,7 +107,7 @@ def select_tasks(
 
 
 def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list[_T]:
-    positions: dict[str, int] = {
+    positions = {
         (task.id if isinstance(task, TaskRow) else task.row.id): position
         for position, task in enumerate(tasks)
     }
@@ -115,18 +115,15 @@ def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list
     unknown: list[str] = []
     for item in names:
         name = str(item).strip()
-        position = positions.get(name) if isinstance(item, str) else None
-        if position is None and isinstance(item, str) and GLOB.search(name):
+        if isinstance(item, str) and name in positions:
+            found = [positions[name]]
+        elif isinstance(item, str) and GLOB.search(name):
             found = [position for row_id, position in positions.items() if fnmatchcase(row_id, name)]
-            chosen |= {position: tasks[position] for position in found}
-            if not found:
-                unknown.append(repr(name))
-            continue
-        if position is None and name.isascii() and name.isdigit() and int(name) < len(tasks):
-            position = int(name)
-        if position is not None:
-            chosen[position] = tasks[position]
-        elif name:
+        else:
+            is_position = name.isascii() and name.isdigit() and int(name) < len(tasks)
+            found = [int(name)] if is_position else []
+        chosen |= {position: tasks[position] for position in found}
+        if name and not found:
             unknown.append(f"{name!r}{did_you_mean(name, positions)}")
     if unknown:
         rows = "1 row" if len(tasks) == 1 else f"{len(tasks)} rows"

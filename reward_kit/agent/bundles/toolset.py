@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
@@ -97,10 +98,9 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         raise BundleError(f"module {module_name!r} has no {function_name!r}")
     if not callable(function):
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # written in C
-        raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy) from None
+    parameters: list[inspect.Parameter] = []
+    with suppress(ValueError):  # a function that is written in C may have no signature
+        parameters += inspect.signature(function).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         fault = f"{place} does not take **kwargs, but a reward is called with all fields of its row"
         raise BundleError(fault, remedy=remedy)
@@ -126,13 +126,10 @@ def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
                 remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
             raise BundleError(f"there is no module {missing!r} in {places}", remedy=remedy) from None
         if missing and _has(folder, top := missing.partition(".")[0]):
-            remedy = (
-                "Modules of a bundle are imported by the name of its folder: "
-                f'"from {folder.name} import {top}".'
-            )
-        raise BundleError(
-            f"module {full!r} cannot be imported: {import_fault(error)}", remedy=remedy
-        ) from error
+            imported = f'"from {folder.name} import {top}"'
+            remedy = f"Modules of a bundle are imported by the name of its folder: {imported}."
+        fault = f"module {full!r} cannot be imported: {import_fault(error)}"
+        raise BundleError(fault, remedy=remedy) from error
 
 
 def _has(folder: Path, module: str) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,7 +54,10 @@ class BaseImage:
                 self.content = file.read()
         self.header = self.read(0, _HEADER_SIZE) if self.size >= _HEADER_SIZE else b""
         self.page_size = _check_header(self.header, self.size, path)
-        _check_companions(path)
+        for companion in (Path(f"{path}-wal"), Path(f"{path}-journal")):
+            if companion.exists() and companion.stat().st_size:
+                fault = f"an unfinished transaction lies beside it ({companion.name})"
+                raise DatabaseError(fault, place=str(path), remedy="Open and close it once with SQLite.")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> BaseImage:
@@ -63,27 +67,19 @@ class BaseImage:
         (WAL mode, or a journal beside it).
         """
         try:
-            descriptor = os.open(path, _OPEN_FLAGS)
-        except (OSError, ValueError) as error:
-            fault = getattr(error, "strerror", error)
-            raise DatabaseError(f"cannot open the database: {fault}", place=str(path)) from error
-        keep = False
-        try:
-            with cls._lock:
+            with cls._lock, ExitStack() as opened:
+                descriptor = os.open(path, _OPEN_FLAGS)
+                opened.callback(os.close, descriptor)
                 image = cls._open.get(_identify(os.fstat(descriptor)))
                 if image is None:
                     image = cls(Path(os.path.realpath(path)), descriptor)
                     cls._open[image._identity] = image
-                    keep = image.content is None
-                    if keep:
-                        weakref.finalize(image, os.close, descriptor)
-        except OSError as error:
-            raise DatabaseError(f"cannot read the database: {error.strerror}", place=str(path)) from error
-        else:
-            return image
-        finally:
-            if not keep:
-                os.close(descriptor)
+                    if image.content is None:
+                        weakref.finalize(image, opened.pop_all().close)
+                return image
+        except (OSError, ValueError) as error:
+            fault = getattr(error, "strerror", error)
+            raise DatabaseError(f"cannot open the database: {fault}", place=str(path)) from error
 
     @property
     def fingerprint(self) -> bytes:
@@ -116,21 +112,18 @@ class BaseImage:
         """Raise ``DatabaseError`` if a process that opens ``path`` now would not get the same bytes."""
         self.check_intact()
         try:
-            if _identify(self.path.stat()) == self._identity:
-                return
             # the same bytes under another inode or time are as good as the old ones
-            if BaseImage.open(self.path).fingerprint == self.fingerprint:
-                return
+            same = _identify(self.path.stat()) == self._identity or (
+                BaseImage.open(self.path).fingerprint == self.fingerprint
+            )
         except (OSError, DatabaseError) as error:
             raise DatabaseError(f"the base is no longer there: {error}", place=str(self.path)) from error
-        raise self._changed()
+        if not same:
+            raise self._changed()
 
     def _changed(self) -> DatabaseError:
-        return DatabaseError(
-            "the base was changed on disk while in use",
-            place=str(self.path),
-            remedy="Bases are read-only: seed a new one under another name.",
-        )
+        remedy = "Bases are read-only: seed a new one under another name."
+        return DatabaseError("the base was changed on disk while in use", place=str(self.path), remedy=remedy)
 
 
 def foreign_keys_on(header: bytes) -> bool:
@@ -147,11 +140,8 @@ def _check_header(header: bytes, size: int, path: Path) -> int:
     if len(header) < _HEADER_SIZE or header[:16] != _MAGIC:
         raise DatabaseError("not a SQLite database", place=str(path))
     if 2 in (header[18], header[19]):
-        raise DatabaseError(
-            "the database is in WAL mode",
-            place=str(path),
-            remedy="Run `PRAGMA journal_mode=DELETE` on it first.",
-        )
+        remedy = "Run `PRAGMA journal_mode=DELETE` on it first."
+        raise DatabaseError("the database is in WAL mode", place=str(path), remedy=remedy)
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
     if page_size < 512 or page_size & (page_size - 1):
@@ -164,15 +154,3 @@ def _check_header(header: bytes, size: int, path: Path) -> int:
             place=str(path),
         )
     return page_size
-
-
-def _check_companions(path: Path) -> None:
-    """Refuse a database whose newest transactions sit in a journal beside it."""
-    for suffix in ("-wal", "-journal"):
-        companion = Path(f"{path}{suffix}")
-        if companion.exists() and companion.stat().st_size:
-            raise DatabaseError(
-                f"an unfinished transaction lies beside it ({companion.name})",
-                place=str(path),
-                remedy="Open and close it once with SQLite.",
-            )

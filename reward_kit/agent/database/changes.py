@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
 
+from reward_kit.agent.base.text import cut
+
 SQLiteValue = None | int | float | str | bytes
 Op = Literal["insert", "update", "delete"]
 Values = Mapping[str, SQLiteValue]
@@ -22,6 +24,13 @@ Values = Mapping[str, SQLiteValue]
 SCHEMA_TABLE = "sqlite_schema"
 """Created, altered and dropped tables, indexes, views and triggers appear as rows of this table."""
 _REVERSED: dict[Op, Op] = {"insert": "delete", "delete": "insert", "update": "update"}
+_FAULTS: dict[tuple[Op, bool], str] = {
+    ("insert", True): "expected to be deleted, still there",
+    ("insert", False): "unexpected row",
+    ("delete", True): "deleted, expected to stay",
+    ("delete", False): "missing row",
+}
+"""Words for a row that is there or not, against what is expected, by its presence in the base."""
 IGNORED: ContextVar[set[str] | None] = ContextVar("ignored", default=None)
 """Collects the names that are passed as ``ignore``, where a check of the bundle sets it."""
 _VALUE_WIDTH, _ROW_WIDTH = 80, 400
@@ -114,11 +123,11 @@ class RowChange:
         if self.op != "update":
             words = "inserted" if self.op == "insert" else "deleted"
             return [f"{name}: {words} {_row_text(self.content, whole=whole)}"]
-        lines = []
-        for column, value in (self.after or {}).items():
-            texts = [_value_text(each, whole=whole) for each in ((self.before or {}).get(column), value)]
-            lines.append(f"{name} {column}: {' -> '.join(texts)}")
-        return lines
+        before, after = (
+            {column: _value_text(value, whole=whole) for column, value in (side or {}).items()}
+            for side in (self.before, self.after)
+        )
+        return [f"{name} {column}: {before.get(column, 'NULL')} -> {after[column]}" for column in after]
 
     def name(self, *, whole: bool = False) -> str:
         """Table and key: ``orders #W2611340``, ``order_items (order_id='#W2611340', item_id=7)``."""
@@ -133,20 +142,19 @@ class RowChange:
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON values; parts that are None are left out."""
-        parts = {"key": self.key, "before": self.before, "after": self.after}
-        encoded = {
+        parts = {
             name: {column: _encode(value) for column, value in values.items()}
-            for name, values in parts.items()
+            for name, values in (("key", self.key), ("before", self.before), ("after", self.after))
             if values is not None
         }
-        return {"table": self.table, "op": self.op, **encoded}
+        return {"table": self.table, "op": self.op, **parts}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RowChange:
         """The inverse of ``to_json``."""
         parts = [
-            None if record.get(name) is None else {column: _decode(v) for column, v in record[name].items()}
-            for name in ("key", "before", "after")
+            None if part is None else {column: _decode(value) for column, value in part.items()}
+            for part in map(record.get, ("key", "before", "after"))
         ]
         return cls(record["table"], record["op"], *parts)
 
@@ -212,13 +220,12 @@ class Changes(Sequence[RowChange]):
         if not ignore:
             return self
         tables, columns = _parse_ignore(ignore)
-        kept = []
-        for row in self._rows:
-            table = row.table.casefold()
-            if table not in tables:
-                rest = row.without(columns.get(table, set()) | columns.get("*", set()))
-                kept += [rest] if rest is not None else []
-        return Changes(net(kept))
+        rests = (
+            row.without(columns.get(table, set()) | columns.get("*", set()))
+            for row in self._rows
+            if (table := row.table.casefold()) not in tables
+        )
+        return Changes(net(rest for rest in rests if rest is not None))
 
     def minus(self, earlier: Changes) -> Changes:
         """The changes that lead from the state after ``earlier`` to this one."""
@@ -234,8 +241,7 @@ class Changes(Sequence[RowChange]):
         ``orders #W2611340 status: expected 'cancelled', got 'pending'``.  After ``limit`` lines: ``... and
         N more``.
         """
-        sides = self.ignoring(ignore), expected.ignoring(ignore)
-        lines = [*_keyed_faults(*sides), *_counted_faults(*sides)]
+        lines = list(_faults(self.ignoring(ignore), expected.ignoring(ignore)))
         return lines if len(lines) <= limit else [*lines[:limit], f"... and {len(lines) - limit} more"]
 
     def lines(self, *, whole: bool = False) -> list[str]:
@@ -317,17 +323,14 @@ def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]
 def _typed_values(values: Values | None, *, whole: bool = False) -> bytes:
     if values is None:
         return b""
-    items = [item for item in values.items() if not whole or item[1] is not None]
-    items.sort(key=itemgetter(0))
-    return marshal.dumps(items, 2)
+    items = (item for item in values.items() if not whole or item[1] is not None)
+    return marshal.dumps(sorted(items, key=itemgetter(0)), 2)
 
 
 def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
-    if value is None:
-        return 0, 0
-    if isinstance(value, int | float):
-        return 1, value
-    return (2, value) if isinstance(value, str) else (3, value)
+    if isinstance(value, str | bytes):
+        return 2 + isinstance(value, bytes), value
+    return (0, 0) if value is None else (1, value)
 
 
 def _encode(value: SQLiteValue) -> Any:
@@ -344,74 +347,55 @@ def _decode(value: Any) -> SQLiteValue:
     return value  # type: ignore[no-any-return]  # a scalar that JSON and SQLite share
 
 
-def _keyed_faults(actual: Changes, expected: Changes) -> Iterator[str]:
-    found = {change.row_identity(): change for change in actual if change.key is not None}
-    wanted = {change.row_identity(): change for change in expected if change.key is not None}
-    named = {**found, **wanted}
-    for identity in sorted(named, key=lambda identity: named[identity].sort_key()):
-        name, want, have = named[identity].name(), wanted.get(identity), found.get(identity)
-        # a side without a change left the row as the base has it
-        in_base = any(change is not None and change.op != "insert" for change in (want, have))
-        expects = in_base if want is None else want.op != "delete"
-        exists = in_base if have is None else have.op != "delete"
-        if expects and exists:
-            yield from _column_faults(name, want, have)
-        elif expects:
-            missing = _row_text(want.after) if want else ""
-            yield f"{name}: " + ("deleted, expected to stay" if in_base else f"missing row {missing}")
-        elif exists:
-            extra = _row_text(have.after) if have else ""
-            fault = "expected to be deleted, still there" if in_base else f"unexpected row {extra}"
-            yield f"{name}: {fault}"
+def _faults(actual: Changes, expected: Changes) -> Iterator[str]:
+    """The changes that lead from the expected rows to the actual ones, in words; rows without a key last."""
+    deleted, to_delete = (
+        {change.row_identity() for change in side if change.op == "delete"} for side in (actual, expected)
+    )
+    keyless = _update_faults(actual, expected)
+    for change in actual.minus(expected):
+        name, identity, row = change.name(), change.row_identity(), _row_text(change.content)
+        if change.op == "update":
+            for column, wanted in (change.before or {}).items() if change.key is not None else ():
+                got = (change.after or {}).get(column)
+                yield f"{name} {column}: expected {_value_text(wanted)}, got {_value_text(got)}"
+            continue
+        in_base = identity in (to_delete if change.op == "insert" else deleted)
+        fault = _FAULTS[change.op, in_base]
+        if change.key is None:
+            keyless.append(f"{name}: {fault}{':' if in_base else ''} {row}")
+        else:
+            yield f"{name}: {fault}" + ("" if in_base else f" {row}")
+    yield from sorted(keyless)
 
 
-def _column_faults(name: str, want: RowChange | None, have: RowChange | None) -> Iterator[str]:
-    want_before, want_after = (want.before or {}, want.after or {}) if want else ({}, {})
-    have_before, have_after = (have.before or {}, have.after or {}) if have else ({}, {})
-    base = {**want_before, **have_before}
-    for column in {**want_after, **have_after}:
-        wanted = want_after.get(column, base.get(column))
-        got = have_after.get(column, base.get(column))
-        if not same(wanted, got):
-            yield f"{name} {column}: expected {_value_text(wanted)}, got {_value_text(got)}"
-
-
-def _counted_faults(actual: Changes, expected: Changes) -> Iterator[str]:
-    have = Counter(change for change in actual if change.key is None)
-    want = Counter(change for change in expected if change.key is None)
-    missing = {
-        "insert": "missing row",
-        "delete": "expected to be deleted, still there:",
-        "update": "missing change",
-    }
-    surplus = {
-        "insert": "unexpected row",
-        "delete": "deleted, expected to stay:",
-        "update": "unexpected change",
-    }
-    for counted, words in ((want - have, missing), (have - want, surplus)):
-        for change in sorted(counted.elements(), key=RowChange.sort_key):
-            text = _row_text(change.content)
-            if change.op == "update":
-                text += f" -> {_row_text(change.after)}"
-            yield f"{change.table}: {words[change.op]} {text}"
+def _update_faults(actual: Changes, expected: Changes) -> list[str]:
+    """The updates of rows whose key is ignored: they cannot be joined, only counted."""
+    have, want = (
+        Counter(change for change in side if change.key is None and change.op == "update")
+        for side in (actual, expected)
+    )
+    return [
+        f"{change.table}: {fault} change {_row_text(change.before)} -> {_row_text(change.after)}"
+        for counted, fault in ((want - have, "missing"), (have - want, "unexpected"))
+        for change in counted.elements()
+    ]
 
 
 def _row_text(values: Values | None, *, whole: bool = False) -> str:
-    return f"({_shorten(_listed(values or {}, whole=whole), _ROW_WIDTH, whole=whole)})"
+    text = _listed(values or {}, whole=whole)
+    return f"({text if whole else cut(text, _ROW_WIDTH)})"
 
 
 def _value_text(value: SQLiteValue, *, whole: bool = False) -> str:
     if value is None:
         return "NULL"
-    if isinstance(value, bytes):
-        return f"x'{_shorten(value.hex(), _VALUE_WIDTH, whole=whole)}'"
-    return repr(_shorten(value, _VALUE_WIDTH, whole=whole)) if isinstance(value, str) else repr(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    text = value.hex() if isinstance(value, bytes) else value
+    text = text if whole else cut(text, _VALUE_WIDTH)
+    return f"x'{text}'" if isinstance(value, bytes) else repr(text)
 
 
 def _listed(values: Values, *, whole: bool) -> str:
     return ", ".join(f"{name}={_value_text(value, whole=whole)}" for name, value in values.items())
-
-
-def _shorten(text: str, width: int, *, whole: bool) -> str:
-    return text if whole or len(text) <= width else f"{text[: width - 3]}..."

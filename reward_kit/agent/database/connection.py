@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -70,8 +70,8 @@ class _Functions:
         self._connection = weakref.proxy(connection)
         install_function(connection, "changes", self.changes)
         install_function(connection, "total_changes", self.total_changes)
-        install_function(connection, "random", self.random)
-        install_function(connection, "randomblob", self.randomblob, 1)
+        install_function(connection, "random", lambda: self.randomness.integer())
+        install_function(connection, "randomblob", lambda length: self.randomness.blob(length), 1)
 
     def serve(self, randomness: Randomness, counters: Counters) -> None:
         """Answer for the fork that has these."""
@@ -79,14 +79,6 @@ class _Functions:
         self._counters = counters
         self._changed_before = self._connection.total_changes()
         self.wrote = False
-
-    def random(self) -> int:
-        """Any 64-bit signed integer."""
-        return self.randomness.integer()
-
-    def randomblob(self, length: Any) -> bytes:
-        """``length`` random bytes."""
-        return self.randomness.blob(length)
 
     def total_changes(self) -> int:
         """Rows that the fork has changed."""

@@ -34,7 +34,6 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from datetime import datetime
-    from types import TracebackType
 
     from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -94,8 +93,8 @@ class _View:
 class AsyncView(_View):
     """Statements for ``async def`` functions.
 
-    Named parameters (``:name``) come from a dict, which may hold more than the statement uses; positional
-    ones (``?``) from a list.  ``sql`` is one statement, a ``str`` or ``text()``.  All methods raise
+    ``sql`` is one statement, a ``str`` or ``text()``.  Named parameters (``:name``) come from a dict, which
+    may hold more than the statement uses; positional ones (``?``) from a list.  All methods raise
     ``DatabaseError`` with SQLite's message; ``QueryTimeoutError`` after 10 s, ``TooManyRowsError`` beyond
     100 000 rows, ``ReadOnlyError`` for a write if only reading is allowed.  ``pending_log`` notes the
     awaitables that were not awaited.
@@ -149,8 +148,8 @@ class SyncView(_View, SyncStatements):
 
     def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
+        statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
         with self.transaction():
-            statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
             return max(self._turns.run_blocking(statement).rowcount, 0)
 
     def transaction(self) -> Scope:
@@ -196,12 +195,7 @@ class Database(AsyncView):
         mode: Mode = "overlay",
         limits: Limits | None = None,
     ) -> Database:
-        """Write a base at ``path`` (first ``sql`` is run, then ``script(db)``) and open it.
-
-        ``now`` is the time at which the clock of the seed stands still.  ``BundleError`` with the place
-        ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot be written. Changes count
-        from it, also if a ``base.db`` is beside it.
-        """
+        """Run ``sql``, then ``script(db)``, write the base to ``path``, and open it; see ``seed_base``."""
         from reward_kit.agent.database.seeding import seed_base
 
         base = seed_base(path, sql, script=script, origin=origin, now=now)
@@ -220,9 +214,9 @@ class Database(AsyncView):
         """Open a base, or a complete SQLite file, to be read and forked.
 
         With ``delta`` (bytes of ``delta()``) it is the state that these lead to from the base at ``path``, in
-        mode "overlay"; ``changes`` spares finding out which rows that changes.  Changes of a complete file
-        with a ``base.db`` beside it count from that base.
-        ``DatabaseError`` if the file is missing or damaged.
+        mode "overlay"; ``changes`` are the rows that this changes, if they are known.  Changes of a complete
+        file with a ``base.db`` beside it count from that base.  ``DatabaseError`` if the file is missing or
+        damaged.
         """
         path, limits = Path(path), limits or Limits()
         if delta is not None:
@@ -234,21 +228,17 @@ class Database(AsyncView):
         return cls(Turns(_store_of(mode).open(path, limits, base)), _BASE_REFUSAL)
 
     def fork(self, *, seed: int | None = None, now: str | datetime | None = None) -> Database:
-        """A private, writable copy of the committed state.
+        """A private, writable copy of the committed state; its changes count from the base.
 
-        With ``seed``, ``random()`` and ``randomblob()`` answer from it: the same statements get the same
-        answers.  With ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.
-        Without them a fork of a fork has those of its origin, and its changes count from where those of its
-        origin do.  ``DatabaseError`` inside a transaction.
+        With ``seed``, the same statements get the same answers from ``random()`` and ``randomblob()``.  With
+        ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.  Without them
+        a fork of a fork has those of its origin.  ``DatabaseError`` inside a transaction.
         """
         moment = read_moment(now)
         return Database(Turns(self._settled(lambda store: store.fork(seed, moment))), None)
 
     def reader(self) -> Database:
-        """The same state over a separate connection, for reading; to be closed before this database.
-
-        For a state that is no longer written to and read by many at once.
-        """
+        """The same state over a separate connection, for reading; to be closed before this database."""
         return Database(Turns(self._settled(lambda store: store.reader())), _BASE_REFUSAL)
 
     def _settled(self, work: Callable[[Store], Any]) -> Any:
@@ -272,7 +262,7 @@ class Database(AsyncView):
     @property
     def is_idle(self) -> bool:
         """True if no statement runs and no tool call or transaction is under way."""
-        return self._turns.is_idle
+        return not self._turns.root.held
 
     @property
     def draws(self) -> int:
@@ -317,26 +307,17 @@ class Database(AsyncView):
         return ToolCall(self._turns, self._call)
 
     def of_call(self, call: ToolCall) -> Database:
-        """The same database for the tool of this call, to which all its statements belong.
-
-        Its ``pending_log`` has the statements that the tool did not await.
-        """
+        """The same database for the tool of this call, with its own ``pending_log``."""
         database = Database(self._turns, self._refusal, call)
         database.pending_log = PendingLog()
         return database
 
     async def break_off(self) -> None:
-        """Undo a tool call or transaction that is under way, and refuse further statements in it.
-
-        For calls that ignore their cancellation.
-        """
+        """Undo a tool call or transaction that ignores its cancellation; refuse further statements in it."""
         await self._turns.break_off()
 
     def delta(self) -> bytes:
-        """Bytes that lead from the base to the committed state; ``open(base, delta=...)`` reads them.
-
-        ``DatabaseError`` inside a transaction.
-        """
+        """Bytes that lead from the base to the committed state; ``DatabaseError`` inside a transaction."""
         delta: bytes = self._settled(lambda store: store.delta())
         return delta
 
@@ -366,9 +347,7 @@ class Database(AsyncView):
     def __enter__(self) -> Database:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -7,9 +7,12 @@ import secrets
 import sqlite3
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LARGEST_BLOB = 64 << 20
 _DATE_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
@@ -79,28 +82,25 @@ def install_functions(target: Any, randomness: Randomness, now: datetime | None)
         target.create_function("random", 0, randomness.integer)
         target.create_function("randomblob", 1, randomness.blob)
     if now is not None:
-        clock = _Clock(now)
+        clock = _clock(now)
         # deterministic, because the originals may stand in indexes, CHECK and generated columns
         for name in _DATE_FUNCTIONS:
-            target.create_function(name, -1, partial(clock.call, name), deterministic=True)
+            target.create_function(name, -1, partial(clock, name), deterministic=True)
         for keyword, function in _KEYWORDS.items():
-            target.create_function(keyword, 0, partial(clock.call, function), deterministic=True)
+            target.create_function(keyword, 0, partial(clock, function), deterministic=True)
 
 
-class _Clock:
-    """SQLite's date functions, computed by SQLite, with "now" replaced by a fixed moment."""
+def _clock(now: datetime) -> Callable[..., Any]:
+    """SQLite's date functions, computed by SQLite, with "now" and left-out times replaced by ``now``."""
+    text = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    # unrelated to any file, and used by one statement at a time, in any thread
+    calculator = sqlite3.connect(":memory:", check_same_thread=False)
 
-    def __init__(self, now: datetime) -> None:
-        self._now = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        # unrelated to any file, and used by one statement at a time, in any thread
-        self._calculator = sqlite3.connect(":memory:", check_same_thread=False)
-
-    def call(self, function: str, *values: Any) -> Any:
-        """``function(*values)``, with the fixed moment for a time value that is "now" or left out."""
-        moment = _DATE_FUNCTIONS[function]
-        if len(values) <= moment:
-            values = (*values, self._now)
-        elif isinstance(values[moment], str) and values[moment].lower() == "now":
-            values = (*values[:moment], self._now, *values[moment + 1 :])
+    def call(function: str, *values: Any) -> Any:
+        at = _DATE_FUNCTIONS[function]
+        if not values[at:] or (isinstance(values[at], str) and values[at].lower() == "now"):
+            values = (*values[:at], text, *values[at + 1 :])
         places = ", ".join("?" * len(values))
-        return self._calculator.execute(f"SELECT {function}({places})", values).fetchone()[0]
+        return calculator.execute(f"SELECT {function}({places})", values).fetchone()[0]
+
+    return call

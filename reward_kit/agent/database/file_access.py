@@ -7,16 +7,12 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from sqlalchemy import Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 LOCK_SECONDS = 0.5
 """Time for another connection to end its transaction; the event loop waits with the statement.
@@ -26,10 +22,6 @@ Calls take turns, so the holder of a lock is in the same call, and more patience
 LOCKED = "database is locked"
 """SQLite's message after that time."""
 
-_REASON = (
-    f"{LOCKED}: another connection is in a transaction, that of `db` if this call has written through it. "
-    "In one call, write either through `db` or through the engine, and end each session."
-)
 MAKE_ROOM = "Make room there or set TMPDIR, then continue with --resume: what is finished is kept."
 _CLOSE_FILES = "Raise the limit (ulimit -n), or find the tool or agent that leaves files open."
 _LOCK_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -59,58 +51,6 @@ def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None
             raise sqlite3.OperationalError(LOCKED)
 
     source.backup(target, progress=check)
-
-
-def async_engine(
-    file: Path, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> AsyncEngine:
-    """An engine for ``async def`` tools.
-
-    Each new connection is passed to ``prepare``, each error of a statement to ``note_fault``.  No connection
-    stays open between two uses: an idle one would keep a thread, and perhaps a lock.
-    """
-    from sqlalchemy import URL
-    from sqlalchemy.ext.asyncio import create_async_engine
-    from sqlalchemy.pool import NullPool
-
-    url = URL.create("sqlite+aiosqlite", database=str(file))
-    engine = create_async_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS})
-    _listen(engine.sync_engine, prepare, note_fault)
-    return engine
-
-
-def blocking_engine(
-    file: Path, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> Engine:
-    """An engine for ``def`` tools, in any thread; otherwise as ``async_engine``."""
-    from sqlalchemy import URL, create_engine
-    from sqlalchemy.pool import NullPool
-
-    # what a tool leaves open may be collected in another thread
-    options = {"timeout": LOCK_SECONDS, "check_same_thread": False}
-    engine = create_engine(URL.create("sqlite", database=str(file)), poolclass=NullPool, connect_args=options)
-    _listen(engine, prepare, note_fault)
-    return engine
-
-
-def _listen(
-    engine: Engine, prepare: Callable[[Any], None], note_fault: Callable[[BaseException], None]
-) -> None:
-    from sqlalchemy import event
-    from sqlalchemy.exc import OperationalError
-
-    @event.listens_for(engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        prepare(connection)
-
-    @event.listens_for(engine, "handle_error", retval=True)
-    def note(context: Any) -> Exception | None:
-        raised = context.original_exception
-        note_fault(raised)
-        if not isinstance(context.sqlalchemy_exception, OperationalError) or str(raised) != LOCKED:
-            return None
-        raised.args = (_REASON,)
-        return OperationalError(context.statement, context.parameters, raised)
 
 
 def disk_fault(error: BaseException, file: Path, growth: int) -> StorageError | None:

@@ -27,8 +27,6 @@ from reward_kit.agent.database.determinism import Randomness, install_functions
 from reward_kit.agent.database.file_access import (
     LOCKED,
     MAKE_ROOM,
-    async_engine,
-    blocking_engine,
     copy_content,
     disk_fault,
     open_file,
@@ -48,6 +46,7 @@ from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from sqlalchemy import Engine
@@ -89,15 +88,15 @@ class FileStore:
         self.randomness = randomness or Randomness(None)
         self.now = now
         self.lost: StorageError | None = None
-        self.base_path = base
+        self.base_path, self.base_size = base, base.stat().st_size
         self.path = file or base
         self._guard = Guard(limits, self.path.stat().st_size)
         self._owned = owned
         self._writes = 0
         self._known = NO_CHANGES if file is None else known
         self._known_at: tuple[int, int] | None = None
-        self._engines: list[Engine] = []
-        self._cleanup = weakref.finalize(self, _remove_folder, self.path.parent if owned else None)
+        if owned:
+            self._cleanup = weakref.finalize(self, shutil.rmtree, self.path.parent, ignore_errors=True)
 
     @classmethod
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> FileStore:
@@ -112,23 +111,17 @@ class FileStore:
 
     @cached_property
     def engine(self) -> AsyncEngine:
-        engine = async_engine(self._owned_file(), self._prepare_engine, self.note_fault)
-        self._engines.append(engine.sync_engine)
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine: AsyncEngine = self._engine(create_async_engine, "sqlite+aiosqlite")
         return engine
 
     @cached_property
     def sync_engine(self) -> Engine:
-        engine = blocking_engine(self._owned_file(), self._prepare_engine, self.note_fault)
-        self._engines.append(engine)
+        from sqlalchemy import create_engine
+
+        engine: Engine = self._engine(create_engine, "sqlite")
         return engine
-
-    @property
-    def base_size(self) -> int:
-        return self.base_path.stat().st_size
-
-    @property
-    def was_stopped(self) -> bool:
-        return self._guard.stopped is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -138,10 +131,12 @@ class FileStore:
         if self._owned and self.lost is None:
             self.lost = disk_fault(error, self.path, self.limits.max_growth_bytes)
 
-    def _owned_file(self) -> Path:
+    def _engine(self, create: Callable[..., Any], driver: str) -> Any:
         if not self._owned:
             raise DatabaseError("a base has no engine", remedy="fork() it.")
-        return self.path
+        from reward_kit.agent.database.sqlalchemy_api import make_engine
+
+        return make_engine(create, driver, self.path, self._prepare_engine, self.note_fault)
 
     def _prepare_engine(self, connection: Any) -> None:
         install_functions(connection, self.randomness, self.now)
@@ -238,11 +233,8 @@ class FileStore:
     # --- changes: no hook reports them, so the file is compared with its base ---
 
     def changes(self) -> Changes:
-        if not self._owned:
-            self._known = self._compared() if self._known is None else self._known
-            return self._known
         # the second number changes when another connection commits
-        version = (self._writes, self.query("PRAGMA data_version")[0][0])
+        version = (self._writes, self.query("PRAGMA data_version")[0][0]) if self._owned else None
         if self._known_at is None and not self._writes and self.path.stat().st_mtime_ns == _UNTOUCHED:
             self._known_at = version
         if self._known is None or self._known_at != version:
@@ -315,9 +307,8 @@ class FileStore:
         connection = vars(self).pop("_connection", None)
         if connection is not None:
             connection.close()
-        for engine in self._engines:
-            engine.dispose(close=False)  # its pool holds no connections that would have to be closed
-        self._cleanup()
+        if self._owned:
+            self._cleanup()
 
     def _copy_to(self, target: Path) -> None:
         # by SQLite and not by reading the file: closing a file drops all locks that this process holds on it
@@ -328,8 +319,3 @@ class FileStore:
                 copy.execute("PRAGMA journal_mode=DELETE").fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(f"cannot copy the database: {error}", place=str(target)) from error
-
-
-def _remove_folder(folder: Path | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import sqlite3
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reward_kit.errors import DatabaseError, QueryTimeoutError, ReadOnlyError
 
@@ -26,9 +26,6 @@ _SCHEMA = frozenset({1, 2, 7, 8, 10, 11, 16, 17, *range(26, 31)})
 """CREATE and DROP of tables, virtual ones too, indexes, triggers and views; ALTER, REINDEX, ANALYZE."""
 _TEMPORARY = frozenset({*range(3, 7), *range(12, 16)})
 """CREATE and DROP of what is temporary."""
-
-# identifiers of sqlite3_limit
-_LIMIT_LENGTH, _LIMIT_SQL_LENGTH, _LIMIT_ATTACHED, _LIMIT_LIKE_PATTERN_LENGTH = 0, 1, 7, 8
 
 _PRAGMAS_WITH_ARGUMENT = frozenset(
     {
@@ -67,8 +64,7 @@ class NotNowError(Exception):
     """A statement is too slow for the event loop's thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatementText:
+class StatementText(NamedTuple):
     """The kind of a statement, by its text.
 
     ``verb`` is the first keyword (after a WITH clause: the statement's own; also ``ROLLBACK TO``, and
@@ -95,13 +91,8 @@ def _describe(sql: str) -> StatementText:
         verb = "PRAGMA ="
     # a word inside a string may be mistaken for a query here: that costs a change of thread and nothing else
     inner = _UPDATE_QUERY if verb == "UPDATE" else _QUERY
-    return StatementText(
-        verb,
-        compound=inner.search(sql) is not None,
-        is_query=verb in _QUERIES,
-        reads=verb in _READS,
-        changes_rows=verb in _ROW_CHANGES,
-    )
+    compound = inner.search(sql) is not None
+    return StatementText(verb, compound, verb in _QUERIES, verb in _READS, verb in _ROW_CHANGES)
 
 
 def _verb(sql: str) -> str:
@@ -130,11 +121,11 @@ def without_tail(sql: str) -> str:
 def numeric_limits(limits: Limits) -> tuple[tuple[int, int], ...]:
     """The run-time limits of SQLite: their identifiers and values."""
     return (
-        (_LIMIT_LENGTH, limits.max_value_bytes),
-        (_LIMIT_SQL_LENGTH, limits.max_sql_bytes),
-        (_LIMIT_ATTACHED, 0),
+        (sqlite3.SQLITE_LIMIT_LENGTH, limits.max_value_bytes),
+        (sqlite3.SQLITE_LIMIT_SQL_LENGTH, limits.max_sql_bytes),
+        (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
         # matching takes time exponential in the number of wildcards, within one instruction
-        (_LIMIT_LIKE_PATTERN_LENGTH, 1000),
+        (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000),
     )
 
 
@@ -171,9 +162,8 @@ class Guard:
         if not text.verb and not without_tail(statement.sql):
             raise DatabaseError("the SQL holds no statement")
         if text.verb == "VACUUM":
-            raise DatabaseError(
-                "VACUUM is not allowed here", remedy="A database is vacuumed when it is seeded."
-            )
+            remedy = "A database is vacuumed when it is seeded."
+            raise DatabaseError("VACUUM is not allowed here", remedy=remedy)
         if text.verb in _TRANSACTION:
             raise DatabaseError(
                 f"{text.verb} is not allowed here: a tool call is one transaction, which ends with it",
@@ -206,10 +196,8 @@ class Guard:
         if action not in _WATCHED or self.statement is None:
             return _OK
         refusal = _refusal(action, name or "", argument)
-        if refusal is None:
-            return _OK
-        self._refused = refusal
-        return _DENY
+        self._refused = refusal or self._refused
+        return _DENY if refusal else _OK
 
     def progress(self) -> bool:
         """SQLite's progress callback: true stops the running statement; ``stopped`` is the reason."""

@@ -4,9 +4,9 @@ A fork costs what opening a SQLite connection costs, whatever the size of the ba
 and no thread, and writes nothing to disk.  SQLite reaches the pages through a VFS, so every SQL feature works
 as on a plain file.
 
-A state is kept as a complete SQLite file (``export``) or as a delta, little endian: a header (see
-``_HEADER``), the page numbers (from 0, 4 bytes each), then the pages: zlib streams, each of some pages with
-those of the base as its dictionary.
+A state is kept as a complete SQLite file (``export``) or as a delta, little endian: ``_HEADER``, ``_STATE``,
+the page numbers (from 0, 4 bytes each), then the pages: zlib streams, each of some pages with those of the
+base as its dictionary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -37,10 +37,13 @@ _EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
 """Spares locks and a look at the change counter per statement."""
 
 _MAGIC = b"RwkDelta"
-_VERSION = 3
+_VERSION = 4
 _STREAM_BYTES = 28 << 10
 """Pages of one zlib stream: they and those of the base have to fit into a window of 32 KiB."""
-_HEADER = struct.Struct("<8sHIQQQ16sIII")
+_HEADER = struct.Struct("<8sHI")
+"""Magic, version, CRC-32 of the rest."""
+_STATE = struct.Struct("<16sQQI")
+"""Fingerprint of the base, ``size`` and ``limit`` of the overlay, number of changed pages."""
 
 
 class Overlay:
@@ -136,11 +139,6 @@ class Overlay:
         counted = self._header[24:28] != self.base.header[24:28]
         return not self.schema_changed and (counted or self.pristine)
 
-    def changed_pages(self) -> list[int]:
-        """Numbers (from 1, as SQLite counts) of the pages that differ from the base, ascending."""
-        self._prune()
-        return [offset // self.base.page_size + 1 for offset in sorted(self.pages)]
-
     def delta(self) -> bytes:
         """The bytes that lead from the base to the committed state.
 
@@ -150,13 +148,12 @@ class Overlay:
         base = self.base
         base.check_on_disk()
         offsets = sorted(self.pages)
-        body = struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
+        rest = _STATE.pack(base.fingerprint, self.size, self.limit, len(offsets))
+        rest += struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
         for together in _streams(offsets, base.page_size):
             deflate = zlib.compressobj(1, zdict=_base_pages(base, together))
-            body += deflate.compress(b"".join([self.pages[offset] for offset in together])) + deflate.flush()
-        sizes = base.page_size, base.size, self.size, self.limit
-        numbers_of_body = len(offsets), len(body), zlib.crc32(body)
-        return _HEADER.pack(_MAGIC, _VERSION, *sizes, base.fingerprint, *numbers_of_body) + body
+            rest += deflate.compress(b"".join([self.pages[offset] for offset in together])) + deflate.flush()
+        return _HEADER.pack(_MAGIC, _VERSION, zlib.crc32(rest)) + rest
 
     @classmethod
     def from_delta(cls, content: bytes, base: BaseImage, place: StrPath = "delta") -> Overlay:
@@ -166,23 +163,41 @@ class Overlay:
         """
         if content[: len(_MAGIC)] != _MAGIC:
             raise DatabaseError("not a delta", place=str(place))
-        if len(content) < _HEADER.size:
+        if len(content) < _HEADER.size + _STATE.size:
             raise DatabaseError("the delta is truncated", place=str(place))
-        header = _Header(*_HEADER.unpack_from(content))
-        if header.version != _VERSION:
+        _, version, checksum = _HEADER.unpack_from(content)
+        if version != _VERSION:
             raise DatabaseError(
-                f"the delta has format version {header.version}, this release reads version {_VERSION}",
+                f"the delta has format version {version}, this release reads version {_VERSION}",
                 place=str(place),
             )
-        body = content[_HEADER.size :]
-        if len(body) != header.body_length or zlib.crc32(body) != header.checksum:
+        rest = content[_HEADER.size :]
+        if zlib.crc32(rest) != checksum:
             raise DatabaseError("the delta is truncated or damaged", place=str(place))
-        if base.fingerprint != header.fingerprint:
-            raise DatabaseError(f"the delta belongs to another base than {base.path}", place=str(place))
         overlay = cls(base)
-        overlay.size, overlay.limit = header.size, header.limit
-        overlay.pages = _unpacked_pages(header, body, base, place)
+        fingerprint, overlay.size, overlay.limit, count = _STATE.unpack_from(rest)
+        if base.fingerprint != fingerprint:
+            raise DatabaseError(f"the delta belongs to another base than {base.path}", place=str(place))
+        try:
+            overlay._unpack(rest[_STATE.size :], count)
+        except (ValueError, struct.error, zlib.error) as error:
+            fault = "the delta is damaged: its parts do not fit together"
+            raise DatabaseError(fault, place=str(place)) from error
         return overlay
+
+    def _unpack(self, packed: bytes, count: int) -> None:
+        """Read ``count`` page numbers, then the pages."""
+        page_size = self.base.page_size
+        offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", packed)]
+        packed = packed[4 * count :]
+        for together in _streams(offsets, page_size):
+            inflate = zlib.decompressobj(zdict=_base_pages(self.base, together))
+            content = inflate.decompress(packed, len(together) * page_size + 1)
+            if len(content) != len(together) * page_size:
+                raise ValueError("a stream of another length than its pages")
+            for number, offset in enumerate(together):
+                self.pages[offset] = content[number * page_size : (number + 1) * page_size]
+            packed = inflate.unused_data
 
     def export(self, path: StrPath) -> Path:
         """Write the committed state as a complete SQLite file to ``path``; returns it.
@@ -221,46 +236,6 @@ def give_up_lock(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA locking_mode=NORMAL", can_cache=False)
     connection.execute("SELECT 1 FROM sqlite_schema").close()
     connection.execute(_EXCLUSIVE, can_cache=False)
-
-
-class _Header(NamedTuple):
-    """``size`` and ``limit`` as in ``Overlay``; ``checksum`` is the CRC-32 of all but the header."""
-
-    magic: bytes
-    version: int
-    page_size: int
-    base_size: int
-    size: int
-    limit: int
-    fingerprint: bytes
-    page_count: int
-    body_length: int
-    checksum: int
-
-
-def _unpacked_pages(header: _Header, body: bytes, base: BaseImage, place: StrPath) -> dict[int, bytes]:
-    """Pages by offset; ``DatabaseError`` for a body that ``delta`` never wrote."""
-    page_size, count = header.page_size, header.page_count
-    damaged = DatabaseError("the delta is damaged: its parts do not fit together", place=str(place))
-    if page_size != base.page_size or len(body) < 4 * count or header.limit > min(base.size, header.size):
-        raise damaged
-    offsets = [number * page_size for number in struct.unpack_from(f"<{count}I", body)]
-    rest = body[4 * count :]
-    pages: dict[int, bytes] = {}
-    for together in _streams(offsets, page_size):
-        size = len(together) * page_size
-        inflate = zlib.decompressobj(zdict=_base_pages(base, together))
-        try:
-            content = inflate.decompress(rest, size + 1)
-        except zlib.error as error:
-            raise damaged from error
-        if len(content) != size:
-            raise damaged
-        pages.update(
-            zip(together, (content[at : at + page_size] for at in range(0, size, page_size)), strict=True)
-        )
-        rest = inflate.unused_data
-    return pages
 
 
 def _streams(offsets: list[int], page_size: int) -> Iterator[list[int]]:

@@ -114,7 +114,7 @@ class OverlayStore:
         self.randomness = randomness or Randomness(None)
         self.now = now
         self.overlay = overlay
-        self.base_path = overlay.base.path
+        self.base_path, self.base_size = overlay.base.path, overlay.base.size
         self._frozen = None if now is None else now.timestamp()
         self.in_use = threading.Lock()
         self._is_base = connections is None
@@ -127,9 +127,7 @@ class OverlayStore:
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> OverlayStore:
         """A base or a complete file; with ``base`` the state of the file as one of that base."""
         image = BaseImage.open(path)
-        if base is None:
-            return cls(Overlay(image), limits)
-        return cls(Overlay.between(BaseImage.open(base), image), limits)
+        return cls(Overlay.between(BaseImage.open(base), image) if base else Overlay(image), limits)
 
     @classmethod
     def of_delta(
@@ -150,16 +148,6 @@ class OverlayStore:
         )
 
     sync_engine = engine
-
-    @property
-    def base_size(self) -> int:
-        """Bytes of the base."""
-        return self.overlay.base.size
-
-    @property
-    def was_stopped(self) -> bool:
-        """True if the last statement was stopped."""
-        return self._connection is not None and self._connection.guard.stopped is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -188,7 +176,9 @@ class OverlayStore:
     @property
     def _recording(self) -> Recorder:
         if self._recorder is None:
-            settled = NO_CHANGES if self.overlay.pristine else changes_later(self.overlay)
+            settled = NO_CHANGES
+            if not self.overlay.pristine:
+                settled = Changes.deferred(partial(overlay_changes, self.overlay.fork()))
             self._recorder = Recorder(_schema_of(self.overlay.base), self._compare, settled)
         return self._recorder
 
@@ -306,13 +296,8 @@ def overlay_changes(overlay: Overlay) -> Changes:
         closing(Overlay(overlay.base).connect()) as before,
         closing(overlay.fork().connect()) as after,
     ):
-        unchanged = _unchanged_tables(before, after, overlay.changed_pages())
+        unchanged = _unchanged_tables(before, after, overlay)
         return Changes(diff_databases(before.execute, after.execute, unchanged))
-
-
-def changes_later(overlay: Overlay) -> Changes:
-    """``overlay_changes`` of the present state, computed when they are first read."""
-    return Changes.deferred(partial(overlay_changes, overlay.fork()))
 
 
 @contextmanager
@@ -325,12 +310,12 @@ def _faults_of_reading() -> Iterator[None]:
         raise DatabaseError(f"cannot tell what was changed: {error}") from error
 
 
-def _unchanged_tables(before: apsw.Connection, after: apsw.Connection, changed_pages: list[int]) -> set[str]:
+def _unchanged_tables(before: apsw.Connection, after: apsw.Connection, overlay: Overlay) -> set[str]:
     """Tables that start at the same page in both and have no changed page, hence the same rows."""
-    if "ENABLE_DBSTAT_VTAB" not in apsw.compile_options or len(changed_pages) > _MANY_PAGES:
+    if "ENABLE_DBSTAT_VTAB" not in apsw.compile_options or len(overlay.pages) > _MANY_PAGES:
         return set()
     roots = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
     same = set(before.execute(roots)) & set(after.execute(roots))
-    numbers = ",".join(map(str, changed_pages))
+    numbers = ",".join(str(offset // overlay.base.page_size + 1) for offset in overlay.pages)
     changed = f"SELECT DISTINCT name FROM dbstat WHERE pageno IN ({numbers})"  # noqa: S608 - integers
     return {name for name, _ in same} - {name for (name,) in after.execute(changed)}

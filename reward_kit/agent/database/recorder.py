@@ -92,9 +92,7 @@ class Recorder:
 
     def mark(self, *, recorded: bool) -> Mark:
         """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``."""
-        total = None
-        if recorded and not self.exact:
-            total = self.total()
+        total = self.total() if recorded and not self.exact else None
         return len(self.log), self.missed, total
 
     def settle(self) -> None:
@@ -122,13 +120,12 @@ class Recorder:
 
     def total(self) -> Changes:
         """The changes from the base to the present state; ``DatabaseError`` if they cannot be read."""
-        if self._known is None:
-            if self.exact:
-                self._known = self.settled.then(self._recorded(self.log))
-            else:
-                written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
-                tables = self._schema.tables.keys() - written - (self.missed or frozenset())
-                self._known = self._compare(() if self.schema_changed else tables)
+        if self._known is None and self.exact:
+            self._known = self.settled.then(self._recorded(self.log))
+        elif self._known is None:
+            written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
+            tables = self._schema.tables.keys() - written - (self.missed or frozenset())
+            self._known = self._compare(() if self.schema_changed else tables)
         return self._known
 
     def _recorded(self, log: Iterable[_Written]) -> Changes:
@@ -151,9 +148,7 @@ def _changes_of(entry: _Written, tables: Mapping[str, Table]) -> Iterator[RowCha
         before = before and tuple([before[place] for place in table.positions])
         after = after and tuple([after[place] for place in table.positions])
     if before is not None and after is not None and table.same_row(before, after):
-        change = table.updated(before, after)
-        if change is not None:
-            yield change
+        yield from table.updated(before, after)
         return
     if before is not None:
         yield table.deleted(before)

@@ -17,8 +17,6 @@ from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from reward_kit.agent.database.turns import Turns
 
 current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("reward_kit_scope", default=None)
@@ -127,9 +125,7 @@ class Scope(Lock):
         current_scope.set(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         current_scope.set(self.outer)
         await self.turns.finish(self, failed=kind is not None)
 
@@ -140,9 +136,7 @@ class Scope(Lock):
         current_scope.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         current_scope.set(self.outer)
         self.turns.finish_blocking(self, failed=kind is not None)
 
@@ -166,9 +160,8 @@ class Scope(Lock):
     def check_not_lost(self) -> None:
         """Raise ``DatabaseError`` if SQLite rolled the transaction back."""
         if self.lost is not None:
-            raise DatabaseError(
-                f"the transaction was rolled back and takes no further statements, because of: {self.lost}"
-            )
+            fault = "the transaction was rolled back and takes no further statements, because of"
+            raise DatabaseError(f"{fault}: {self.lost}")
 
     def try_take(self) -> bool:
         """Take the lock, and with the first statement those around it, if none has to be waited for."""
@@ -227,9 +220,7 @@ class ToolCall(Scope):
         current_scope.set(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         current_scope.set(self.outer)
         if self.entered:
             self.changes = await self.turns.finish(self, failed=kind is not None)

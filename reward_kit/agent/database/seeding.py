@@ -9,14 +9,14 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
 from reward_kit.agent.base.files import draft_beside
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS, describe_statement
@@ -47,10 +47,6 @@ _OPENING = (
     "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; "
     "PRAGMA cache_size=-65536"
 )
-
-# codes of sqlite3_set_authorizer
-_OK, _DENY, _IGNORE = 0, 1, 2
-_PRAGMA, _ATTACH, _FUNCTION = 19, 24, 31
 
 _GROUPED = frozenset(
     {
@@ -122,10 +118,6 @@ class SeedConnection(SyncStatements):
 
         ``DatabaseError`` with SQLite's message, ``StorageError`` if the disk is the cause.
         """
-        self._group(describe_statement(sql).verb)
-        self._refused = None
-        if parameters is not None:
-            parameters = storable_parameters(parameters)
         columns: list[tuple[str, ...]] = []
 
         def note_columns(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
@@ -134,12 +126,13 @@ class SeedConnection(SyncStatements):
 
         before = self._connection.total_changes()
         self._end = time.monotonic() + STATEMENT_SECONDS
-        self._stopped = False
+        self._stopped, self._refused = False, None
         cursor = self._connection.cursor()
         cursor.exec_trace = note_columns
         try:
+            self._group(describe_statement(sql).verb)
             # a seed's statements are many and differ: keeping them prepared would gain nothing
-            cursor.execute(sql, parameters, can_cache=parameters is not None)
+            cursor.execute(sql, storable_parameters(parameters), can_cache=parameters is not None)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         except apsw.Error as error:
             raise self._fault(error) from error
@@ -155,14 +148,13 @@ class SeedConnection(SyncStatements):
         return self._connection.in_transaction and not self._grouping
 
     def finish(self) -> None:
-        """Leave the file as forks want it: no journal, no free pages, the state of foreign keys noted.
+        """Leave the file as forks need it: no journal, no free pages, the state of foreign keys noted.
 
         ``DatabaseError`` if the seed left a transaction open or broke a foreign key.  There is no ANALYZE:
         every fork would load the statistics when it opens. A seed that wants them runs ANALYZE itself.
         """
         if self.is_left_open:
             raise DatabaseError("a transaction is begun and never ended", remedy="Add COMMIT.")
-        self._group("")
         self._connection.authorizer = None
         if self._value("PRAGMA foreign_keys"):
             self._check_foreign_keys()
@@ -198,17 +190,13 @@ class SeedConnection(SyncStatements):
     def _group(self, verb: str) -> None:
         """Begin the common transaction before a statement that can be in it, end it before another one."""
         connection = self._connection
-        try:
-            if verb in _GROUPED:
-                if not connection.in_transaction:
-                    connection.execute("BEGIN")
-                    self._grouping = True
-            elif self._grouping:
-                self._grouping = False
-                if connection.in_transaction:
-                    connection.execute("COMMIT")
-        except apsw.Error as error:
-            raise self._fault(error) from error
+        if verb in _GROUPED and not connection.in_transaction:
+            connection.execute("BEGIN")
+            self._grouping = True
+        elif self._grouping and verb not in _GROUPED:
+            self._grouping = False
+            if connection.in_transaction:
+                connection.execute("COMMIT")
 
     def _is_out_of_time(self) -> bool:
         self._stopped = time.monotonic() > self._end
@@ -220,27 +208,25 @@ class SeedConnection(SyncStatements):
         if self._refused is not None:
             return DatabaseError(f"{self._refused} is not allowed in a seed")
         if isinstance(error, apsw.IOError | apsw.FullError | apsw.CantOpenError):
-            folder = self._path.parent
-            return StorageError(
-                f"cannot write the base in {folder}: {error}", remedy="No part of it was kept."
-            )
+            fault = f"cannot write the base in {self._path.parent}: {error}"
+            return StorageError(fault, remedy="No part of it was kept.")
         return DatabaseError(str(error))
 
     def _authorize(self, action: int, name: str | None, argument: str | None, *_where: Any) -> int:
         refusal = None
-        if action == _PRAGMA:
+        if action == apsw.SQLITE_PRAGMA:
             pragma = (name or "").lower()
             if pragma in _PRAGMAS_WITHOUT_EFFECT:
-                return _IGNORE
+                return apsw.SQLITE_IGNORE
             refusal = None if pragma in _PRAGMAS else f"PRAGMA {name}"
-        elif action == _ATTACH and name:  # VACUUM attaches a database without a name
+        elif action == apsw.SQLITE_ATTACH and name:  # VACUUM attaches a database without a name
             refusal = "reaching another file (ATTACH, VACUUM INTO)"
-        elif action == _FUNCTION and (argument or "").lower() in UNSAFE_FUNCTIONS:
+        elif action == apsw.SQLITE_FUNCTION and (argument or "").lower() in UNSAFE_FUNCTIONS:
             refusal = f"the function {argument}()"
         if refusal is None:
-            return _OK
+            return apsw.SQLITE_OK
         self._refused = refusal
-        return _DENY
+        return apsw.SQLITE_DENY
 
 
 SeedScript = Callable[[SeedConnection], None]
@@ -257,12 +243,10 @@ def seed_base(
     """Run ``sql``, then ``script``, on an empty database and publish it at ``path``; returns the path.
 
     The same seed gives the same rows: ``random()`` and ``randomblob()`` start from a fixed seed, and the
-    clock stands still at ``now``, or if there is none at the moment the seeding began.  A seed that reads
-    the clock is therefore repeatable only with ``now``.
+    clock stands still at ``now``, or else at the moment the seeding began.
 
     ``BundleError`` with the place ``origin:LINE`` for a faulty statement, ``StorageError`` if the file cannot
-    be written, ``UsageError`` for what is no SQL (None: none) or no function.  Nothing is left behind then,
-    and an older file at ``path`` stays.
+    be written, ``UsageError`` for arguments of the wrong kind.  An older file at ``path`` then stays.
     """
     if sql is not None and not isinstance(sql, str):
         remedy = "Pass a function as script=, and of a file what it says: path.read_text()."
@@ -307,14 +291,14 @@ def _run_statement(seed: SeedConnection, statement: ScriptStatement, origin: str
     try:
         seed.run(statement.sql)
     except DatabaseError as error:
-        beginning = " ".join(statement.sql.split())
-        if len(beginning) > _QUOTED:
-            beginning = f"{beginning[: _QUOTED - 3]}..."
-        place = f"{origin}:{statement.line_at(getattr(error.__cause__, 'error_offset', -1))}"
+        offset = max(0, getattr(error.__cause__, "error_offset", 0))
+        line = statement.line + statement.sql.encode("utf-8", "surrogatepass")[:offset].count(b"\n")
         is_command = statement.sql.startswith(".")
-        remedy = "Lines with a dot are commands of the program sqlite3." if is_command else error.remedy
-        fault = " ".join(error.fault.split())
-        raise BundleError(f"{fault}, in: {beginning}", place=place, remedy=remedy) from error
+        raise BundleError(
+            f"{' '.join(error.fault.split())}, in: {cut(' '.join(statement.sql.split()), _QUOTED)}",
+            place=f"{origin}:{line}",
+            remedy="Lines with a dot are commands of the program sqlite3." if is_command else error.remedy,
+        ) from error
 
 
 def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:
@@ -330,16 +314,11 @@ def _run_script(seed: SeedConnection, script: SeedScript, origin: str) -> None:
         raise BundleError(f"{type(error).__name__}: {error}", place=origin) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptStatement:
+class ScriptStatement(NamedTuple):
     """``line`` (from 1) is where ``sql`` begins in the script; blanks and comments before it are left out."""
 
     line: int
     sql: str
-
-    def line_at(self, byte_offset: int) -> int:
-        """The line of the script that holds the byte at ``byte_offset`` of the statement in UTF-8."""
-        return self.line + self.sql.encode("utf-8", "surrogatepass")[: max(0, byte_offset)].count(b"\n")
 
 
 def split_statements(script: str) -> Iterator[ScriptStatement]:
@@ -348,26 +327,14 @@ def split_statements(script: str) -> Iterator[ScriptStatement]:
     Semicolons in strings, quoted names, comments and the bodies of triggers do not end a statement.  What
     follows the last semicolon is a statement too, complete or not.
     """
-    position = 1 if script.startswith("\ufeff") else 0
-    line = 1
-    while True:
-        start = _skip_blank(script, position)
-        if start == len(script):
-            return
-        line += script.count("\n", position, start)
-        position = _end_of_statement(script, start)
-        yield ScriptStatement(line, script[start:position])
-        line += script.count("\n", start, position)
-
-
-def _skip_blank(script: str, position: int) -> int:
-    blank = _BLANK.match(script, position)
-    return blank.end() if blank else position
-
-
-def _end_of_statement(script: str, start: int) -> int:
-    for stop in _STOP.finditer(script, start):
+    script = script.removeprefix("\ufeff")
+    position, line = 0, 1
+    while (blank := _BLANK.match(script, position)) and blank.end() < len(script):
+        start = blank.end()
         # SQLite's own judgement knows that the semicolons in the body of a trigger end nothing
-        if stop["semicolon"] and sqlite3.complete_statement(script[start : stop.end()]):
-            return stop.end()
-    return len(script)
+        ends = (stop.end() for stop in _STOP.finditer(script, start) if stop["semicolon"])
+        end = next((end for end in ends if sqlite3.complete_statement(script[start:end])), len(script))
+        line += script.count("\n", position, start)
+        yield ScriptStatement(line, script[start:end])
+        line += script.count("\n", start, end)
+        position = end

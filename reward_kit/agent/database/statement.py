@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from reward_kit.errors import DatabaseError, TooManyRowsError
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
 
-    from reward_kit.agent.database.result import StatementResult
     from reward_kit.agent.database.scope import Scope
+    from reward_kit.agent.database.sqlalchemy_api import StatementResult
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 """Values of named parameters (``:name``) by name, or of positional ones (``?``) in order."""
@@ -56,7 +56,7 @@ class Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
-    _positions: dict[str, int] = {}  # noqa: RUF012 - replaced per subclass, never changed
+    _positions: ClassVar[dict[str, int]] = {}
 
     def __getitem__(self, key: Any) -> Any:
         """The value at a position, the values of a slice, or the value of the column called ``key``."""
@@ -68,10 +68,10 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __getattr__(self, name: str) -> Any:
-        position = self._positions.get(name)
-        if position is None:
-            raise AttributeError(f"no column {name!r}; there are: {', '.join(self._fields)}")
-        return tuple.__getitem__(self, position)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(*error.args) from None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
@@ -86,8 +86,7 @@ class Row(tuple[Any, ...]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the column called ``key``, or ``default``."""
-        position = self._positions.get(key)
-        return default if position is None else tuple.__getitem__(self, position)
+        return self[key] if key in self._positions else default
 
     def _asdict(self) -> dict[str, Any]:
         return {name: tuple.__getitem__(self, position) for name, position in self._positions.items()}
@@ -117,40 +116,32 @@ def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     return row_type(columns)(values)
 
 
+@dataclass
 class Statement:
     """A statement and what is known of it before it runs.
 
-    ``first``: of a query, only the first row is wanted.  ``many``, if given, are the parameters of several
-    runs; they take the place of ``parameters``.  ``refusal`` is the text of the error if it writes, None if
-    writing is allowed.  ``call`` is the tool call, if any, that was given the database on which it is run.
+    ``refusal`` is the text of the error if it writes, None if writing is allowed.  ``first``: of a query,
+    only the first row is wanted.  ``many``, if given, are the parameters of several runs; they take the place
+    of ``parameters``.  ``call`` is the tool call, if any, that was given the database on which it is run.
 
     ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
     result is no longer wanted; the guard sets ``writes``.
     """
+
+    sql: str
+    parameters: Parameters
+    refusal: str | None
+    first: bool = False
+    many: Sequence[Parameters] | None = None
+    call: Scope | None = None
 
     in_thread = False
     in_transaction = False
     over = False
     writes = False
 
-    def __init__(
-        self,
-        sql: str,
-        parameters: Parameters,
-        refusal: str | None,
-        *,
-        first: bool = False,
-        many: Sequence[Parameters] | None = None,
-        call: Scope | None = None,
-    ) -> None:
-        self.sql = sql
-        self.parameters = parameters
-        self.first = first
-        self.many = many
-        self.refusal = refusal
-        self.call = call
 
-
+@dataclass(repr=False, eq=False)
 class ExecuteResult:
     """The result of a statement, ``await db.execute(...)``.
 
@@ -160,15 +151,11 @@ class ExecuteResult:
     for a statement that returns no rows, ``values`` are the rows as plain tuples.
     """
 
+    columns: tuple[str, ...] | None
+    values: list[tuple[Any, ...]]
+    rowcount: int
+    lastrowid: int
     _result: Any = None
-
-    def __init__(
-        self, columns: tuple[str, ...] | None, values: list[tuple[Any, ...]], rowcount: int, lastrowid: int
-    ) -> None:
-        self.columns = columns
-        self.values = values
-        self.rowcount = rowcount
-        self.lastrowid = lastrowid
 
     @property
     def rows(self) -> list[Row]:
@@ -182,7 +169,7 @@ class ExecuteResult:
         if name.startswith("_"):
             raise AttributeError(name)
         if self._result is None:
-            from reward_kit.agent.database.result import result_of
+            from reward_kit.agent.database.sqlalchemy_api import result_of
 
             self._result = result_of(self)
         return getattr(self._result, name)
@@ -192,7 +179,7 @@ def plain(sql: str | TextClause, parameters: Parameters) -> tuple[str, Parameter
     """SQL and parameters as SQLite takes them, also of SQLAlchemy's ``text()``."""
     if isinstance(sql, str):
         return sql, parameters
-    from reward_kit.agent.database.result import plain_sql
+    from reward_kit.agent.database.sqlalchemy_api import plain_sql
 
     return plain_sql(sql, parameters)
 
@@ -205,7 +192,7 @@ class SyncStatements:
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> StatementResult:
         """Run a statement; the answer is a ``Result`` of SQLAlchemy 2 (``scalar_one()``, ``all()`` ...)."""
-        from reward_kit.agent.database.result import result_of
+        from reward_kit.agent.database.sqlalchemy_api import result_of
 
         result: StatementResult = result_of(self._run(sql, params))
         return result
@@ -225,7 +212,11 @@ class SyncStatements:
 
 
 def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:
-    """The rows of a statement: the first one, or all within ``limits`` if it ``reads``."""
+    """The rows of a statement: the first one, or all within ``limits`` if it ``reads``.
+
+    ``TooManyRowsError`` if there are more rows than ``limits`` allow, or more bytes in them, which are
+    estimated from one row in a thousand, or in fewer if rows are large.
+    """
     if not reads:
         # what a statement wrote stays written, so its RETURNING is answered in full
         rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -233,19 +224,9 @@ def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bo
     if statement.first:
         row = cursor.fetchone()
         return [] if row is None else [row]
-    return fetch_rows(cursor, limits)
-
-
-def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[Any, ...]]:
-    """All of ``rows``; ``TooManyRowsError`` if there are more than ``limits`` allow, or more bytes in them.
-
-    The bytes are estimated from one row in a thousand, or in fewer if rows are large.
-    """
-    fetched = list(islice(rows, _FIRST_ROWS))
-    amount = len(fetched)
-    if amount < _FIRST_ROWS:
-        return fetched
     wanted = _FIRST_ROWS
+    fetched = list(islice(cursor, wanted))
+    amount = len(fetched)
     size = 0
     while len(fetched) <= limits.max_rows:
         if amount < wanted:
@@ -257,7 +238,7 @@ def fetch_rows(rows: Iterator[tuple[Any, ...]], limits: Limits) -> list[tuple[An
                 f"the query returns more than {limits.max_result_bytes >> 20} MiB", remedy="Ask for less."
             )
         wanted = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // (width or 1)))
-        chunk = list(islice(rows, wanted))
+        chunk = list(islice(cursor, wanted))
         fetched += chunk
         amount = len(chunk)
     raise TooManyRowsError(

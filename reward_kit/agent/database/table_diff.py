@@ -25,6 +25,7 @@ _TEXTS = ("_content", "_docsize")
 _CHUNK = 256
 
 
+@dataclass(eq=False)
 class Table:
     """One table whose rows count.
 
@@ -33,21 +34,14 @@ class Table:
     ``recordable``: SQLite's pre-update hook gives its rows in full.
     """
 
-    def __init__(
-        self,
-        name: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...] = (),
-        *,
-        recordable: bool = True,
-        positions: tuple[int, ...] | None = None,
-    ) -> None:
-        self.name = name
-        self.columns = columns
-        self.key = key
-        self.recordable = recordable
-        self.positions = positions
-        self._key_places = [columns.index(column) for column in key]
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    recordable: bool = True
+    positions: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._key_places = [self.columns.index(column) for column in self.key]
 
     def key_of(self, row: Row) -> Row | None:
         """The values of the primary key; None if the row has none, or NULL in it."""
@@ -67,15 +61,14 @@ class Table:
         """The change that removes ``row``."""
         return RowChange(self.name, "delete", self._named_key(row), self._named(row), None)
 
-    def updated(self, before: Row, after: Row) -> RowChange | None:
-        """The change from one row to another of the same key; None if they are equal."""
+    def updated(self, before: Row, after: Row) -> Iterator[RowChange]:
+        """The change from one row to another of the same key; none if they are equal."""
         pairs = zip(self.columns, before, after, strict=True)
         changed = [(name, old, new) for name, old, new in pairs if not same(old, new)]
-        if not changed:
-            return None
-        old_values = {name: old for name, old, _ in changed}
-        new_values = {name: new for name, _, new in changed}
-        return RowChange(self.name, "update", self._named_key(after), old_values, new_values)
+        if changed:
+            old_values = {name: old for name, old, _ in changed}
+            new_values = {name: new for name, _, new in changed}
+            yield RowChange(self.name, "update", self._named_key(after), old_values, new_values)
 
     def _named(self, row: Row) -> dict[str, Any]:
         return dict(zip(self.columns, row, strict=True))
@@ -196,16 +189,12 @@ def _diff_rows(table: Table, left: Iterable[Row], right: Iterable[Row]) -> Itera
     waiting_left: dict[bytes, list[Row]] = {}
     waiting_right: dict[bytes, list[Row]] = {}
     for old_rows, new_rows in _unequal_chunks(left, right):
-        for old, new in itertools.zip_longest(old_rows, new_rows):
-            pairs = []
-            if old is not None:
-                pairs.append((old, _partner(table, old, waiting_right, waiting_left)))
-            if new is not None:
-                pairs.append((_partner(table, new, waiting_left, waiting_right), new))
-            for before, after in pairs:
-                change = None if before is None or after is None else table.updated(before, after)
-                if change is not None:
-                    yield change
+        for old in old_rows:
+            if (new := _partner(table, old, waiting_right, waiting_left)) is not None:
+                yield from table.updated(old, new)
+        for new in new_rows:
+            if (before := _partner(table, new, waiting_left, waiting_right)) is not None:
+                yield from table.updated(before, new)
     yield from (table.deleted(row) for rows in waiting_left.values() for row in rows)
     yield from (table.inserted(row) for rows in waiting_right.values() for row in rows)
 
@@ -228,11 +217,11 @@ def _partner(
     """The waiting partner of ``row``; without one ``row`` itself starts to wait."""
     key = table.key_of(row)
     identity = typed([*row, None]) if key is None else typed(key)  # a row is longer than its key: no mix-up
-    found = partners.get(identity)
+    found = partners.pop(identity, None)
     if found is None:
         waiting.setdefault(identity, []).append(row)
         return None
     partner = found.pop()
-    if not found:
-        del partners[identity]
+    if found:
+        partners[identity] = found
     return partner

@@ -41,11 +41,6 @@ class Turns:
         self._in_use = store.in_use
         self._running: Statement | None = None
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no statement runs and no tool call or transaction is under way."""
-        return not self.root.held
-
     def current(self, call: Scope | None = None) -> Scope:
         """The scope of this database that the running code is in.
 
@@ -149,7 +144,8 @@ class Turns:
             return store.run(statement)
         except BaseException as error:
             # a write that was stopped in its very last step is complete, although SQLite calls it interrupted
-            if statement.writes and store.was_stopped and store.in_transaction:
+            stopped = statement.over or isinstance(error, QueryTimeoutError)
+            if statement.writes and stopped and store.in_transaction:
                 store.control("ROLLBACK")
             if scope.begun and not store.in_transaction:  # also by SQLite: RAISE(ROLLBACK), a full disk
                 each = scope
@@ -195,8 +191,6 @@ class Turns:
 
     def take_blocking(self, scope: Scope) -> None:
         """``take`` in a thread; ``DatabaseError`` in that of an event loop, which would be blocked."""
-        if scope.try_take():
-            return
         if not scope.try_acquire():
             self._wait_blocking(scope)
         try:
@@ -209,11 +203,8 @@ class Turns:
             raise
 
     def _wait_blocking(self, scope: Scope) -> None:
-        try:
+        with suppress(RuntimeError):
             asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
             raise DatabaseError(
                 "another tool call is using the database; waiting here would block the event loop",
                 remedy="Use `await db.execute(...)` in `async def` functions.",
@@ -305,10 +296,10 @@ class Turns:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
                     return NO_CHANGES
                 store = self.open_store()
-                if not (failed or scope.begun or scope.lost or store.is_shared):  # only queries were run
-                    return NO_CHANGES
                 if failed:
                     self._roll_back(scope)
+                    return NO_CHANGES
+                if not (scope.begun or scope.lost or store.is_shared):  # only queries were run
                     return NO_CHANGES
                 try:
                     scope.check_not_lost()

@@ -57,10 +57,9 @@ class PageFile:
     def xLock(self, level: int) -> None:
         self.is_locked = level != apsw.SQLITE_LOCK_NONE
 
-    def xUnlock(self, level: int) -> None:
-        self.is_locked = level != apsw.SQLITE_LOCK_NONE
+    xUnlock = xLock
 
-    def xSync(self, flags: int) -> None:
+    def xSync(self, _flags: int) -> None:
         pass
 
     def xCheckReservedLock(self) -> bool:
@@ -113,17 +112,6 @@ class _VFS(apsw.VFS):
 
 
 class _OverlayVFS(_VFS):
-    def __init__(self) -> None:
-        super().__init__(_OVERLAY, "")
-        self._numbers = itertools.count(1)
-        self._files: weakref.WeakValueDictionary[str, PageFile] = weakref.WeakValueDictionary()
-
-    def enter(self, file: PageFile) -> str:
-        """A name under which SQLite can open ``file``."""
-        name = f"fork{next(self._numbers)}"
-        self._files[name] = file
-        return name
-
     def xFullPathname(self, name: str) -> str:
         return name
 
@@ -131,7 +119,7 @@ class _OverlayVFS(_VFS):
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> PageFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
-        file = self._files.get(path or "")
+        file = _files.get(path or "")
         if file is None:  # journals and temporary files are SQLite's own, in memory
             raise apsw.CantOpenError(f"no fork of the name {path}")
         flags[1] = flags[0]
@@ -145,35 +133,25 @@ class _OverlayVFS(_VFS):
 
 
 class _ClockVFS(_VFS):
-    def __init__(self) -> None:
-        super().__init__(_CLOCK, "")
-
     def xFullPathname(self, name: str) -> str:
         # SQLite's own method reports links in the path, which apsw takes for an error
         return os.path.realpath(name)
 
 
-_registering = threading.Lock()
-_overlay_vfs: _OverlayVFS | None = None
-_clock_vfs: _ClockVFS | None = None
+_numbers = itertools.count(1)
+_files: weakref.WeakValueDictionary[str, PageFile] = weakref.WeakValueDictionary()
+_registered = _OverlayVFS(_OVERLAY, ""), _ClockVFS(_CLOCK, "")
 
 
 def connect_pages(file: PageFile) -> apsw.Connection:
     """A bare connection to ``file``."""
-    global _overlay_vfs
-    if _overlay_vfs is None:
-        with _registering:
-            if _overlay_vfs is None:
-                _overlay_vfs = _OverlayVFS()
-                atexit.register(_close_all)
-    return apsw.Connection(_overlay_vfs.enter(file), vfs=_OVERLAY, flags=apsw.SQLITE_OPEN_READWRITE)
+    name = f"fork{next(_numbers)}"
+    _files[name] = file
+    return apsw.Connection(name, vfs=_OVERLAY, flags=apsw.SQLITE_OPEN_READWRITE)
 
 
 def create_file(path: str | os.PathLike[str]) -> apsw.Connection:
     """A bare connection to a plain file, made if it is missing, whose clock can be frozen."""
-    global _clock_vfs
-    with _registering:
-        _clock_vfs = _clock_vfs or _ClockVFS()
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     return apsw.Connection(os.fspath(path), vfs=_CLOCK, flags=flags)
 
@@ -184,6 +162,7 @@ def install_function(connection: apsw.Connection, name: str, function: Any, argu
     connection.create_scalar_function(name, function, arguments, flags=apsw.SQLITE_INNOCUOUS)
 
 
+@atexit.register
 def _close_all() -> None:
     """Close what is still open as Python ends: SQLite would ask files whose module is gone already."""
     for connection in apsw.connections():

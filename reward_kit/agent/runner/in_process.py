@@ -154,7 +154,7 @@ class InProcess:
             self._opening = asyncio.create_task(self._participants.open())
             if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
                 asyncio.get_running_loop().call_later(
-                    IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.result"
+                    IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.sqlalchemy_api"
                 )
         await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]

@@ -142,7 +142,7 @@ def _seed_difference(task: PlannedTask, before: str, bases: Path) -> str:
     seed = task.seed
     fault = f"its seed has changed ({seed.origin})"
     script = seed.script if isinstance(seed.script, SeedScript) else None
-    if task.row.now is None and SeedSource.of(seed.sql, script).reads_clock:
+    if task.row.now is None and SeedSource(seed.sql, script).reads_clock:
         return f"{fault}: it reads the clock; a field `now` gives a row its time"
     now, then = bases / f"{seed.key}.db", list(bases.glob(f"{before}*.db"))
     if len(then) != 1 or not now.exists():

@@ -42,7 +42,7 @@ def test_equal_contents_have_equal_keys_wherever_they_are(tmp_path: Path) -> Non
         folder.mkdir()
         (folder / "seed.sql").write_text("SELECT 1;")
         keys.add(folder_seed(folder).key)
-    keys.add(SeedSource.of("SELECT 1;", origin="task.jsonl:1 seed_sql").at("2025-05-19").key)
+    keys.add(SeedSource("SELECT 1;", origin="task.jsonl:1 seed_sql").at("2025-05-19").key)
     assert len(keys) == 1
     assert len(keys.pop()) == 64
 
@@ -68,7 +68,7 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
     ["INSERT INTO t VALUES (date('now', '+1 day'));", "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);"],
 )
 def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
-    source = SeedSource.of(sql)
+    source = SeedSource(sql)
     assert source.at("2025-05-19").key != source.at("2025-05-20").key
     assert source.at("2025-05-19").now == "2025-05-19"
     assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key

@@ -98,7 +98,7 @@ def test_damaged_truncated_and_foreign_deltas_are_refused(path: Path, tmp_path: 
             load(whole[:position] + bytes([whole[position] ^ 0x41]) + whole[position + 1 :])
     with pytest.raises(DatabaseError, match="truncated or damaged"):
         load(whole + b"more")
-    with pytest.raises(DatabaseError, match="format version 9, this release reads version 3"):
+    with pytest.raises(DatabaseError, match="format version 9, this release reads version 4"):
         load(whole[:8] + b"\x09" + whole[9:])
     Database.seed(tmp_path / "other.db", SEED.replace("i % 200", "i % 201")).close()
     with pytest.raises(DatabaseError, match="belongs to another base"):
@@ -107,8 +107,7 @@ def test_damaged_truncated_and_foreign_deltas_are_refused(path: Path, tmp_path: 
 
 def test_a_delta_that_claims_to_be_tiny_but_unpacks_to_gigabytes_is_refused(path: Path) -> None:
     whole = fork_of(path, *BOOK).delta()
-    bomb = zlib.compress(bytes(200_000_000), 9)
-    header = bytearray(whole[:66])
-    header[-8:] = len(bomb).to_bytes(4, "little") + zlib.crc32(bomb).to_bytes(4, "little")
+    header, one_page = whole[:10], bytes([1] + 7 * [0])
+    rest = whole[14:46] + one_page + zlib.compress(bytes(200_000_000), 9)
     with pytest.raises(DatabaseError, match="do not fit together"):
-        Database.open(path, delta=bytes(header) + bomb)
+        Database.open(path, delta=header + zlib.crc32(rest).to_bytes(4, "little") + rest)

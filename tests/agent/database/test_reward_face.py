@@ -112,6 +112,16 @@ def test_text_takes_parameters_as_with_sqlalchemy(ours: Any, theirs: Any, clause
     assert ours.execute(clause, params).all() == theirs.execute(clause, params).all()
 
 
+@pytest.mark.parametrize(
+    "use", ["all", "fetchone", "scalars", "keys", "rowcount", "returns_rows", "row by name"]
+)
+def test_a_write_has_the_result_that_it_has_in_sqlalchemy(base: Database, theirs: Any, use: str) -> None:
+    sql = "UPDATE customers SET credit = credit WHERE id = 1"
+    with base.fork() as fork:
+        ours = outcome(USES[use], fork.sync.execute(sql))
+    assert ours == outcome(USES[use], theirs.execute(text(sql)))
+
+
 async def test_views_tell_changes_and_equality_like_the_database(base: Database) -> None:
     with base.fork() as db, base.fork() as gold, base.fork() as untouched:
         for fork, credit in ((db, 1), (gold, 2)):

@@ -1,21 +1,30 @@
-"""SQLAlchemy's ``Result`` over rows that are fetched already."""
+"""The parts of SQLAlchemy that tools and rewards use: results, ``text()`` and engines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sqlalchemy import Row, TextClause
+from sqlalchemy import URL, Row, TextClause, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
-from sqlalchemy.exc import ResourceClosedError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ResourceClosedError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
+from reward_kit.agent.database.file_access import LOCK_SECONDS, LOCKED
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
     from reward_kit.agent.database.statement import ExecuteResult, Parameters
 
 _dialect = sqlite.dialect(paramstyle="named")
+_REASON = (
+    f"{LOCKED}: another connection is in a transaction, that of `db` if this call has written through it. "
+    "In one call, write either through `db` or through the engine, and end each session."
+)
 
 
 class StatementResult(IteratorResult[Any]):
@@ -27,8 +36,7 @@ class StatementResult(IteratorResult[Any]):
     returns_rows = True
 
     def __init__(self, answer: ExecuteResult) -> None:
-        self.rowcount = answer.rowcount
-        self.lastrowid = answer.lastrowid
+        self.rowcount, self.lastrowid = answer.rowcount, answer.lastrowid
         super().__init__(SimpleResultMetaData(answer.columns or ()), iter(answer.values))
 
     def fetchmany(self, size: int | None = None) -> Sequence[Row[Any]]:
@@ -42,28 +50,27 @@ class WriteResult:
     returns_rows = False
 
     def __init__(self, answer: ExecuteResult) -> None:
-        self.rowcount = answer.rowcount
-        self.lastrowid = answer.lastrowid
+        self.rowcount, self.lastrowid = answer.rowcount, answer.lastrowid
 
     def close(self) -> None:
         """Do nothing: it is closed."""
 
     def __iter__(self) -> NoReturn:
-        raise _no_rows()
+        self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not hasattr(StatementResult, name):
             raise AttributeError(name)
-        raise _no_rows()
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        fault = "This result object does not return rows. It has been closed automatically."
+        raise ResourceClosedError(fault)
 
 
 def result_of(answer: ExecuteResult) -> Any:
     """The result of a statement."""
     return WriteResult(answer) if answer.columns is None else StatementResult(answer)
-
-
-def _no_rows() -> ResourceClosedError:
-    return ResourceClosedError("This result object does not return rows. It has been closed automatically.")
 
 
 def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:
@@ -85,3 +92,36 @@ def plain_sql(sql: object, parameters: Parameters) -> tuple[str, Parameters]:
         name: processors[name](value) if name in processors else value
         for name, value in state.parameters.items()
     }
+
+
+def make_engine(
+    create: Callable[..., Any],
+    driver: str,
+    file: Path,
+    prepare: Callable[[Any], None],
+    note_fault: Callable[[BaseException], None],
+) -> Any:
+    """An engine for tools, made by SQLAlchemy's ``create``, for any thread.
+
+    Each new connection is passed to ``prepare``, each error of a statement to ``note_fault``.  No connection
+    stays open between two uses: an idle one would keep a thread, and perhaps a lock.
+    """
+    # what a tool leaves open may be collected in another thread
+    options = {"timeout": LOCK_SECONDS, "check_same_thread": False}
+    engine = create(URL.create(driver, database=str(file)), poolclass=NullPool, connect_args=options)
+    source = getattr(engine, "sync_engine", engine)
+
+    @event.listens_for(source, "connect")
+    def connected(connection: Any, _record: object) -> None:
+        prepare(connection)
+
+    @event.listens_for(source, "handle_error", retval=True)
+    def note(context: Any) -> Exception | None:
+        raised = context.original_exception
+        note_fault(raised)
+        if not isinstance(context.sqlalchemy_exception, OperationalError) or str(raised) != LOCKED:
+            return None
+        raised.args = (_REASON,)
+        return OperationalError(context.statement, context.parameters, raised)
+
+    return engine
