@@ -6,6 +6,7 @@ A model with a method ``for_rollout(caller)`` is asked through its result, for e
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
@@ -20,10 +21,10 @@ from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable, Mapping
 
     from reward_kit.agent.base.deadline import Deadline
-    from reward_kit.agent.base.types import Completion, Message, Model
+    from reward_kit.agent.base.types import Completion, Message, Model, Role
     from reward_kit.agent.models.limiter import Limiter, Limiters
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
@@ -222,3 +223,9 @@ def model_of_rollout(model: Model, caller: Caller) -> Model:
     """The model as ``caller`` asks it; the model itself if it makes no difference between rollouts."""
     bind = getattr(model, "for_rollout", None)
     return model if bind is None else bind(caller)
+
+
+def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, float]:
+    """The time limit of a call, by role, for those of a person's own models that keep none themselves."""
+    own = [role for role, model in models.items() if not isinstance(model, RemoteModel)]
+    return {} if math.isinf(seconds) else dict.fromkeys(own, seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +14,6 @@ from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancell
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import Completion, Usage, check_number
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.models.calls import RemoteModel
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 if TYPE_CHECKING:
@@ -86,12 +84,6 @@ class FunctionModel:
         call = partial(self._function, messages, **{name: options[name] for name in self._options})
         answer = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
         return _completion(await answer if inspect.isawaitable(answer) else answer)
-
-
-def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, float]:
-    """The time limit of a call, by role, for those of a person's own models that keep none themselves."""
-    own = [role for role, model in models.items() if not isinstance(model, RemoteModel)]
-    return {} if math.isinf(seconds) else dict.fromkeys(own, seconds)
 
 
 class FirstAnswers:

@@ -17,8 +17,7 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
-from reward_kit.agent.models.calls import Caller, model_of_rollout
-from reward_kit.agent.models.function import call_timeouts
+from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
