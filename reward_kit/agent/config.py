@@ -43,7 +43,7 @@ class Option:
     when an evaluation is resumed, since results under different values do not belong together. ``env`` names
     the environment variable that is the default. ``bare`` is the value of a flag that nothing follows.
     ``without`` says what omitting the option means, where other tools have 0 for it. ``automatic`` gives the
-    value for ``auto``.
+    value for ``auto``. ``several``: the command line accepts the option more than once.
     """
 
     flags: tuple[str, ...]
@@ -59,6 +59,7 @@ class Option:
     bare: str | None = None
     without: str | None = None
     automatic: Callable[[], int] | None = None
+    several: bool = False
 
     @property
     def flag(self) -> str:
@@ -137,8 +138,9 @@ class EvaluationConfig:
         "module:factory, or the address of an agent behind HTTP. Default: tool-calling, which needs a model.",
     )
     model: str | None = _agent(
-        None, "--model", metavar="NAME", env="MODEL_AGENT", fixed=True,
-        help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one.",
+        None, "--model", metavar="NAME", env="MODEL_AGENT", fixed=True, several=True,
+        help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one. "
+        "Repeatable: an evaluation for each model, then a comparison.",
     )
     provider: str | None = _agent(
         None, "--provider", "--model-provider", metavar="NAME", fixed=True,

@@ -119,6 +119,11 @@ def read_rows(config: EvaluationConfig) -> BundleRows:
     return read_bundle(config.dataset, config.task_dir)
 
 
+def new_name() -> str:
+    """Make a name for an evaluation: the time and a random part."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
 class Evaluation:
     """One run of an evaluation.
 
@@ -140,7 +145,7 @@ class Evaluation:
     ) -> None:
         given: dict[Role, Any] = {"agent": agent, "user": user}
         names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
-        names["eval_id"] = config.eval_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        names["eval_id"] = config.eval_id or new_name()
         self.config = replace(config, **names)
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None
