@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, PaginatedRequestParams
     from starlette.types import Receive, Scope, Send
 
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.servers.endpoint import Admission
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -75,13 +76,13 @@ class McpServer:
     sessions: Sessions
 
 
-def build_mcp_server(registry: ToolRegistry) -> McpServer:
-    """Return a server of the tools that ``registry`` has now.
+def build_mcp_server(registry: ToolRegistry, task: Task | None = None) -> McpServer:
+    """Return a server of the tools that ``registry`` has now, on the data of ``task`` or the bundle's seed.
 
     A session is a connection on stdio; over HTTP it begins with the protocol's handshake. The newest protocol
     has no sessions over HTTP, so the server asks its clients to fall back to the handshake.
     """
-    handlers = _Handlers(registry)
+    handlers = _Handlers(registry, task)
     server: Server[str] = Server(
         registry.name,
         instructions=registry.description,
@@ -97,8 +98,8 @@ def build_mcp_server(registry: ToolRegistry) -> McpServer:
 
 
 class _Handlers:
-    def __init__(self, registry: ToolRegistry) -> None:
-        self.sessions = Sessions(registry, MAX_SESSIONS)
+    def __init__(self, registry: ToolRegistry, task: Task | None) -> None:
+        self.sessions = Sessions(registry, MAX_SESSIONS, task)
         self.discover_here: Any = None
         self._registry = registry
         self._running = 0
