@@ -256,12 +256,10 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
 
 def _progress(config: EvaluationConfig) -> Progress:
-    from reward_kit.agent.reports.progress import LiveProgress, PlainProgress
+    from reward_kit.agent.reports.progress import default_progress
     from reward_kit.agent.runner.progress import NoProgress
 
-    if config.quiet:
-        return NoProgress()
-    return LiveProgress() if sys.stderr.isatty() else PlainProgress()
+    return NoProgress() if config.quiet else default_progress()
 
 
 def _resume_hint(evaluation: Evaluation) -> str:

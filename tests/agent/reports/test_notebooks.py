@@ -1,6 +1,9 @@
-"""The HTML that notebooks show for results, comparisons and rollouts."""
+"""Notebooks: the HTML of results, comparisons and rollouts, and the progress in one display."""
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from flight_bundle import GOLD, flight_bundle
@@ -19,3 +22,54 @@ def test_results_comparisons_and_rollouts_are_tables(tmp_path: Path, monkeypatch
     assert "<td>Pass^1</td><td>1.000</td><td>1.000</td><td>0.000</td>" in compare("a", "b")._repr_html_()
     rollout = load_rollout(f"a {result.rows[0].row_id}#1")._repr_html_()
     assert "<td>user</td><td>&lt;b&gt;Hi&lt;/b&gt;</td>" in rollout
+
+
+class Kernel(ModuleType):
+    """IPython in a notebook, as far as it is used: what the one display has shown, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kernel: object) -> None:
+        super().__init__("IPython")
+        self.shown: list[str] = []
+        self.get_ipython = lambda: SimpleNamespace(kernel=kernel)
+        self.display = self
+        for name in ("IPython", "IPython.display"):
+            monkeypatch.setitem(sys.modules, name, self)
+
+    def __call__(self, data: Any, *, raw: bool, display_id: bool) -> Any:
+        assert (raw, display_id, self.shown) == (True, True, [])
+        self.update(data, raw=raw)
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.shown.append(data["text/plain"])
+
+
+def test_the_progress_is_one_display_that_is_updated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Kernel(monkeypatch, kernel=object())
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD}, {"id": "broken", "actions": GOLD, "reward": "flight_task.broken:evaluate"})
+    (bundle.folder / "broken.py").write_text("def evaluate(messages, **_):\n    return 1 / 0\n")
+    options: Any = {"agent": "gold", "n_rollouts": 1, "eval_id": "it", "output_dir": tmp_path / "runs"}
+    evaluate(bundle.dataset, progress=True, retries=0, **options)
+    assert kernel.shown[0].splitlines() == ["evaluation it: 2 rollouts", "0/2  Pass^1 -"]
+    name, status, notice = kernel.shown[-1].splitlines()
+    assert (name, status.split("  ")[:3]) == (
+        "evaluation it: 2 rollouts",
+        ["2/2", "Pass^1 1.000", "1 not judged"],
+    )
+    assert notice.startswith("broken #1 not judged")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_without_a_kernel_is_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Kernel(monkeypatch, kernel=None)  # IPython at a terminal
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD})
+    for progress in (True, False):
+        evaluate(bundle.dataset, agent="gold", n_rollouts=1, output_dir=tmp_path / "runs", progress=progress)
+    assert (kernel.shown, capsys.readouterr().err.count("1/1  Pass^1 1.000")) == ([], 1)
