@@ -1,4 +1,4 @@
-"""``reward-kit agent-eval``, ``validate`` and ``play``: the command line of an evaluation."""
+"""``reward-kit agent-eval`` and ``validate``: the command line of an evaluation."""
 
 from __future__ import annotations
 
@@ -85,40 +85,6 @@ def validate(
     given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
     options = {name: value for name, value in given.items() if value is not None}
     return run(make_config({**options, "validate_only": True}))
-
-
-@click.command()
-@click.argument("bundle")
-@click.argument("row")
-@click.option(
-    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
-)
-@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
-@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
-@click.pass_context
-def play(
-    context: click.Context,
-    /,
-    bundle: str,
-    row: str,
-    side: str,
-    model: str | None,
-    user_model: str | None,
-    output_dir: str,
-) -> Any:
-    """Be the agent, the user, or both in one rollout at the terminal.
-
-    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
-    with a simulated user, --model if you are the user.
-    """
-    options = ["--dataset", bundle, "--task-ids", row, "--n-rollouts", "1", "--output-dir", output_dir]
-    options += ["--agent", "human"] if side != "user" else []
-    options += ["--user", "human"] if side != "agent" else []
-    options += ["--model", model] if model is not None else []
-    options += ["--user-model", user_model] if user_model is not None else []
-    with agent_eval.make_context("agent-eval", options, parent=context) as made:
-        return agent_eval.invoke(made)
 
 
 def run(config: EvaluationConfig) -> int:
