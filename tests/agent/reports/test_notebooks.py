@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,38 +24,30 @@ def test_results_comparisons_and_rollouts_are_tables(tmp_path: Path, monkeypatch
     assert "<td>user</td><td>&lt;b&gt;Hi&lt;/b&gt;</td>" in rollout
 
 
-class Kernel(ModuleType):
-    """IPython in a notebook, as far as it is used: what the one display has shown, in order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kernel: object) -> None:
-        super().__init__("IPython")
-        self.shown: list[str] = []
-        self.get_ipython = lambda: SimpleNamespace(kernel=kernel)
-        self.display = self
-        for name in ("IPython", "IPython.display"):
-            monkeypatch.setitem(sys.modules, name, self)
-
-    def __call__(self, data: Any, *, raw: bool, display_id: bool) -> Any:
-        assert (raw, display_id, self.shown) == (True, True, [])
-        self.update(data, raw=raw)
-        return self
-
-    def update(self, data: dict[str, str], *, raw: bool) -> None:
-        assert raw
-        self.shown.append(data["text/plain"])
-
-
 def test_the_progress_is_one_display_that_is_updated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kernel = Kernel(monkeypatch, kernel=object())
+    shown: list[str] = []
+
+    def update(data: dict[str, str], *, raw: bool) -> None:
+        shown.append(data["text/plain"])
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert not shown
+        update(data, raw=raw)
+        return SimpleNamespace(update=update)
+
+    notebook = SimpleNamespace(kernel=object())
+    ipython = SimpleNamespace(get_ipython=lambda: notebook, display=display)
+    for name in ("IPython", "IPython.display"):
+        monkeypatch.setitem(sys.modules, name, ipython)
     bundle = flight_bundle(tmp_path)
     bundle.rows({"actions": GOLD}, {"id": "broken", "actions": GOLD, "reward": "flight_task.broken:evaluate"})
     (bundle.folder / "broken.py").write_text("def evaluate(messages, **_):\n    return 1 / 0\n")
-    options: Any = {"agent": "gold", "n_rollouts": 1, "eval_id": "it", "output_dir": tmp_path / "runs"}
-    evaluate(bundle.dataset, progress=True, retries=0, **options)
-    assert kernel.shown[0].splitlines() == ["evaluation it: 2 rollouts", "0/2  Pass^1 -"]
-    name, status, notice = kernel.shown[-1].splitlines()
+    options: Any = {"agent": "gold", "n_rollouts": 1, "output_dir": tmp_path / "runs", "retries": 0}
+    evaluate(bundle.dataset, progress=True, eval_id="it", **options)
+    assert shown[0].splitlines() == ["evaluation it: 2 rollouts", "0/2  Pass^1 -"]
+    name, status, notice = shown[-1].splitlines()
     assert (name, status.split("  ")[:3]) == (
         "evaluation it: 2 rollouts",
         ["2/2", "Pass^1 1.000", "1 not judged"],
@@ -63,13 +55,7 @@ def test_the_progress_is_one_display_that_is_updated(
     assert notice.startswith("broken #1 not judged")
     assert capsys.readouterr() == ("", "")
 
-
-def test_progress_without_a_kernel_is_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kernel = Kernel(monkeypatch, kernel=None)  # IPython at a terminal
-    bundle = flight_bundle(tmp_path)
-    bundle.rows({"actions": GOLD})
-    for progress in (True, False):
-        evaluate(bundle.dataset, agent="gold", n_rollouts=1, output_dir=tmp_path / "runs", progress=progress)
-    assert (kernel.shown, capsys.readouterr().err.count("1/1  Pass^1 1.000")) == ([], 1)
+    del shown[:], notebook.kernel  # IPython at a terminal
+    evaluate(bundle.dataset, progress=True, **options)
+    evaluate(bundle.dataset, progress=False, **options)
+    assert (shown, capsys.readouterr().err.count("2/2  Pass^1 1.000")) == ([], 1)
