@@ -116,7 +116,7 @@ def _sweep(given: dict[str, Any]) -> int:
     hint = f"Continue the sweep with the same command and --eval-id {name}."
     for number, config in enumerate(configs, 1):
         if not config.quiet:
-            say(f"{'' if number == 1 else chr(10)}Model {number} of {len(models)}: {config.model}")
+            say(f"\nModel {number} of {len(models)}: {config.model}")
         config.clear_cache = config.clear_cache and number == 1
         try:
             ended = run(config)
