@@ -28,7 +28,7 @@ USER_HELP = f"Type what you say; {STOP_TOKEN} or the end of input (Ctrl-D) ends 
 
 
 class Screen(Protocol):
-    """Where a person reads and types."""
+    """A place at which a person reads and types."""
 
     def show(self, text: str, *, manual: str = "") -> None:
         """Show a text; ``manual`` says how to type commands, on a screen that has nothing else."""
@@ -66,7 +66,7 @@ class Terminal:
 
 
 SCREEN: ContextVar[Screen] = ContextVar("SCREEN", default=Terminal())  # noqa: B039 - it has no state
-"""Where people who are made in this context read and type."""
+"""The screen of agents and users that are made in this context."""
 
 
 class Person:
@@ -95,7 +95,7 @@ class Person:
         self._shown = len(lines) + 1  # what is typed now is on the screen already
 
     async def typed(self) -> str | None:
-        """What the person types next; None if they leave."""
+        """The next text of the person; None if they leave."""
         assert self._rollout is not None
         return await self.screen.typed(self._rollout, self.side, begins=self._begins)
 

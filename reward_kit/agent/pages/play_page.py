@@ -98,7 +98,7 @@ def _settle(answer: asyncio.Future[str | None], text: str | None) -> None:
 
 
 def _command(form: dict[str, str]) -> str | None:
-    """What the person would type at a terminal; None to leave."""
+    """The text of a form as it is typed at a terminal; None to leave."""
     if "tool" in form:
         return f"/call {form['tool']} {' '.join(form.get('arguments', '').split())}"
     return None if "leave" in form else form.get("text", "")
