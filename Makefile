@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters lint bench bench-peers docs site dist sbom clean
+.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -52,15 +52,20 @@ test-adapters:  ## the examples of adapters with the real packages; verifiers ne
 		$(ADAPTERS)/bin/python -m pytest -c /dev/null --rootdir . tests_adapters || exit 1; \
 	done
 
+test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
+	npm install --silent --no-save --prefix build/axe axe-core
+	REWARD_KIT_AXE=$(CURDIR)/build/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -n 0 tests/agent/pages/test_browser.py
+
 RAY_VENV ?= .venv-ray
 test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
 	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray]'
 	$(RAY_VENV)/bin/python -m pytest -n 0 -o timeout=300 tests_ray
 
-lint: $(READY)  ## style, format, import contract and types
+lint: $(READY)  ## style, format, spelling, import contract and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell *.md docs examples reward_kit tau_retail_task
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
@@ -90,6 +95,9 @@ sbom: $(READY)  ## the components of an installed package, in CycloneDX format: 
 	$(PYTHON) -m venv --without-pip build/installed
 	$(BIN)/python -m pip --python build/installed install --quiet --constraint constraints.txt .
 	$(BIN)/cyclonedx-py environment --output-file sbom.json build/installed
+
+pictures: $(READY)  ## docs/images made again from real runs; needs Chromium or Chrome
+	$(BIN)/python docs/pictures.py
 
 docs: $(READY)  ## run every example of the documentation
 	$(BIN)/python -m pytest tests/docs

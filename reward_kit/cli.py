@@ -37,7 +37,7 @@ _COMMANDS = {
     "init": "Make a new bundle: two tools, three tasks, a reward.",
     "validate": "Check a bundle without a model: rows, imports, data, gold actions, reward.",
     "tools": "Show a bundle's tools as a model sees them, or call them by hand.",
-    "play": "Be the agent, the user, or both in one rollout at the terminal.",
+    "play": "Be the agent, the user, or both in one rollout at the terminal or in a browser.",
     "agent-eval": "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
     "show": "List evaluations; print the report of one again, or a rollout to read.",
     "view": "Read evaluations and their rollouts in a browser.",
@@ -62,7 +62,7 @@ _FUNCTIONS = {
     "gate": ("compare", "gate"),
     "view": ("show", "view"),
     **{name: ("bundles", name) for name in ("init", "tools", "pack")},
-    **{name: ("agent_eval", name) for name in ("validate", "play")},
+    "validate": ("agent_eval", "validate"),
 }
 """Module and function of the commands whose module and function do not both have their name."""
 

@@ -14,15 +14,25 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CONSUMER = """
-from reward_kit import EvaluateResult, reward_function
+from reward_kit import EvaluateResult, Message, reward_function
 from reward_kit.agent import EvaluationResult, evaluate
 
 result: EvaluationResult = evaluate("tau_retail_task", agent="gold", n_rollouts=2)
 print(result.pass_power[1].value)
+
+
+@reward_function
+def judge(messages: list[Message], *, strict: bool = False, **kwargs: object) -> EvaluateResult:
+    return EvaluateResult(score=float(strict))
+
+
+print(judge([], strict=True).score)
 """
 WRONG = """
+from consumer import judge
 from reward_kit.agent import evaluate
 
+judge([], strict="yes")
 evaluate("tau_retail_task", agent="gold", n_rollout=2)
 """
 
@@ -104,3 +114,4 @@ def test_a_type_checker_sees_the_types(installed: Path, tmp_path: Path, checker:
     wrong = run(*command, "wrong.py", folder=tmp_path)
     assert wrong.returncode == 1
     assert "n_rollout" in wrong.stdout
+    assert '"strict"' in wrong.stdout

@@ -38,7 +38,7 @@ class Option:
     when an evaluation is resumed, since results under different values do not belong together. ``env`` names
     the environment variable that is the default. ``bare`` is the value of a flag that nothing follows.
     ``without`` says what omitting the option means, where other tools have 0 for it. ``--help`` lists
-    the ``usual`` options, ``--help-all`` all.
+    the ``usual`` options, ``--help-all`` all. The command line accepts ``several`` values of an option.
     """
 
     flags: tuple[str, ...]
@@ -54,6 +54,7 @@ class Option:
     bare: str | None = None
     without: str | None = None
     usual: bool = False
+    several: bool = False
 
     @property
     def flag(self) -> str:
@@ -120,8 +121,9 @@ class EvaluationConfig:
         "module:factory, or the address of an agent behind HTTP. Default: tool-calling, which needs a model.",
     )
     model: str | None = _agent(
-        None, metavar="NAME", env="MODEL_AGENT", fixed=True, usual=True,
-        help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one.",
+        None, metavar="NAME", env="MODEL_AGENT", fixed=True, usual=True, several=True,
+        help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one. "
+        "Repeatable: an evaluation for each model, then a comparison.",
     )
     provider: str | None = _agent(
         None, "--provider", "--model-provider", metavar="NAME", fixed=True,

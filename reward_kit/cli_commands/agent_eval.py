@@ -1,8 +1,9 @@
-"""``reward-kit agent-eval``, ``validate`` and ``play``: the command line of an evaluation."""
+"""``reward-kit agent-eval`` and ``validate``: the command line of an evaluation."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import traceback
@@ -13,21 +14,30 @@ import click
 from click.core import ParameterSource
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.printing import reserved_output, say, warn
+from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import count
-from reward_kit.agent.config import DEFAULTS, EvaluationConfig
+from reward_kit.agent.config import DEFAULTS, EvaluationConfig, flag_of
 from reward_kit.cli_commands.eval_options import GroupedCommand, click_options
 from reward_kit.cli_commands.report_output import print_result, write_asked
-from reward_kit.errors import BundleError, RewardKitError
+from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reward_kit.agent.runner.evaluation import Evaluation
     from reward_kit.agent.runner.progress import Progress
     from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.validation import Finding
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
+OF_ONE_MODEL = {
+    "resume": "Continue a sweep with the command that started it and --eval-id NAME.",
+    "json": "Write the comparison: reward-kit compare A B --json PATH.",
+}
+"""Options of an evaluation with one model, and what to do instead with several."""
+LONGEST_SLUG = 60
+"""Characters of a model's name that the name of its evaluation in a sweep ends with."""
 EXIT_CODES = """\
 Exit codes: 0 done; 1 some rollouts could not be judged, explained or run, or the
 score is below --fail-under; 2 an error in the command, the bundle, the model's
@@ -47,7 +57,8 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
     """
     from reward_kit.agent.runner.options import make_config
 
-    return run(make_config(given_options(context)))
+    given = given_options(context)
+    return _sweep(given) if isinstance(given.get("model"), tuple) else run(make_config(given))
 
 
 @click.command()
@@ -76,29 +87,6 @@ def validate(
     return run(make_config({**options, "validate_only": True}))
 
 
-@click.command()
-@click.argument("bundle")
-@click.argument("row")
-@click.option(
-    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
-)
-@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
-@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
-def play(bundle: str, row: str, side: str, model: str | None, user_model: str | None, output_dir: str) -> int:
-    """Be the agent, the user, or both in one rollout at the terminal.
-
-    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
-    with a simulated user, --model if you are the user.
-    """
-    from reward_kit.agent.runner.options import make_config
-
-    given: dict[str, Any] = {"dataset": bundle, "task_ids": row, "n_rollouts": 1, "output_dir": output_dir}
-    given |= {"agent": "human" if side != "user" else None, "user": "human" if side != "agent" else None}
-    given |= {"model": model, "sim_model": user_model}
-    return run(make_config({name: value for name, value in given.items() if value is not None}))
-
-
 def run(config: EvaluationConfig) -> int:
     """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
@@ -109,6 +97,65 @@ def run(config: EvaluationConfig) -> int:
         if config.debug:
             say(redact(traceback.format_exc(), config.secrets()), err=True)
         raise
+
+
+def _sweep(given: dict[str, Any]) -> int:
+    """Evaluate each model, then compare with the first; returns the highest exit code."""
+    from reward_kit.agent.runner.evaluation import new_name
+    from reward_kit.agent.runner.options import make_config
+
+    for option, instead in OF_ONE_MODEL.items():
+        if given.get(option):
+            raise UsageError(f"{flag_of(option)} cannot be combined with several --model", remedy=instead)
+    name, models = given.get("eval_id") or new_name(), given["model"]
+    configs = [make_config({**given, "model": one, "eval_id": f"{name}-{_slug(one)}"}) for one in models]
+    if configs[0].validate_only:
+        return run(configs[0])
+    code = DONE
+    done: list[str] = []
+    hint = f"Continue the sweep with the same command and --eval-id {name}."
+    for number, config in enumerate(configs, 1):
+        if not config.quiet:
+            say(f"\nModel {number} of {len(models)}: {config.model}")
+        config.clear_cache = config.clear_cache and number == 1
+        try:
+            ended = run(config)
+        except ModelSetupError as error:
+            say(f"Error: {error}", err=True)
+            code = max(code, FAULT)
+            continue
+        except (RewardKitError, KeyboardInterrupt) as error:
+            if done or isinstance(error, KeyboardInterrupt):
+                say(hint, err=True)
+            raise
+        code = max(code, ended)
+        if ended == INTERRUPTED:
+            say(hint, err=True)
+            return code
+        done.append(str(config.eval_id))
+    return max(code, _compare(done, configs[0]))
+
+
+def _compare(done: Sequence[str], config: EvaluationConfig) -> int:
+    """Print the evaluations of a sweep beside the first; returns an exit code."""
+    from reward_kit.agent.comparison.compare import compare
+    from reward_kit.agent.reports.comparison import sweep_lines
+
+    compared, code = [], DONE
+    for other in done[1:]:
+        try:
+            compared.append(compare(done[0], other, output_dir=config.output_dir))
+        except UsageError as error:
+            say(f"not compared: {error}", err=True)
+            code = INCOMPLETE
+    if compared:
+        print_lines(["", *sweep_lines(compared, terminal_width(sys.stdout))], err=False)
+    return code
+
+
+def _slug(model: str) -> str:
+    """A model's name as the end of a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model)[-LONGEST_SLUG:].strip("-.")
 
 
 def given_options(context: click.Context) -> dict[str, Any]:
@@ -175,12 +222,10 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
 
 def _progress(config: EvaluationConfig) -> Progress:
-    from reward_kit.agent.reports.progress import LiveProgress, PlainProgress
+    from reward_kit.agent.reports.progress import default_progress
     from reward_kit.agent.runner.progress import NoProgress
 
-    if config.quiet:
-        return NoProgress()
-    return LiveProgress() if sys.stderr.isatty() else PlainProgress()
+    return NoProgress() if config.quiet else default_progress()
 
 
 def _resume_hint(evaluation: Evaluation) -> str:

@@ -56,7 +56,7 @@ class GroupedCommand(click.Command):
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for parameter, times in Counter(order).items():
             option = OPTIONS.get(parameter.name or "")
-            if times > 1 and option is not None and option.kind not in (bool, dict):
+            if times > 1 and option is not None and option.kind not in (bool, dict) and not option.several:
                 warn(f"{option.flag} is given {times} times; only the last counts")
 
 
@@ -118,6 +118,8 @@ def _kind(name: str, option: Option) -> dict[str, Any]:
     """The type of an option for click, which only parses: the configuration checks the values."""
     if option.kind is bool:
         return {} if "/" in option.flags[0] else {"is_flag": True}
+    if option.several:
+        return {"multiple": True, "metavar": option.metavar, "callback": _distinct}
     if option.kind is dict:
         return {"multiple": True, "metavar": option.metavar}
     if option.choices:
@@ -127,6 +129,12 @@ def _kind(name: str, option: Option) -> dict[str, Any]:
     if name == "workers":
         return {"type": _number_or_auto, "metavar": option.metavar}
     return {"type": option.kind, "metavar": option.metavar}
+
+
+def _distinct(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Any:
+    """The only value itself, or a tuple of the different ones."""
+    several = tuple(dict.fromkeys(values))
+    return several if len(several) > 1 else next(iter(several), None)
 
 
 def _number_or_auto(text: str) -> int | str:

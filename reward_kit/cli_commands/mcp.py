@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.servers.mcp_server import McpServer
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -33,6 +34,7 @@ MAX_BODY = 4 * 1024 * 1024
 
 @click.command()
 @click.argument("target")
+@click.option("--row", metavar="ID", help="Begin with the tools and data of this row.")
 @click.option("--http", is_flag=True, help="Streamable HTTP at /mcp, instead of standard input and output.")
 @click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --http.")
 @click.option(
@@ -42,24 +44,25 @@ MAX_BODY = 4 * 1024 * 1024
     show_default=True,
     help="The port to listen on, with --http; 0: a free one.",
 )
-def mcp(target: str, http: bool, host: str, port: int) -> None:
+def mcp(target: str, row: str | None, http: bool, host: str, port: int) -> None:
     """Serve a bundle's tools to MCP clients.
 
     TARGET is the import path of a tools module (my_task.tools) or a bundle's folder. Each session has its
-    own database: it begins with the bundle's seed, and its changes are dropped when it ends.
+    own database: it begins with the bundle's seed, or with that of a row, and its changes are dropped when it
+    ends.
 
     With --http, clients must send the bearer token of the environment variable REWARD_KIT_MCP_TOKEN if it is
     set; it is required for listening on any other address than this machine's own.
     """
     if http:
-        _over_http(target, host, port)
+        _over_http(target, row, host, port)
         return
     with reserved_output() as output:
         incoming = os.fdopen(os.dup(0), "rb")
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)  # tools that read must not take the client's requests
         os.close(nothing)
-        server = _server(target)
+        server = _server(target, row)
         _end_on_signals(server)
         asyncio.run(_serve_stdio(server.server, incoming, output))
 
@@ -86,7 +89,7 @@ def _end_on_signals(server: McpServer) -> None:
         signal.signal(number, end)
 
 
-def _over_http(target: str, host: str, port: int) -> None:
+def _over_http(target: str, row: str | None, host: str, port: int) -> None:
     from reward_kit.agent.servers.access import is_loopback, token_of
 
     if token_of(TOKEN) is None and not is_loopback(host):
@@ -95,7 +98,7 @@ def _over_http(target: str, host: str, port: int) -> None:
             place="--host",
             remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on {LOOPBACK}.",
         )
-    server = _server(target)
+    server = _server(target, row)
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
@@ -124,13 +127,23 @@ def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _server(target: str) -> McpServer:
+def _server(target: str, row: str | None) -> McpServer:
     """The server of ``target`` with its base seeded; raises ``BundleError`` for a faulty bundle."""
     from reward_kit.agent.tools.registry import mcp_server_of
 
-    server = mcp_server_of(_registry(target))
+    task = None if row is None else _task(target, row)
+    server = mcp_server_of(_registry(target) if task is None else task.registry, task)
     server.sessions.open()
     return server
+
+
+def _task(target: str, row: str) -> Task:
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.bundles.task import select_tasks
+
+    of_module = target.partition(":")[0].removesuffix(".tools")
+    bundle = TaskBundle.load(target if Path(target).exists() else of_module)
+    return select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--row")[0]
 
 
 def _registry(target: str) -> ToolRegistry:

@@ -9,7 +9,7 @@ import pytest
 from command import Finished, new_python
 from flight_bundle import GOLD, SEED, TOOLS, Bundle
 
-from reward_kit.agent.agents.human import show
+from reward_kit.agent.agents.human import Terminal
 
 FOREIGN = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\x7f\r"
 SHOWN = r"\u001b]0;title\u0007\u001b[2J\u202e\u009b31m\u007f\u000d"
@@ -53,5 +53,5 @@ def test_changes_of_a_database_are_shown_without_control_characters(changed: Pat
 
 
 def test_a_person_who_plays_reads_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    show(f"agent: {FOREIGN}")
+    Terminal().show(f"agent: {FOREIGN}")
     assert capsys.readouterr().out == f"agent: {SHOWN}\n"

@@ -53,6 +53,17 @@ def long(letters: int) -> str:
     '''A text of this many letters, of two bytes each.'''
     return "é" * letters
 """
+OTHER = """
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("dates")
+
+
+@R.tool
+async def today(db) -> str:
+    '''The date, and the number of notes.'''
+    return await db.fetch_val("SELECT date('now') || ' ' || count(*) FROM notes")
+"""
 NOTES = "office_notes"
 SEED = """
 def seed(db):
@@ -72,9 +83,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def rows(folder: Path) -> Path:
+    """A row of the bundle's own, and one with other tools, other data and a clock that stands still."""
+    common = {"initial_messages": [], "end_goal_sql": "SELECT 1"}
+    sql = (
+        "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes VALUES (1, 'a'), (2, 'b');"
+    )
+    other = {"toolset": f"{NOTES}.other", "seed_sql": sql, "now": "2031-05-01T10:00:00"}
+    lines = [{"id": "notes.one", "toolset": f"{NOTES}.tools"}, {"id": "notes.two", **other}]
+    (folder / NOTES / "task.jsonl").write_text("\n".join(json.dumps(line | common) for line in lines))
+    (folder / NOTES / "other.py").write_text(OTHER)
+    return folder
+
+
 @asynccontextmanager
-async def over_stdio(folder: Path, target: str, mode: str = "auto", log: object = None):
-    arguments = ["-m", "reward_kit", "mcp", target]
+async def over_stdio(folder: Path, target: str, *options: str, mode: str = "auto", log: object = None):
+    arguments = ["-m", "reward_kit", "mcp", target, *options]
     given = {"args": arguments, "cwd": folder, "env": dict(os.environ)}
     parameters = StdioServerParameters(command=sys.executable, **given)
     async with Client(stdio_client(parameters, errlog=log or sys.stderr), mode=mode) as client:
@@ -122,7 +147,7 @@ class TestStdio:
     @pytest.mark.parametrize(("cwd", "target", "mode"), [(".", NOTES, "legacy"), (NOTES, ".", "auto")])
     async def test_tools_are_listed_and_called_and_print_to_stderr(self, folder, tmp_path, cwd, target, mode):
         with (tmp_path / "log.txt").open("w+") as log:
-            async with over_stdio(folder / cwd, target, mode, log=log) as client:
+            async with over_stdio(folder / cwd, target, mode=mode, log=log) as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "count", "long"]
                 assert (await client.call_tool("add", {"text": "second"})).content[0].text == "2"
                 assert await count(client) == "2"
@@ -130,6 +155,23 @@ class TestStdio:
             printed = log.read()
         for text in ("imported", "seeding", "adding second", "raw", "child"):
             assert text in printed
+
+    @pytest.mark.parametrize(
+        ("cwd", "target"), [(".", f"{NOTES}.tools"), (".", f"{NOTES}/task.jsonl"), (NOTES, ".")]
+    )
+    async def test_with_a_row_sessions_begin_with_its_tools_data_and_clock(self, rows, cwd, target):
+        async with over_stdio(rows / cwd, target, "--row", "notes.two") as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["today"]
+            assert (await client.call_tool("today", {})).content[0].text == "2031-05-01 2"
+        async with over_stdio(rows / cwd, target, "--row", "notes.one") as client:
+            assert await count(client) == "1"
+
+    def test_an_unknown_row_is_an_error_that_names_near_ones(self, rows):
+        ran = run_command("mcp", NOTES, "--row", "note.two", cwd=rows)
+        assert (ran.code, ran.error.splitlines()[-1].split(";")[0]) == (
+            2,
+            "Error: --row: there is no row 'note.two' (did you mean 'notes.two'?). The dataset has 2 rows",
+        )
 
     def test_standard_output_has_only_the_protocol_until_the_input_ends(self, folder):
         about = {

@@ -106,7 +106,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "mcp": (FLIGHT, {}),
     "observability": (FLIGHT, {}),
     "own-agents": (readme_bundle, {"gpt-4o-mini": [call("take_seat", **TAKE_SEAT), "You have seat 2."]}),
-    "python": (readme_bundle, {"gpt-4o-mini": seat_model}),
+    "python": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": ["You have seat 2."]}),
     "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
     "rewards": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),

@@ -171,7 +171,7 @@ def test_options_of_mcp() -> None:
     options = {option.opts[0]: option for option in mcp.params if option.param_type_name == "option"}
     assert {flag for flag, _ in rows} == set(options)
     for flag, meaning in rows:
-        default = [] if options[flag].is_flag else [str(options[flag].default)]
+        default = [str(options[flag].default)] if options[flag].show_default else []
         assert re.findall(r"Default: `(.+?)`", meaning) == default
 
 

@@ -1,11 +1,15 @@
-"""A person at the terminal who plays the agent (``--agent human``) or the user (``--user human``)."""
+"""A person who plays the agent (``--agent human``) or the user (``--user human``).
+
+They sit at the terminal, unless ``SCREEN`` is set to another ``Screen`` when they are made.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
 
 from reward_kit.agent.base.text import tamed
 from reward_kit.agent.base.types import STOP_TOKEN
@@ -23,53 +27,83 @@ End of input (Ctrl-D) ends the rollout."""
 USER_HELP = f"Type what you say; {STOP_TOKEN} or the end of input (Ctrl-D) ends the rollout."
 
 
-def show(text: str) -> None:
-    """Write a line to the terminal; control characters in it are shown, not sent."""
-    sys.stdout.write(f"{tamed(text)}\n")
-    sys.stdout.flush()
+class Screen(Protocol):
+    """A place at which a person reads and types."""
+
+    def show(self, text: str, *, manual: str = "") -> None:
+        """Show a text; ``manual`` says how to type commands, on a screen that has nothing else."""
+
+    async def typed(self, rollout: Rollout | UserRollout, side: str, *, begins: bool) -> str | None:
+        """Return what the person who plays ``side`` types next; None to leave.
+
+        ``begins``: it is the first time in this rollout.
+        """
 
 
-class Person:
-    """Someone at the terminal who plays the agent or the user of a rollout."""
+class Terminal:
+    """The terminal of this process."""
 
-    interactive = True
+    def show(self, text: str, *, manual: str = "") -> None:
+        """Write lines; control characters in them are shown, not sent."""
+        text = f"{text}\n{manual}" if text and manual else text or manual
+        sys.stdout.write(f"{tamed(text)}\n")
+        sys.stdout.flush()
 
-    def __init__(self) -> None:
-        self._rollout: Rollout | None = None
-        self._begins = True
-        self._shown = 0
-
-    def show_news(self, rollout: Rollout, introduction: str) -> None:
-        """Show the lines said since the person's last one; at the beginning, ``introduction`` first."""
-        self._begins = self._rollout is None
-        self._rollout = rollout
-        lines = rollout.lines
-        if self._begins:
-            show(f"\n=== {rollout.row_id}, rollout {rollout.index + 1}: {introduction}\n")
-        for line in lines[self._shown :]:
-            show(f"{line.speaker}: {line.text}")
-        self._shown = len(lines) + 1  # what is typed now is on the screen already
-
-    async def typed(self, prompt: str) -> str | None:
-        """The next line that the person types, without the line end; None at the end of the input.
+    async def typed(self, _rollout: Rollout | UserRollout, side: str, *, begins: bool) -> str | None:
+        """The next line, without the line end; None at the end of the input.
 
         Raises ``ModelSetupError`` if a rollout begins and the input has ended, unless it is a terminal.
         """
-        sys.stdout.write(prompt)
+        sys.stdout.write(f"{side}> ")
         sys.stdout.flush()
         if sys.stdin.isatty():
             await _wait_for_line()
         line = await in_thread(sys.stdin.readline)
-        if not line and self._begins and not sys.stdin.isatty():
+        if not line and begins and not sys.stdin.isatty():
             remedy = "Start it in a terminal, or give it a line for each turn; --resume plays the rest."
             raise ModelSetupError("the standard input has ended: nobody is there to play", remedy=remedy)
         return line.rstrip("\r\n") if line else None
+
+
+SCREEN: ContextVar[Screen] = ContextVar("SCREEN", default=Terminal())  # noqa: B039 - it has no state
+"""The screen of agents and users that are made in this context."""
+
+
+class Person:
+    """Someone who plays the agent or the user of a rollout."""
+
+    interactive = True
+    side = ""
+    manual = ""
+
+    def __init__(self) -> None:
+        self.screen = SCREEN.get()
+        self._rollout: Rollout | UserRollout | None = None
+        self._begins = True
+        self._shown = 0
+
+    def show_news(self, rollout: Rollout | UserRollout, instructions: str = "") -> None:
+        """Show the lines said since the person's last one; at the beginning, the instructions first."""
+        self._begins = self._rollout is None
+        self._rollout = rollout
+        lines = rollout.lines
+        if self._begins:
+            title = f"\n=== {rollout.row_id}, rollout {rollout.index + 1}: you are the {self.side} ==="
+            self.screen.show("\n".join(filter(None, [title, instructions])), manual=f"{self.manual}\n")
+        for line in lines[self._shown :]:
+            self.screen.show(f"{line.speaker}: {line.text}")
+        self._shown = len(lines) + 1  # what is typed now is on the screen already
+
+    async def typed(self) -> str | None:
+        """The next text of the person; None if they leave."""
+        assert self._rollout is not None
+        return await self.screen.typed(self._rollout, self.side, begins=self._begins)
 
     async def close(self) -> None:
         """Show that the rollout is over, and why: it may be without the person's doing."""
         if self._rollout is not None:
             detail = f" ({self._rollout.stop_detail})" if self._rollout.stop_detail else ""
-            show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
+            self.screen.show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
 
 
 async def _wait_for_line() -> None:
@@ -90,51 +124,58 @@ async def _wait_for_line() -> None:
 
 
 class HumanAgent(Person):
-    """Shows what the user says, and takes replies and tool calls from the keyboard."""
+    """Shows what the user says, and takes replies and tool calls."""
+
+    side = "agent"
+    manual = HELP
 
     async def respond(self, rollout: Rollout) -> str:
         """The reply that the person types."""
-        self.show_news(rollout, f"you are the agent ===\n{HELP}")
+        self.show_news(rollout)
         while True:
-            typed = await self.typed("agent> ")
+            typed = await self.typed()
             if typed is None:
-                rollout.stop("agent_done", "the person at the terminal left")
+                rollout.stop("agent_done", "the person left")
                 return ""
             command, _, rest = typed.strip().partition(" ")
             if command == "/call":
-                await _call(rollout, rest)
+                await self._call(rollout, rest)
             elif command == "/tools":
-                show("\n".join(_signature(tool["function"]) for tool in rollout.tools))
+                self.screen.show("\n".join(signature(tool["function"]) for tool in rollout.tools))
             elif command == "/policy":
-                show(rollout.system_prompt or "There is no system prompt.")
+                self.screen.show(rollout.system_prompt or "There is no system prompt.")
             elif command.startswith("/"):
-                show(HELP)
+                self.screen.show("", manual=HELP)
             elif command:
                 return typed.strip()
 
+    async def _call(self, rollout: Rollout, text: str) -> None:
+        name, _, arguments = text.strip().partition(" ")
+        if name:
+            self.screen.show(await rollout.call_tool(name, arguments.strip() or "{}"))
+        else:
+            self.screen.show("", manual=HELP)
+
 
 class HumanUser(Person):
-    """Shows what the agent says and takes the user's lines from the keyboard, until the end of the input."""
+    """Shows what the agent says, and takes the user's lines."""
+
+    side = "user"
+    manual = USER_HELP
 
     async def respond(self, rollout: UserRollout) -> str:
         """The line that the person types."""
-        instructions = (rollout.sim_user_prompt or "").strip()
-        introduction = ["you are the user ===", *([instructions] if instructions else []), USER_HELP]
-        self.show_news(rollout, "\n".join(introduction))
+        self.show_news(rollout, (rollout.sim_user_prompt or "").strip())
         while True:
-            typed = await self.typed("user> ")
+            typed = await self.typed()
             if typed is None:
                 return STOP_TOKEN
             if typed.strip():
                 return typed.strip()
 
 
-async def _call(rollout: Rollout, text: str) -> None:
-    name, _, arguments = text.strip().partition(" ")
-    show(await rollout.call_tool(name, arguments.strip() or "{}") if name else HELP)
-
-
-def _signature(function: dict[str, object]) -> str:
+def signature(function: dict[str, object]) -> str:
+    """A tool in a line: its name, parameters and description."""
     parameters = function.get("parameters")
     properties = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
     names = ", ".join(

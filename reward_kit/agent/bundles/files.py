@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import FILE, cut, did_you_mean
@@ -47,6 +48,8 @@ class BundleFiles:
             raise BundleError(f'"{FILE}" names no file')
         try:
             path = (self.folder / name).resolve()
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.stat()  # raises for a loop of links, which the others ignore from Python 3.13 on
             is_file, exists = path.is_file(), path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop of links
             reason = getattr(error, "strerror", None) or error

@@ -36,6 +36,14 @@ POLICY = (
     "base-uri 'none'; form-action 'self'"
 )
 """The content security policy of a page: its own style and script by their hashes, and nothing else."""
+HTML = "text/html; charset=utf-8"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
 
 
 def render(template: str, **values: Any) -> str:

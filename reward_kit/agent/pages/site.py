@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +17,7 @@ from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.explain.explanation import stored_explanations
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
-from reward_kit.agent.pages.rendering import POLICY, render, rollout_address
+from reward_kit.agent.pages.rendering import HEADERS, HTML, render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.pages.selection import Selection, order, outcomes
 from reward_kit.agent.records.evaluation_file import rollout_at
@@ -27,21 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 INDEX = "index.html"
-HTML, JSON = "text/html; charset=utf-8", "application/json"
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
+JSON = "application/json"
 _ADDRESS = re.compile(r"(?P<folder>[^/\\\0]+)/(?P<name>[^/\\\0]+)\.(?P<kind>html|json)")
 _COMPARE = re.compile(r"compare/(?P<a>[^/\\\0]+)/(?P<b>[^/\\\0]+)(?:/(?P<row>[^/\\\0]+))?")
 
@@ -144,7 +141,7 @@ def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = F
     return Page(render("rollout.html", **values, static=static))
 
 
-def page_app(folder: Path) -> Starlette:
+def page_app(folder: Path, *others: Route) -> Starlette:
     """The application that serves a runs folder, to requests for this machine's own names alone."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -158,15 +155,31 @@ def page_app(folder: Path) -> Starlette:
 
     # Without this check another web site could read the pages by DNS rebinding.
     names = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"], www_redirect=False)
-    return Starlette(routes=[Route("/{address:path}", page)], middleware=[names])
+    return Starlette(routes=[*others, Route("/{address:path}", page)], middleware=[names])
 
 
 def serve(folder: Path, listener: socket.socket) -> None:
     """Serve the pages of a runs folder until a signal ends it."""
+    _server(page_app(folder)).run(sockets=[listener])
+
+
+@contextmanager
+def served(folder: Path, listener: socket.socket, *others: Route) -> Iterator[None]:
+    """Serve the pages of a runs folder and ``others`` in a thread until the end of the block."""
+    server = _server(page_app(folder, *others))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _server(app: Starlette) -> uvicorn.Server:
     import uvicorn
 
-    config = uvicorn.Config(page_app(folder), log_level="warning", ws="none", timeout_graceful_shutdown=2)
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2))
 
 
 def _write(out: Path, address: str, html: str) -> str:

@@ -311,9 +311,9 @@ def _no_rollout(address: Path) -> StorageError:
 
 def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
     """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
-    query = "SELECT row_id, fields FROM rows WHERE ?1 IS NULL OR row_id = ?1"
+    query = "SELECT row_id, fields FROM rows WHERE :id IS NULL OR row_id = :id"
     with reading(path) as connection:
-        return {name: json.loads(fields) for name, fields in connection.execute(query, (row_id,))}
+        return {name: json.loads(fields) for name, fields in connection.execute(query, {"id": row_id})}
 
 
 def checked_id(rollout: str, path: Path) -> str:

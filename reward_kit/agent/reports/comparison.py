@@ -92,6 +92,15 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
 
 
+def sweep_lines(comparisons: Sequence[EvaluationComparison], columns: int | None = None) -> Iterator[str]:
+    """Evaluations of several models: a line for each, and the verdicts against the first."""
+    yield from _standing_lines(comparisons, columns)
+    for side, each in zip(SIDES[1:], comparisons, strict=False):
+        yield from verdict_lines(each.success, side)
+    names = [comparisons[0].a.eval_id, *(each.b.eval_id for each in comparisons)]
+    yield f"Costs, steps and rows: reward-kit compare {' '.join(names)}"
+
+
 def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
     """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
     (headings, *rows), right = _standing_rows(comparisons)

@@ -1,11 +1,11 @@
-"""The progress of a running evaluation: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a running evaluation: a live line on a terminal or in a notebook, else plain lines."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, tamed
 from reward_kit.agent.reports.numbers import duration, money, score, tokens
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LINES = 20
 """Plain lines that are written at most, about, for any number of rollouts."""
 SECONDS_BETWEEN = 0.5
-"""The shortest time between two of them."""
+"""The shortest time between two of them, and between two changes of a notebook's display."""
 
 
 def status_line(tally: Tally) -> str:
@@ -126,6 +126,54 @@ class LiveProgress:
         """Leave the last state of the line on the terminal."""
         if self._live is not None:
             self._live.stop()
+
+
+class NotebookProgress:
+    """A display in a notebook's output that is updated: the status, and the last notices below it."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._tally: Tally | None = None
+        self._display: Any = None
+        self._next = 0.0
+
+    def started(self, tally: Tally) -> None:
+        """Make the display."""
+        from IPython.display import display
+
+        self._tally = tally
+        self._display = display(self._shown(tally), raw=True, display_id=True)
+
+    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+        """Show an unjudged outcome, and the status if it is time."""
+        if not outcome.judged:
+            self.noted(outcome_line(outcome))
+        elif tally.seconds >= self._next:
+            self.closed(tally)
+
+    def noted(self, text: str) -> None:
+        """Show a notice in one line."""
+        self._lines = [*self._lines, tamed(" ".join(text.split("\n")))][-LINES:]
+        if self._tally is not None:
+            self.closed(self._tally)
+
+    def closed(self, tally: Tally) -> None:
+        """Show the status."""
+        self._display.update(self._shown(tally), raw=True)
+        self._next = tally.seconds + SECONDS_BETWEEN
+
+    def _shown(self, tally: Tally) -> dict[str, str]:
+        name = f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}"
+        return {"text/plain": "\n".join([name, status_line(tally), *self._lines])}
+
+
+def default_progress() -> LiveProgress | NotebookProgress | PlainProgress:
+    """The progress for where this process shows its output."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is not None:
+        return NotebookProgress()
+    return LiveProgress() if sys.stderr.isatty() else PlainProgress()
 
 
 def _console(stream: TextIO) -> Console:

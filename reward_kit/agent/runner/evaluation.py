@@ -61,7 +61,7 @@ async def evaluate_async(
     *,
     agent: str | Agent | Callable[..., Any] | None = None,
     user: str | User | Callable[..., Any] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
     **options: Unpack[EvaluationOptions],
 ) -> EvaluationResult:
@@ -71,12 +71,18 @@ async def evaluate_async(
     ``EvaluationConfig``. ``agent`` and ``user`` replace those that the options name: each is a name, a class
     or a factory that makes one for each rollout, a function of a rollout, or an object that plays them all.
     ``models`` replace the models that the options name: a policy in training, for instance, or a function
-    (see ``FunctionModel``).
+    (see ``FunctionModel``). ``progress=True`` shows the progress like the command line, also in a notebook;
+    an object shows it in its own way.
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what the caller has
     to fix. Finished rollouts are kept then, and when this is cancelled; the same ``eval_id`` continues.
     """
     config = config_of(dataset, options)
-    return await Evaluation(config, agent=agent, user=user, progress=progress, models=models).run()
+    if progress is True:
+        from reward_kit.agent.reports.progress import default_progress
+
+        progress = default_progress()
+    shown = progress or None
+    return await Evaluation(config, agent=agent, user=user, progress=shown, models=models).run()
 
 
 def evaluate(
@@ -84,7 +90,7 @@ def evaluate(
     *,
     agent: str | Agent | Callable[..., Any] | None = None,
     user: str | User | Callable[..., Any] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     models: Mapping[Role, Model | Callable[..., Any]] | None = None,
     **options: Unpack[EvaluationOptions],
 ) -> EvaluationResult:
@@ -119,6 +125,11 @@ def read_rows(config: EvaluationConfig) -> BundleRows:
     return read_bundle(config.dataset, config.task_dir)
 
 
+def new_name() -> str:
+    """Make a name for an evaluation: the time and a random part."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
 class Evaluation:
     """One run of an evaluation.
 
@@ -140,7 +151,7 @@ class Evaluation:
     ) -> None:
         given: dict[Role, Any] = {"agent": agent, "user": user}
         names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
-        names["eval_id"] = config.eval_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        names["eval_id"] = config.eval_id or new_name()
         self.config = replace(config, **names)
         self.result: EvaluationResult | None = None
         self.tally: Tally | None = None

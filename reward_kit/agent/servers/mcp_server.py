@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, PaginatedRequestParams
     from starlette.types import Receive, Scope, Send
 
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.servers.endpoint import Admission
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -60,15 +61,15 @@ def _result(content: str, status: str, *, stopped: str | None = None) -> CallToo
 
 
 class McpServer:
-    """The tools that a registry has now as a ``server`` of the SDK.
+    """The tools that a registry has now as a ``server`` of the SDK, on the data of ``task`` or the seed.
 
     A session is a connection on stdio; over HTTP it begins with the protocol's handshake. The newest protocol
     has no sessions over HTTP, so the server asks its clients to fall back to the handshake. The databases of
     the ``sessions`` are closed when the last connection ends.
     """
 
-    def __init__(self, registry: ToolRegistry) -> None:
-        self.sessions = Sessions(registry, MAX_SESSIONS)
+    def __init__(self, registry: ToolRegistry, task: Task | None = None) -> None:
+        self.sessions = Sessions(registry, MAX_SESSIONS, task)
         self.server: Server[str] = Server(
             registry.name,
             instructions=registry.description,

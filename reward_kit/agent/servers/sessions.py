@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -69,13 +70,15 @@ class Sessions:
     The least recently used session without changes makes room for a new one; ``default`` stays. Changes are
     never dropped: a new session is refused if all others hold some.
 
-    The base is seeded from the bundle's folder on ``open`` or first use, those of rows when they are needed,
-    into a temporary folder that ``close`` removes.
+    Sessions begin with the data of ``task``, or without one with the seed of the bundle's folder. That base
+    is seeded on ``open`` or first use, those of other rows when they are needed, into a temporary folder that
+    ``close`` removes.
     """
 
-    def __init__(self, registry: ToolRegistry, limit: int) -> None:
+    def __init__(self, registry: ToolRegistry, limit: int, task: Task | None = None) -> None:
         self._registry = registry
         self._limit = limit
+        self._task = task
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._bases: dict[str, Database] = {}
         self._folder: Path | None = None
@@ -84,6 +87,8 @@ class Sessions:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
         if self._bases:
             return next(iter(self._bases.values()))
+        if self._task is not None:
+            return self._seeded(self._task.seed)
         folder = self._registry.folder
         return self._seeded(folder_seed(folder) if folder else Seed(""))
 
@@ -105,7 +110,8 @@ class Sessions:
         session = self._sessions.get(name)
         if session is None:
             self._make_room()
-            session = self._sessions[name] = _Session(self.open().fork())
+            clock = None if self._task is None else self._task.row.clock()
+            session = self._sessions[name] = _Session(self.open().fork(now=clock))
         self._sessions.move_to_end(name)
         with session.used() as database:
             return await self._registry.call(tool, arguments, db=database)

@@ -185,5 +185,5 @@ def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _notes(connection: sqlite3.Connection, kind: str, run: int | None = None) -> list[dict[str, Any]]:
-    query = "SELECT json FROM notes WHERE kind = ?1 AND (?2 IS NULL OR run = ?2) ORDER BY id"
-    return [json.loads(text) for (text,) in connection.execute(query, (kind, run))]
+    query = "SELECT json FROM notes WHERE kind = :kind AND (:run IS NULL OR run = :run) ORDER BY id"
+    return [json.loads(text) for (text,) in connection.execute(query, {"kind": kind, "run": run})]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from reward_kit.agent.base.pending import PendingLog
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.servers.app import ToolApp
@@ -223,15 +224,18 @@ class ToolRegistry:
         return mcp_server_of(self).server
 
 
-def mcp_server_of(registry: ToolRegistry) -> McpServer:
-    """The MCP server of a registry, with its sessions; see ``ToolRegistry.create_mcp_server``."""
+def mcp_server_of(registry: ToolRegistry, task: Task | None = None) -> McpServer:
+    """The MCP server of a registry, with its sessions; see ``ToolRegistry.create_mcp_server``.
+
+    With ``task``, one of the registry's, its data is that of the task's row.
+    """
     try:
         module = _server_module("mcp_server")
     except ImportError as error:
         raise RewardKitError(
             f"MCP needs the package mcp, version 2: {error}", remedy="pip install 'reward-kit[mcp]'"
         ) from error
-    server: McpServer = module.McpServer(registry)
+    server: McpServer = module.McpServer(registry, task)
     return server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -10,20 +11,21 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
 from flight_bundle import flight_bundle
 from planned_agent import evaluate
 from stored_rollouts import begun, edit, played
 
 from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.pages.play_page import PlayPage
 from reward_kit.agent.pages.rendering import rollout_address
-from reward_kit.agent.pages.site import page_app
+from reward_kit.agent.pages.site import served
 
 AXE = os.environ.get("REWARD_KIT_AXE")
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(not (AXE and CHROMIUM), reason="needs REWARD_KIT_AXE and chromium")
 FLAGS = "--headless --no-sandbox --disable-gpu --no-first-run --remote-debugging-pipe"
 
@@ -99,15 +101,16 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
         "beside": "compare/first/second/c",
         "fault": "evals/nothing.html",
         "live": "evals/live.html",
+        "play": "play",
     }
-    with listen(LOOPBACK, 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(page_app(Path("runs")), log_level="warning", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
+    page = PlayPage()
+    page.show("user: Hello")
+    function = {"name": "look", "description": "Look.", "parameters": {}}
+    turn = page.typed(SimpleNamespace(tools=[{"function": function}]), "agent", begins=True)
+    threading.Thread(target=asyncio.run, args=(turn,), daemon=True).start()
+    with listen(LOOPBACK, 0) as listener, served(Path("runs"), listener, page.route("play")):
         root = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
         yield {kind: root + address for kind, address in addresses.items()}
-        server.should_exit = True
-        thread.join()
 
 
 def test_pages_are_accessible(site: dict[str, str], tab: Tab) -> None:
