@@ -48,12 +48,12 @@ class Attempt:
     seed: int
     reward: float | None
     stop_reason: str
-    stop_detail: str | None
-    error: str | None
-    steps: int
-    turns: int
-    started: float
-    seconds: float
+    stop_detail: str | None = None
+    error: str | None = None
+    steps: int = 0
+    turns: int = 0
+    started: float = 0.0
+    seconds: float = 0.0
 
     @property
     def judged(self) -> bool:
@@ -87,12 +87,12 @@ class RolloutOutcome(Attempt):
     returned; None without rules, and if nothing was judged.
     """
 
-    final: bool
-    failure: str | None
-    failure_detail: str | None
-    turn_of_success: int | None
-    model_seconds: float
-    file: str
+    final: bool = True
+    failure: str | None = None
+    failure_detail: str | None = None
+    turn_of_success: int | None = None
+    model_seconds: float = 0.0
+    file: str = ""
     usage: dict[str, Usage] = field(default_factory=dict)
     failure_step: int | None = None
     user_faults: list[str] | None = None

@@ -215,22 +215,10 @@ def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
         models={},
         fields={},
         messages=messages,
-        tool_calls=[],
-        model_calls=[],
-        usage={},
-        steps=0,
-        turns=0,
         stop_reason=stop_reason,
         stop_detail=stop_detail,
         reward=trial.reward,
-        result=None,
-        error=None,
-        failure=None,
-        started=0.0,
-        seconds=0.0,
         base="",
-        database=None,
-        gold_database=None,
     )
 
 
