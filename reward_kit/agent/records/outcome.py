@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from reward_kit.agent.base.strict_json import as_json
@@ -199,9 +198,6 @@ def _usage_to_json(usage: Mapping[str, Usage]) -> dict[str, Any]:
     return {role: as_json(used) for role, used in usage.items()}
 
 
-_counts = attrgetter(*(one.name for one in fields(Usage)))
-
-
 def total_usage(usages: Iterable[Usage]) -> Usage:
     """The sum of usages."""
-    return Usage(*map(sum, zip(*map(_counts, usages), strict=True)))
+    return Usage(*map(sum, zip(*(as_json(one).values() for one in usages), strict=True)))
