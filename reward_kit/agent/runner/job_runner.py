@@ -170,4 +170,4 @@ class _Account:
         for role, used in self.calls:
             usage.setdefault(role, Usage()).add(used)
         self.calls.clear()
-        self._runner.saver.add_usage("broken_off", broken_off(usage))
+        self._runner.saver.add_usage(broken_off(usage))

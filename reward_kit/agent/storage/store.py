@@ -283,11 +283,11 @@ class Saver:
                 else:
                     saved.set_exception(fault)
 
-    def add_usage(self, kind: str, used: BrokenOff) -> None:
-        """Store usage soon; ``close`` raises if that failed."""
+    def add_usage(self, used: BrokenOff) -> None:
+        """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
         if used.rollouts:
             loop = asyncio.get_running_loop()
-            self._usages.append(loop.run_in_executor(self._thread, self._store.add_usage, kind, used))
+            self._usages.append(loop.run_in_executor(self._thread, self._store.add_usage, "broken_off", used))
 
     async def close(self) -> StorageError | None:
         """Wait for all that was given; the first fault of ``add_usage``, if there was one."""
