@@ -200,7 +200,7 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
 def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     from reward_kit.agent.base.strict_json import json_bytes
-    from reward_kit.agent.runner.evaluation import open_bundle
+    from reward_kit.agent.runner.evaluation import read_rows
     from reward_kit.agent.runner.schedule import chosen_tasks
     from reward_kit.agent.runner.signals import run_in_loop
     from reward_kit.agent.validation import validate
@@ -209,7 +209,7 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
         if not config.quiet or finding.level == "error":
             say(str(finding))
 
-    with open_bundle(config) as bundle:
+    with read_rows(config) as rows, rows.open() as bundle:
         tasks = chosen_tasks(bundle.tasks, config)
         report = run_in_loop(validate(bundle, tasks=tasks, strict=config.strict, tell=show))
     if config.json is not None:

@@ -184,5 +184,5 @@ def no_bytecode_kept() -> Iterator[None]:
 
 
 def _forget(name: str) -> None:
-    for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+    for loaded in [one for one in list(sys.modules) if one == name or one.startswith(f"{name}.")]:
         del sys.modules[loaded]

@@ -26,7 +26,7 @@ NAMED = 5
 """Evaluations or rollouts that an error message lists."""
 APPLICATION = 0x52776B45
 """SQLite's ``application_id`` of these files: ``RwkE``."""
-VERSION = 1
+VERSION = 2
 """SQLite's ``user_version`` of these files."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
@@ -119,9 +119,7 @@ CREATE TABLE notes (
 );
 """
 
-ADDED = {"violations": "TEXT"}
-"""Columns of ``rollouts`` that older files lack, until one of them is written to again."""
-VIEW_SCHEMA = "".join(f"CREATE VIEW IF NOT EXISTS {name} AS {query};\n" for name, query in VIEWS.items())
+SCHEMA += "".join(f"CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
 
 FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
 """SQL: of each rollout the last final attempt, which is the one that counts."""

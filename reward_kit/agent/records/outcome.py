@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from reward_kit.agent.base.strict_json import as_json
@@ -48,12 +47,12 @@ class Attempt:
     seed: int
     reward: float | None
     stop_reason: str
-    stop_detail: str | None
-    error: str | None
-    steps: int
-    turns: int
-    started: float
-    seconds: float
+    stop_detail: str | None = None
+    error: str | None = None
+    steps: int = 0
+    turns: int = 0
+    started: float = 0.0
+    seconds: float = 0.0
 
     @property
     def judged(self) -> bool:
@@ -87,12 +86,12 @@ class RolloutOutcome(Attempt):
     returned; None without rules, and if nothing was judged.
     """
 
-    final: bool
-    failure: str | None
-    failure_detail: str | None
-    turn_of_success: int | None
-    model_seconds: float
-    file: str
+    final: bool = True
+    failure: str | None = None
+    failure_detail: str | None = None
+    turn_of_success: int | None = None
+    model_seconds: float = 0.0
+    file: str = ""
     usage: dict[str, Usage] = field(default_factory=dict)
     failure_step: int | None = None
     user_faults: list[str] | None = None
@@ -199,9 +198,6 @@ def _usage_to_json(usage: Mapping[str, Usage]) -> dict[str, Any]:
     return {role: as_json(used) for role, used in usage.items()}
 
 
-_counts = attrgetter(*(one.name for one in fields(Usage)))
-
-
 def total_usage(usages: Iterable[Usage]) -> Usage:
     """The sum of usages."""
-    return Usage(*map(sum, zip(*map(_counts, usages), strict=True)))
+    return Usage(*map(sum, zip(*(as_json(one).values() for one in usages), strict=True)))

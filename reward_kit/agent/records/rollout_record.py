@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "reward-kit.rollout/1"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RolloutRecord(Attempt):
     """Everything that is known of a rollout that is over; its fields are the JSON object that is stored.
 
@@ -51,15 +51,15 @@ class RolloutRecord(Attempt):
     user: str
     models: dict[str, str]
     fields: dict[str, Any]
-    result: dict[str, Any] | None
-    failure: dict[str, Any] | None
+    result: dict[str, Any] | None = None
+    failure: dict[str, Any] | None = None
     base: str
-    database: str | None
-    gold_database: str | None
-    usage: dict[str, Usage]
+    database: str | None = None
+    gold_database: str | None = None
+    usage: dict[str, Usage] = field(default_factory=dict)
     messages: list[Message]
-    tool_calls: list[ToolCall]
-    model_calls: list[ModelCall]
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    model_calls: list[ModelCall] = field(default_factory=list)
     user_faults: list[dict[str, Any]] | None = None
     sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.agents import Agent
     from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.base.types import Model, Role
-    from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
+    from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.explain.explainer import Explainer
     from reward_kit.agent.runner.fork_server import ForkServer
@@ -106,14 +106,6 @@ agent_eval = evaluate
 """An older name of ``evaluate``."""
 run_evaluation = evaluate_async
 """An older name of ``evaluate_async``."""
-
-
-def open_bundle(config: EvaluationConfig) -> TaskBundle:
-    """Load the bundle that ``config`` names; see ``read_rows``."""
-    with ExitStack() as opened:
-        bundle = opened.enter_context(read_rows(config)).open()
-        opened.pop_all()
-    return bundle
 
 
 def read_rows(config: EvaluationConfig) -> BundleRows:

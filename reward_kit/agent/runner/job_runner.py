@@ -136,22 +136,12 @@ class JobRunner:
             models=self.description.models,
             fields=row.reward_fields(),
             messages=[],
-            tool_calls=[],
-            model_calls=[],
-            usage={},
-            steps=0,
-            turns=0,
             stop_reason="infrastructure_error",
             stop_detail=why,
             reward=None,
-            result=None,
-            error=None,
             failure={"kind": "infrastructure_error", "detail": why},
             started=time.time(),
-            seconds=0.0,
             base=job.task.seed.key,
-            database=None,
-            gold_database=None,
         )
         return PlayedRollout(outcome_of(record, final=True), record.encoded(), job.task.seed.key)
 
@@ -180,4 +170,4 @@ class _Account:
         for role, used in self.calls:
             usage.setdefault(role, Usage()).add(used)
         self.calls.clear()
-        self._runner.saver.add_usage("broken_off", broken_off(usage))
+        self._runner.saver.add_usage(broken_off(usage))

@@ -54,7 +54,7 @@ class OpenEvaluation:
             planned = {row_id: number + more[row_id] for row_id, number in asked.items()}
             run = make_run(config, tasks, planned, description.code)
             if before is not None:
-                check_same(run, path, tasks, folder.root, description.reward_files)
+                check_same(run, before, tasks, description.reward_files)
                 folder.sweep(tasks)
             unjudged = {
                 place: outcome

@@ -104,9 +104,9 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
                 f"{name}= cannot be given beside an EvaluationConfig",
                 remedy=f"Set it there: EvaluationConfig({name}=...).",
             )
-        stated = {name: getattr(what, name) for name in DEFAULTS}
         config = what
         if what.resume and not what.eval_id:
+            stated = {name: getattr(what, name) for name in DEFAULTS}
             config = make_config({name: value for name, value in stated.items() if value != DEFAULTS[name]})
     elif what is None:
         config = make_config(options)

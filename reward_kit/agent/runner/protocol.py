@@ -93,36 +93,24 @@ class PlayRequest:
 
 def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
     """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
-    gold = played.row_gold
-    plain = {
-        "outcome": played.outcome.to_json(),
-        "base": played.base,
-        "judged": played.judged,
-        "user_failed": played.user_failed,
-        "row_gold": gold and {**as_json(gold), "state": None},
-    }
-    blobs = {
-        "trajectory": played.trajectory.encode(),
-        "state": played.state,
-        "gold_state": played.gold_state,
-        "row_gold_state": gold.state if gold is not None else None,
-    }
+    plain = {**as_json(played), "outcome": played.outcome.to_json()}
+    blobs = {name: plain.pop(name) for name in ("state", "gold_state")}
+    blobs["trajectory"] = plain.pop("trajectory").encode()
+    if played.row_gold is not None:
+        plain["row_gold"] = as_json(played.row_gold)
+        blobs["row_gold_state"] = plain["row_gold"].pop("state")
     return plain, {name: data for name, data in blobs.items() if data is not None}
 
 
 def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollout:
     """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
     gold, outcome = plain["row_gold"], plain["outcome"]
-    return PlayedRollout(
-        RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
-        blobs["trajectory"].decode(),
-        plain["base"],
-        state=blobs.get("state"),
-        gold_state=blobs.get("gold_state"),
-        row_gold=gold and RowGold(**{**gold, "state": blobs.get("row_gold_state")}),
-        judged=plain["judged"],
-        user_failed=plain["user_failed"],
-    )
+    inner = {
+        "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
+        "row_gold": gold and RowGold(**gold, state=blobs.get("row_gold_state")),
+    }
+    states = {name: blobs.get(name) for name in ("state", "gold_state")}
+    return PlayedRollout(**{**plain, **inner, **states, "trajectory": blobs["trajectory"].decode()})
 
 
 class RolloutLostError(Exception):

@@ -161,7 +161,7 @@ class RayWorker(Worker):
 
     async def start(self, setup: Mapping[str, Any]) -> None:
         """Wait for the actor, and say so if the cluster has no processor for it."""
-        starting = asyncio.create_task(_result(self._actor.start.remote(dict(setup))))
+        starting = asyncio.ensure_future(self._actor.start.remote(dict(setup)))
         try:
             done, _ = await asyncio.wait({starting}, timeout=ROOM_AFTER)
             if not done:
@@ -369,10 +369,6 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
-
-
-async def _result(awaited: Any) -> Any:
-    return await awaited
 
 
 def _why(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -75,12 +76,6 @@ class RowState:
         return taken
 
 
-@dataclass(slots=True)
-class _Row:
-    state: asyncio.Task[RowState]
-    users: int = 0
-
-
 class RowStates:
     """Bases and gold states of rows: made when a row's first rollout starts, closed when others need room."""
 
@@ -100,23 +95,25 @@ class RowStates:
         self._warn = warn
         self._planned = planned
         self._has_warned = False
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, asyncio.Task[RowState]] = {}
+        self._users: Counter[str] = Counter()
         self._bases: dict[tuple[str, str], Database] = {}
 
     @asynccontextmanager
     async def of(self, task: Task, seed: int) -> AsyncIterator[RowState]:
         """The state of a row; its gold actions are replayed with ``seed``. Rollouts of a row share it."""
         row_id = task.row.id
-        row = self._rows.get(row_id)
-        if row is None:
-            row = self._rows[row_id] = _Row(asyncio.create_task(self._open(task, seed)))
-        row.users += 1
+        state = self._rows.get(row_id)
+        if state is None:
+            state = self._rows[row_id] = asyncio.create_task(self._open(task, seed))
+        self._users[row_id] += 1
         try:
-            yield await asyncio.shield(row.state)
+            yield await asyncio.shield(state)
         finally:
-            row.users -= 1
-            if not row.users and len(self._rows) > MOST_OPEN and self._rows.pop(row_id, None) is not None:
-                _close(row.state)
+            self._users[row_id] -= 1
+            if not self._users[row_id] and len(self._rows) > MOST_OPEN:
+                del self._rows[row_id]
+                _close(state)
 
     async def _open(self, task: Task, seed: int) -> RowState:
         key = task.seed.key, task.registry.database
@@ -151,7 +148,7 @@ class RowStates:
 
     async def close(self) -> None:
         """Close everything."""
-        states = [row.state for row in self._rows.values()]
+        states = [*self._rows.values()]
         self._rows.clear()
         for state in states:
             state.cancel()

@@ -57,12 +57,8 @@ def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
         return _run(runner.get_loop(), runner.run, work)
     loop = asyncio.new_event_loop()
     main = loop.create_task(work)
-
-    async def awaited() -> _T:
-        return await main
-
     with ThreadPoolExecutor(1, thread_name_prefix="reward-kit") as thread:
-        running: Future[_T] = thread.submit(_run, loop, loop.run_until_complete, awaited())
+        running: Future[_T] = thread.submit(_run, loop, loop.run_until_complete, main)
         try:
             return running.result()
         except KeyboardInterrupt:
@@ -81,9 +77,11 @@ def is_held_up() -> bool:
     return any(not task.done() for task in _abandoned)
 
 
-def _run(loop: asyncio.AbstractEventLoop, run: Callable[..., _T], work: Coroutine[Any, Any, _T]) -> _T:
+def _run(
+    loop: asyncio.AbstractEventLoop, run: Callable[..., _T], work: Coroutine[Any, Any, _T] | asyncio.Task[_T]
+) -> _T:
     """Let ``run`` run ``work`` to its end, and end what other code has left behind in the loop."""
-    main = loop.create_task(work)
+    main = asyncio.ensure_future(work, loop=loop)
 
     async def awaited() -> _T:
         return await main

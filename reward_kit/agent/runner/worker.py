@@ -23,14 +23,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.config import EvaluationConfig
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
-    from reward_kit.agent.base.types import Role
+    from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.records.outcome import RolloutOutcome
     from reward_kit.agent.runner.protocol import Blobs
 
@@ -54,8 +53,6 @@ ALIVE_EVERY = 1.0
 """Seconds between two signs of life."""
 USED_EVERY = 0.02
 """Seconds between two reports of model calls; the first is sent at once."""
-
-_counts = attrgetter(*(one.name for one in fields(Usage)))
 
 
 class _Channel:
@@ -78,7 +75,7 @@ class _Channel:
 
     def used(self, number: int, role: Role, usage: Usage, model: str) -> None:
         """Report a model call, with others that are answered in the next moment."""
-        self._used.append((number, role, model, _counts(usage)))
+        self._used.append((number, role, model, [*as_json(usage).values()]))
         if self._reporting is None:
             self._report()
 

@@ -58,7 +58,6 @@ def record_of(
         reward=finished.reward,
         result=plain_result(finished.result),
         error=finished.error,
-        failure=None,
         started=finished.started,
         seconds=finished.seconds,
         base=rollout.task.seed.key,

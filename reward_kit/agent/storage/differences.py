@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ from reward_kit.agent.base.task_row import also_in_more_rows
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.bundles.seed import SeedScript, SeedSource
 from reward_kit.agent.config import OPTIONS
-from reward_kit.agent.records.evaluation_file import reading
 from reward_kit.agent.storage.resume import canonical, result_fields
 from reward_kit.errors import UsageError
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import PlannedTask
     from reward_kit.agent.storage.resume import Run, StoredRow
+    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
 
 SHOWN = 30
 """Differences that an error lists."""
@@ -28,43 +27,23 @@ LONGEST = 80
 
 
 def check_same(
-    run: Run,
-    path: Path,
-    tasks: Sequence[PlannedTask],
-    root: Path,
-    reward_files: Collection[str],
+    run: Run, before: StoredEvaluation, tasks: Sequence[PlannedTask], reward_files: Collection[str]
 ) -> None:
     """Raise ``UsageError`` with the differences between ``run``, which is of ``tasks``, and earlier runs.
 
-    ``path`` is the evaluation's file, ``root`` the runs folder, ``reward_files`` name the modules
-    of rewards. Rows may be added and left out, more rollouts asked for, the bundle's folder moved and
-    renamed; any other difference would mix results.
+    ``reward_files`` name the modules of rewards. Rows may be added and left out, more rollouts asked for, the
+    bundle's folder moved and renamed; any other difference would mix results.
     """
-    with reading(path) as connection:
-        runs = connection.execute(
-            "SELECT configuration, code, toolsets FROM evaluation ORDER BY run"
-        ).fetchall()
-        rows = connection.execute("SELECT row_id, fields, fingerprints FROM rows")
-        known = {row_id: stored for row_id, *stored in rows}
-    code: dict[str, str] = {}
-    toolsets: dict[str, list[dict[str, Any]]] = {}
-    for _, modules, tools in runs:
-        code = {**json.loads(modules), **code}
-        toolsets |= json.loads(tools)
-    inside = (name.partition("/") for name in code if not name.startswith("../"))
-    former = next((folder for folder, slash, _ in inside if slash), "")
+    pairs = zip(tasks, run.rows, strict=True)
+    known = [(task, row) for task, row in pairs if row.row_id in before.fingerprints]
     found: dict[str, list[str]] = {}
-    for task, row in zip(tasks, run.rows, strict=True):
-        if row.row_id in known:
-            fields, prints = known[row.row_id]
-            for difference in _row_differences(
-                task, row, fields, json.loads(prints), former, run, toolsets, root
-            ):
-                found.setdefault(difference, []).append(row.row_id)
+    for task, row in known:
+        for difference in _row_differences(task, row, before, run):
+            found.setdefault(difference, []).append(row.row_id)
     differences = [
-        *_option_differences(run.configuration, json.loads(runs[0][0])),
+        *_option_differences(run.configuration, before.configuration),
         *(f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items()),
-        *_code_differences(run.code, code, is_same_bundle=any(row.row_id in known for row in run.rows)),
+        *_code_differences(run.code, before.code, is_same_bundle=bool(known)),
     ]
     if not differences:
         return
@@ -89,27 +68,20 @@ def _option_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> It
                 yield f"{option.flag} was {was}, is {is_now}"
 
 
-def _row_differences(
-    task: PlannedTask,
-    row: StoredRow,
-    fields: str,
-    before: Mapping[str, Any],
-    former: str,
-    run: Run,
-    toolsets: Mapping[str, list[dict[str, Any]]],
-    root: Path,
-) -> Iterator[str]:
-    """Each difference of a row from what is stored of it: its ``fields``, and fingerprints ``before``."""
-    now = row.fingerprints
+def _row_differences(task: PlannedTask, row: StoredRow, stored: StoredEvaluation, run: Run) -> Iterator[str]:
+    """Each difference of a row from what is ``stored`` of it."""
+    before, now = stored.fingerprints[row.row_id], row.fingerprints
     if before["row"] != now["row"]:
-        was = result_fields(json.loads(fields), former)
+        inside = (name.partition("/") for name in stored.code if not name.startswith("../"))
+        former = next((folder for folder, slash, _ in inside if slash), "")
+        was = result_fields(stored.fields_of(row.row_id) or {}, former)
         yield from _field_differences(task, was, result_fields(row.fields, task.folder.name))
         for name in _unequal(before["prompts"], now["prompts"]):
             yield _changed_file(f"{task.folder.name}/{name}")
     if before["seed"] != now["seed"]:
-        yield _seed_difference(task, before["seed"], root / ".bases")
+        yield _seed_difference(task, before["seed"], stored.folder / ".bases")
     if before["tools"] != now["tools"]:
-        yield _tool_difference(toolsets.get(before["tools"], []), run.toolsets[now["tools"]])
+        yield _tool_difference(stored.tools_of(row.row_id) or [], run.toolsets[now["tools"]])
     if before["default_reward"] != now["default_reward"]:
         yield (
             "there was no reward.py, so that its fields decided, and is one now"

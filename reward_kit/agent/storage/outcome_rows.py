@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, hide_in_json
 from reward_kit.agent.base.strict_json import json_text
-from reward_kit.agent.records.evaluation_file import ADDED, checked_id, checked_row_id
+from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id
 from reward_kit.agent.records.outcome import RolloutOutcome, usage_from_json
 from reward_kit.errors import StorageError
 
@@ -35,8 +35,7 @@ _text_places, _json_places = (
 )
 WRITTEN = (*_COLUMNS.values(), "run", "tokens", "cost", "base", "judged")
 """The columns that ``row_of`` fills."""
-_SELECT = [_COLUMNS.get(one.name, "? || id") for one in fields(RolloutOutcome)]
-_KNOWN = "SELECT name FROM pragma_table_info('rollouts')"
+_SELECT = ", ".join(_COLUMNS.get(one.name, "? || id") for one in fields(RolloutOutcome))
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 
 
@@ -64,10 +63,7 @@ def read_outcomes(
 
     Raises ``StorageError`` for a damaged row.
     """
-    # columns that have been added since the file was made are NULL
-    added = ADDED.keys() - {name for (name,) in connection.execute(_KNOWN)}
-    columns = ", ".join("NULL" if name in added else name for name in _SELECT)
-    query = f"SELECT {columns} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
+    query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
     row_ids: set[str] = set()
     for row in connection.execute(query, (f"evals/{path.name}/", *values)):
         outcome = RolloutOutcome(*row)

@@ -63,23 +63,19 @@ def make_run(
     ``n_rollouts`` are planned by row id; ``code`` are the fingerprints of the modules that results depend on.
     """
     assert config.eval_id is not None, "the evaluation has its name by now"
-    tools: dict[int, str] = {}
-    toolsets: dict[str, list[dict[str, Any]]] = {}
+    schemas = {task.row.toolset: task.toolset.schemas for task in tasks}
+    tools = {name: fingerprint(offered) for name, offered in schemas.items()}
     rows = []
     for task in tasks:
-        toolset = task.toolset
-        if id(toolset) not in tools:
-            tools[id(toolset)] = fingerprint(toolset.schemas)
-            toolsets[tools[id(toolset)]] = toolset.schemas
         fields = task.row.reward_fields()
         deciding = result_fields(fields, task.folder.name)
         prompts = dict(task.prompts)
         fingerprints = {
             "row": fingerprint([deciding, prompts] if prompts else deciding),
             "seed": task.seed.key[:16],
-            "tools": tools[id(toolset)],
+            "tools": tools[task.row.toolset],
             "prompts": {f"prompts/{name}.txt": fingerprint(text) for name, text in prompts.items()},
-            "parallel_tool_calls": toolset.parallel_tool_calls,
+            "parallel_tool_calls": task.toolset.parallel_tool_calls,
             "default_reward": task.has_default_reward,
         }
         rows.append(StoredRow(task.row.id, n_rollouts[task.row.id], task.seed.key, fields, fingerprints))
@@ -88,6 +84,7 @@ def make_run(
         path = configuration[name]
         if path is not None and Path(path).exists():
             configuration[name] = str(Path(path).resolve())  # resuming works from any folder
+    toolsets = {tools[name]: offered for name, offered in schemas.items()}
     return Run(config.eval_id, configuration, versions(), dict(sorted(code.items())), toolsets, rows)
 
 

@@ -27,11 +27,9 @@ from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.redaction import environment_secrets, hide_in_json
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import (
-    ADDED,
     APPLICATION,
     SCHEMA,
     VERSION,
-    VIEW_SCHEMA,
     check_format,
     sqlite_faults,
 )
@@ -97,14 +95,9 @@ class Store:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables:
             check_format(connection, self.path)
-            known = {column[1] for column in connection.execute("PRAGMA table_info(rollouts)")}
-            for name, kind in ADDED.items():
-                if name not in known:
-                    connection.execute(f"ALTER TABLE rollouts ADD COLUMN {name} {kind}")
-            connection.executescript(VIEW_SCHEMA)
             return
         head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {VIEW_SCHEMA} {head}; COMMIT")
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {head}; COMMIT")
         with as_storage_error(self.path):
             sync_folder(self.path.parent)
 
@@ -130,14 +123,13 @@ class Store:
                 " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position",
                 (
                     (
-                        row.row_id,
-                        row.n_rollouts,
+                        one.row_id,
+                        one.n_rollouts,
                         place,
-                        row.base,
-                        json_text(row.fields),
-                        json_text(row.fingerprints),
+                        one.base,
+                        *map(json_text, (one.fields, one.fingerprints)),
                     )
-                    for place, row in enumerate(run.rows)
+                    for place, one in enumerate(run.rows)
                 ),
             )
 
@@ -291,11 +283,11 @@ class Saver:
                 else:
                     saved.set_exception(fault)
 
-    def add_usage(self, kind: str, used: BrokenOff) -> None:
-        """Store usage soon; ``close`` raises if that failed."""
+    def add_usage(self, used: BrokenOff) -> None:
+        """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
         if used.rollouts:
             loop = asyncio.get_running_loop()
-            self._usages.append(loop.run_in_executor(self._thread, self._store.add_usage, kind, used))
+            self._usages.append(loop.run_in_executor(self._thread, self._store.add_usage, "broken_off", used))
 
     async def close(self) -> StorageError | None:
         """Wait for all that was given; the first fault of ``add_usage``, if there was one."""

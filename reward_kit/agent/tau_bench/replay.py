@@ -184,26 +184,22 @@ def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
         stop_reason, stop_detail = "infrastructure_error", f"the recorded run failed: {trial.error}"
         if trial.is_agents_fault:
             stop_reason, stop_detail = "agent_error", trial.error
-    unknown: dict[str, Any] = {
-        **dict.fromkeys(("eval_id", "agent", "base"), ""),
-        **dict.fromkeys(("attempt", "seed", "steps", "turns", "started", "seconds"), 0),
-        **dict.fromkeys(("result", "error", "failure", "database", "gold_database")),
-    }
     return RolloutRecord(
         id=f"{row_id} {index}",
         row_id=row_id,
         index=index,
+        attempt=0,
+        seed=0,
+        eval_id="",
+        agent="",
         user="tau-bench" if any(message["role"] == "user" for message in messages) else "none",
         models={},
         fields={},
         messages=messages,
-        tool_calls=[],
-        model_calls=[],
-        usage={},
         stop_reason=stop_reason,
         stop_detail=stop_detail,
         reward=trial.reward,
-        **unknown,
+        base="",
     )
 
 

@@ -8,11 +8,10 @@ import pytest
 from command import run_command
 from flight_bundle import GOLD, Bundle, flight_bundle
 from small_task import InProcessModel, wants
-from stored_rollouts import edit, query
+from stored_rollouts import query
 
 from reward_kit.agent import TaskBundle, agent_eval, load_evaluation, load_rollout, rescore
 from reward_kit.agent.bundles.rules import read_rules, violations_of
-from reward_kit.agent.storage.store import Store
 from reward_kit.errors import BundleError, RewardError
 
 PAID_LAST = """
@@ -161,18 +160,3 @@ def test_gold_actions_that_break_a_rule_are_an_error(bundle: Bundle) -> None:
     assert done.code == 2
     assert "task.jsonl:2 b: the gold actions break the rule paid_last: position" in done.out + done.err
     assert "ok: task.jsonl:1 a" in done.out + done.err
-
-
-def test_a_file_from_before_the_rules_is_read_and_resumed(bundle: Bundle) -> None:
-    result = agent_eval(bundle.dataset, agent="gold", user="none", eval_id="e")
-    for statement in ("DROP VIEW changes", "DROP VIEW calls", "ALTER TABLE rollouts DROP COLUMN violations"):
-        edit(result.log_path, statement)
-    old = load_evaluation("e")
-    assert (old.passed, old.broken_rules, old.to_json()["rules"]) == (4, {}, None)
-    with Store(result.log_path):
-        pass
-    assert query(result.log_path, "SELECT count(*) AS n FROM calls WHERE name = 'pay_booking'") == [{"n": 4}]
-    edit(result.log_path, "DELETE FROM rollouts WHERE row_id = 'b' AND idx = 1")
-    resumed = agent_eval(bundle.dataset, resume="e")
-    assert resumed.broken_rules == {"paid_last": 1, "booked_first": 0}
-    assert resumed.to_json()["rules"]["checked"] == 1

@@ -150,7 +150,7 @@ def test_another_version_and_other_databases_are_refused(tmp_path: Path) -> None
     begun(path).close()
     edit(path, "PRAGMA user_version = 9")
     for attempt in (stored, Store):
-        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 1"):
+        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 2"):
             attempt(path)
     edit(tmp_path / "other.db", "CREATE TABLE t (x)")
     with pytest.raises(StorageError, match="is not the file of an evaluation"):
