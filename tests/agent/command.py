@@ -95,8 +95,11 @@ def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: flo
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
         alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}
         return new_python(*line, timeout=timeout, **alone)
-    nothing, out, err = Path(os.devnull).open(), tempfile.TemporaryFile(), tempfile.TemporaryFile()
-    with nothing, out, err:
+    with (
+        Path(os.devnull).open() as nothing,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
         connection = _connection()
         connection.settimeout(None)
         files = [file.fileno() for file in (nothing, out, err)]
