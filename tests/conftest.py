@@ -24,7 +24,6 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
 
 
@@ -34,7 +33,6 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     before = "litellm" in sys.modules
     done = yield
     if "litellm" in sys.modules and not before:
-        gc.collect()
         gc.freeze()
     return done
 
