@@ -5,6 +5,7 @@ It imports little, for the stand-in is to start at once; ``command.py`` has the 
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +29,16 @@ def ask(
     socket.send_fds(connection, [b"\n"], files)
     connection.sendall(json.dumps({"line": line, "cwd": cwd, "env": dict(env)}).encode() + b"\n")
     with connection.makefile("rb") as answers:
-        yield from map(int, (answers.readline(), answers.readline()))
+        for _ in range(2):
+            yield int(answers.readline())
 
 
 def stand_in(address: str) -> None:
     """Run ``reward-kit`` with the arguments of this process, and exit as it does."""
     line = ["-m", "reward_kit", *sys.argv[1:]]
-    _, code = ask(connected(address), line, os.getcwd(), os.environ, [0, 1, 2])  # noqa: PTH109 - pathlib is slow to import
+    told = ask(connected(address), line, os.getcwd(), os.environ, [0, 1, 2])  # noqa: PTH109 - pathlib is slow to import
+    command = next(told)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(command, number))
+    code = next(told)
     sys.exit(code if code >= 0 else 128 - code)
