@@ -58,11 +58,6 @@ def bundle(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 @pytest.fixture
 def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """An OpenAI-compatible server (``stub_server.StubServer``) that the environment points at."""
-    from stub_server import StubServer
+    from stub_server import served
 
-    stub = StubServer()
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    for name, value in stub.environment.items():
-        monkeypatch.setenv(name, value)
-    yield stub
-    stub.close()
+    yield from served(monkeypatch)
