@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -89,6 +89,29 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(line, text=True, **{**pipes, **options})
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> bool:
+    """Somebody listens on this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> None:
+    """Return when this has happened, or fail: after a minute, or when the process has ended before."""
+    end = time.monotonic() + 60
+    while not happened():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
