@@ -13,10 +13,10 @@ eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions r
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
 # Two more than a small machine has cores: many tests wait for servers and clocks.
-# Hundreds start Python, which would compile the package each time where PYTHONDONTWRITEBYTECODE is set.
+# Each process compiles the tests and hundreds compile the package where PYTHONDONTWRITEBYTECODE is set.
 WORKERS ?= 4
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)  ## all tests
-	$(BIN)/python -m compileall -q reward_kit
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)

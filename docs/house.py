@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -26,6 +27,7 @@ HEADLESS = re.compile(r"(What|Whether|How|Where|Who|Which|When)\b")
 Graph = dict[str, set[str]]
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Files of the package by module name."""
     found = {}
@@ -35,19 +37,24 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All of a file's syntax."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imports_of(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     """Modules of the package that a file imports anywhere, type checkers' imports aside."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     typing = {
         id(node)
-        for block in ast.walk(tree)
+        for block in nodes_of(path)
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
         for statement in block.body
         for node in ast.walk(statement)
     }
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if id(node) in typing or not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.Import):
@@ -66,6 +73,7 @@ def imports_of(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     return found
 
 
+@cache
 def file_graph() -> Graph:
     """Imports between the files of the package, by module name."""
     known = modules()
@@ -112,9 +120,9 @@ def figures() -> dict[str, int]:
         ),
         "longest import chain of files": max(_levels_or_fail(files).values()),
         "room levels": max(_levels_or_fail(room_graph(files)).values()),
-        "handlers of all exceptions": sum(map(_catch_alls, texts.values())),
+        "handlers of all exceptions": sum(map(_catch_alls, known.values())),
         "accesses to private names": sum(text.count("noqa: SLF001") for text in texts.values()),
-        "headless docstrings": sum(map(_headless, texts.values())),
+        "headless docstrings": sum(map(_headless, known.values())),
         "lines of tests": sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")),
     }
 
@@ -126,17 +134,17 @@ def _levels_or_fail(graph: Graph) -> dict[str, int]:
         raise SystemExit(f"import cycle: {' -> '.join(error.args[1])}") from None
 
 
-def _catch_alls(text: str) -> int:
-    handlers = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ExceptHandler))
+def _catch_alls(path: Path) -> int:
+    handlers = (node for node in nodes_of(path) if isinstance(node, ast.ExceptHandler))
     return sum(
         handler.type is None or re.search(r"'(Base)?Exception'", ast.dump(handler.type)) is not None
         for handler in handlers
     )
 
 
-def _headless(text: str) -> int:
+def _headless(path: Path) -> int:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    docs = (ast.get_docstring(node) for node in ast.walk(ast.parse(text)) if isinstance(node, kinds))
+    docs = (ast.get_docstring(node) for node in nodes_of(path) if isinstance(node, kinds))
     return sum(HEADLESS.match(doc) is not None for doc in docs if doc)
 
 

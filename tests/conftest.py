@@ -28,7 +28,6 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
 
 
@@ -38,7 +37,6 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     before = "litellm" in sys.modules
     done = yield
     if "litellm" in sys.modules and not before:
-        gc.collect()
         gc.freeze()
     return done
 
@@ -64,11 +62,6 @@ def bundle(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 @pytest.fixture
 def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """An OpenAI-compatible server (``stub_server.StubServer``) that the environment points at."""
-    from stub_server import StubServer
+    from stub_server import served
 
-    stub = StubServer()
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    for name, value in stub.environment.items():
-        monkeypatch.setenv(name, value)
-    yield stub
-    stub.close()
+    yield from served(monkeypatch)

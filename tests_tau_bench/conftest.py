@@ -13,11 +13,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests" / "agent"
 @pytest.fixture
 def stub_llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """An OpenAI-compatible server that the environment points at."""
-    from stub_server import StubServer
+    from stub_server import served
 
-    stub = StubServer()
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    for name, value in stub.environment.items():
-        monkeypatch.setenv(name, value)
-    yield stub
-    stub.close()
+    yield from served(monkeypatch)

@@ -1,27 +1,29 @@
 """``python -m reward_kit`` and ``python -c`` as processes of their own, without the slow imports.
 
-A process that has made these imports, one for each that runs tests, forks for each command. Anything that
+One process that has made these imports forks for each command of all processes that run tests. Anything that
 depends on how Python begins (its options and variables, Ctrl-C meanwhile) is tested with a new Python.
 """
 
-import atexit
 import gc
 import importlib
 import json
 import os
 import runpy
-import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from forked_command import ask, connected
 
 IMPORTED = (
     "reward_kit.agent.agents.gold",
@@ -43,7 +45,8 @@ IMPORTED = (
     "reward_kit.cli_commands.show",
     "reward_kit.typed_interface",
 )
-STREAMS = {1: "out", 2: "err"}
+IDLE = 5.0
+"""Seconds after which the process that forks ends, once nobody is connected."""
 
 
 @dataclass
@@ -87,15 +90,55 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(line, text=True, **{**pipes, **options})
 
 
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> bool:
+    """Somebody listens on this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> None:
+    """Return when this has happened, or fail: after a minute, or when the process has ended before."""
+    end = time.monotonic() + 60
+    while not happened():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
         alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}
         return new_python(*line, timeout=timeout, **alone)
-    with tempfile.TemporaryDirectory() as folder:
-        asked = {"line": line, "cwd": str(cwd or Path.cwd()), "env": dict(env), "output": folder}
-        code = _ready().run(asked, timeout)
-        out, err = (Path(folder, name).read_text(errors="replace") for name in STREAMS.values())
-    return Finished(code, out, err)
+    with (
+        Path(os.devnull).open() as nothing,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        connection = _connection()
+        connection.settimeout(None)
+        files = [file.fileno() for file in (nothing, out, err)]
+        told = ask(connection, line, str(cwd or Path.cwd()), env, files)
+        command = next(told)
+        connection.settimeout(timeout)
+        try:
+            code = next(told)
+        except TimeoutError:
+            os.killpg(command, signal.SIGKILL)
+            _connection.cache_clear()
+            raise subprocess.TimeoutExpired(line, timeout) from None
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
+    return Finished(code, *said)
 
 
 def _of_python(env: Mapping[str, str]) -> dict[str, str]:
@@ -103,61 +146,92 @@ def _of_python(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith("PYTHON")}
 
 
-class _Ready:
-    """The process that forks; it is asked for one command after the other."""
+def stand_in(folder: Path) -> None:
+    """Write a program ``reward-kit`` for shells, which has its commands forked."""
+    _connection()
+    program = folder / "reward-kit"
+    begin = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport forked_command\n"
+    program.write_text(f"#!{sys.executable} -IS\n{begin}forked_command.stand_in({_address()!r})\n")
+    program.chmod(0o755)
 
-    def __init__(self) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen([sys.executable, __file__], bufsize=0, **pipes)
-        atexit.register(self._process.communicate)
 
-    def run(self, asked: dict[str, Any], timeout: float) -> int:
-        given, answers = self._process.stdin, self._process.stdout
-        assert given is not None
-        assert answers is not None
-        given.write(json.dumps(asked).encode() + b"\n")
-        given.flush()
-        command = int(answers.readline())
-        if not select.select([answers], [], [], timeout)[0]:
-            os.killpg(command, signal.SIGKILL)
-            answers.readline()
-            raise subprocess.TimeoutExpired(asked["line"], timeout)
-        return int(answers.readline())
+def _address() -> str:
+    """The socket of the process that forks; it is another one for each run of the tests."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    return str(Path(tempfile.gettempdir(), f"commands-{run[:16]}"))
 
 
 @cache
-def _ready() -> _Ready:
-    return _Ready()
+def _connection() -> socket.socket:
+    """A connection to the process that forks, which the first to need it starts."""
+    import fcntl  # not on Windows
+
+    with Path(__file__).open() as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        with suppress(OSError):
+            return connected(_address())
+        line = [sys.executable, __file__, _address()]
+        # Pipes: a stream that Python has found seekable once must not become one that is not.
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        server = subprocess.Popen(line, **pipes)
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        assert said == b"ready\n", said + server.stdout.read()
+        return connected(_address())
 
 
-def _serve() -> list[str]:
+def _serve(address: str) -> list[str]:
     """Fork for each command; returns, in each process that is to be one, its command line."""
     for module in IMPORTED:
         importlib.import_module(module)
     gc.freeze()
-    for text in sys.stdin.buffer:
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            os.write(1, b"%d\n" % os.getpid())
-            asked = json.loads(text)
-            _become(asked)
-            line: list[str] = asked["line"]
-            return line
-        _, status = os.waitpid(child, 0)
-        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
+    Path(address).unlink(missing_ok=True)
+    served: list[int] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        listener.settimeout(IDLE)
+        os.write(1, b"ready\n")
+        while True:
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                served.append(os.fork())
+                if served[-1] == 0:
+                    listener.close()
+                    return _fork_for(connection)
+                connection.close()
+                continue
+            served = [child for child in served if os.waitpid(child, os.WNOHANG)[0] == 0]
+            if not served:
+                Path(address).unlink()
+                os._exit(0)
+
+
+def _fork_for(connection: socket.socket) -> list[str]:
+    """Serve a connection with one command after the other, as ``_serve`` does."""
+    with suppress(ConnectionError):  # it is closed while a command runs
+        while files := socket.recv_fds(connection, 1, 3)[1]:
+            with connection.makefile("rb") as request:
+                asked = json.loads(request.readline())
+            child = os.fork()
+            if child == 0:
+                os.setsid()
+                os.write(connection.fileno(), b"%d\n" % os.getpid())
+                connection.close()
+                _become(asked, files)
+                line: list[str] = asked["line"]
+                return line
+            for file in files:
+                os.close(file)
+            _, status = os.waitpid(child, 0)
+            connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
 
 
-def _become(asked: dict[str, Any]) -> None:
-    for number, name in STREAMS.items():
-        file = os.open(Path(asked["output"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def _become(asked: dict[str, Any], files: list[int]) -> None:
+    for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - the one before has read ahead
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
@@ -166,7 +240,7 @@ def _become(asked: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    option, program, *arguments = _serve()
+    option, program, *arguments = _serve(sys.argv[1])
     sys.argv[1:] = arguments
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)

@@ -22,7 +22,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -175,6 +175,16 @@ class StubServer:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         call_id = wanted.get("id", f"call_{self._issued}")
         return {"id": call_id, "type": "function", "function": {"name": wanted["name"], "arguments": text}}
+
+
+def served(monkeypatch: Any) -> Iterator[StubServer]:
+    """A server that the environment points at, while a fixture of this body lasts."""
+    stub = StubServer()
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
+    yield stub
+    stub.close()
 
 
 def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:

@@ -4,12 +4,11 @@ import json
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Finished
+from command import Finished, wait_for
 from command import start as start_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle
 
@@ -58,9 +57,7 @@ def test_a_second_signal_ends_a_blocked_run(start: Starter, agent_eval: Command,
     bundle.write("own_agent.py", SLEEPING_AGENT)
     process = start(*ONE_BY_ONE, "-o", "my runs")
     try:
-        deadline = time.monotonic() + 60
-        while not (bundle.folder / "blocking").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for((bundle.folder / "blocking").exists, process)
         assert process.stderr is not None
         process.send_signal(signal.SIGTERM)
         said = ""

@@ -3,14 +3,13 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import wait_for
 from flight_bundle import Bundle
 
 # fake_server and model_files are importable from here as well.
@@ -42,14 +41,6 @@ def installed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     for start in [start for record in records for start in starts(record)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(start["pid"], signal.SIGKILL)
-
-
-def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,7 @@ import httpx
 import pytest
 from command import run_command, start
 
-pytest.importorskip("mcp")
-import httpx2
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
-
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 TOOLS = """
 import os
 import subprocess
@@ -99,6 +95,9 @@ def rows(folder: Path) -> Path:
 
 @asynccontextmanager
 async def over_stdio(folder: Path, target: str, *options: str, mode: str = "auto", log: object = None):
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     arguments = ["-m", "reward_kit", "mcp", target, *options]
     given = {"args": arguments, "cwd": folder, "env": dict(os.environ)}
     parameters = StdioServerParameters(command=sys.executable, **given)
@@ -132,6 +131,10 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def over_http(url: str, **headers: str):
+    import httpx2
+    from mcp.client import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     async with (
         httpx2.AsyncClient(headers=headers, trust_env=False) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
@@ -139,7 +142,7 @@ async def over_http(url: str, **headers: str):
         yield client
 
 
-async def count(client: Client) -> str:
+async def count(client: Any) -> str:
     return (await client.call_tool("count", {})).content[0].text
 
 

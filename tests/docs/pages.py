@@ -13,15 +13,13 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from command import Finished, run_command, run_python
+from command import Finished, free_port, listening, run_command, run_python, wait_for
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -124,25 +122,10 @@ def serving(command: str, folder: Path, environment: dict[str, str], port: int) 
         cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
-        while not listening(port):
-            assert process.poll() is None, (folder / "server.log").read_text()
-            assert time.monotonic() < deadline, (folder / "server.log").read_text()
-            time.sleep(0.1)
+        wait_for(lambda: process.poll() is not None or listening(port))
+        assert process.poll() is None, (folder / "server.log").read_text()
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
         log.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
-
-
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

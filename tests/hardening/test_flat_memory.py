@@ -1,7 +1,8 @@
 """What a rollout leaves in memory is its line of the results, and nothing that grows with what it did."""
 
 import gc
-import importlib.util
+import importlib
+import runpy
 import threading
 import tracemalloc
 from pathlib import Path
@@ -14,15 +15,6 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flat_memory.py"
 FIRST, LAST = 60, 240
 BOUND = 3 * 1024
 """Bytes a rollout may leave behind; its tool results alone have 4 KB in this bundle."""
-
-
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("flat_memory", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class TracedAt(NoProgress):
@@ -40,10 +32,8 @@ class TracedAt(NoProgress):
 
 
 def test_hundreds_of_rollouts_leave_a_line_each(tmp_path: Path) -> None:
-    importlib.import_module(
-        "reward_kit.agent.database.sqlalchemy_api"
-    )  # otherwise imported between the readings
-    dataset = script().write_bundle(tmp_path, LAST)
+    importlib.import_module("reward_kit.agent.database.sqlalchemy_api")  # else it counts
+    dataset = runpy.run_path(str(SCRIPT))["write_bundle"](tmp_path, LAST)
     memory = TracedAt(FIRST, LAST)
     tracemalloc.start()
     try:

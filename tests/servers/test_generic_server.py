@@ -1,13 +1,12 @@
 """The server that is told what to load."""
 
-import socket
 import subprocess
 import sys
-import time
 import types
 
 import pytest
 import requests
+from command import free_port, listening, wait_for
 
 from reward_kit import EvaluateResult, generic_server, reward_function
 
@@ -97,17 +96,11 @@ class TestCommandLine:
 
     def test_it_serves_what_it_is_told(self, tmp_path):
         (tmp_path / "mine.py").write_text("def judge(messages, **kwargs):\n    return None\n")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         server = self.run(tmp_path, "mine.judge", "--port", str(port))
         try:
-            health = None
-            for _ in range(200):
-                try:
-                    health = requests.get(f"http://127.0.0.1:{port}/health", timeout=1).json()
-                    break
-                except requests.ConnectionError:
-                    time.sleep(0.1)
+            wait_for(lambda: listening(port), server)
+            health = requests.get(f"http://127.0.0.1:{port}/health", timeout=10).json()
             assert health == {"status": "ok", "reward_function": "mine.judge"}
         finally:
             server.terminate()

@@ -6,11 +6,31 @@ returns what the model sees; it changes the data in place.
 
 import hashlib
 import json
+from copy import deepcopy
 from typing import Any
 
 Data = dict[str, Any]
 
 ADDRESS_FIELDS = ("address1", "address2", "city", "state", "country", "zip")
+
+
+class _Private(dict[str, Any]):
+    """Entries, each of which is copied when it is first looked up."""
+
+    def __init__(self, shared: Data) -> None:
+        super().__init__(shared)
+        self._copied: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._copied:
+            self[key] = deepcopy(super().__getitem__(key))
+            self._copied.add(key)
+        return super().__getitem__(key)
+
+
+def private(data: Data) -> Data:
+    """A copy for calls to change; ``data`` stays as it is."""
+    return {kind: _Private(entries) for kind, entries in data.items()}
 
 
 def state_hash(data: Data) -> str:

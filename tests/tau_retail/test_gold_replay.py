@@ -2,12 +2,11 @@
 
 import asyncio
 import functools
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from reference import TOOLS, Data, run
+from reference import TOOLS, Data, private, run
 from task_rows import BUNDLE, DATASETS
 
 from reward_kit.agent.agents.gold import GoldAgent
@@ -95,19 +94,9 @@ def test_each_gold_call_answers_as_the_second_implementation_does(
     compared = 0
     for task in played(dataset, folder):
         assert {call.status for call in task.calls} <= {"ok", "refused"}
-        copy = _with_own_customers(data, task.calls)
+        copy = private(data)
         for call in task.calls:
             if call.name in TOOLS:
                 assert run(copy, call.name, call.arguments) == call.content, (task.index, call.name)
                 compared += 1
     assert compared >= DATASETS[dataset]
-
-
-def _with_own_customers(data: Data, calls: list[ToolCall]) -> Data:
-    """``data`` with copies of the users and orders that the calls concern, for the calls to change."""
-    order_ids = {call.arguments.get("order_id") for call in calls} & data["orders"].keys()
-    user_ids = {data["orders"][order_id]["user_id"] for order_id in order_ids}
-    user_ids |= {call.arguments.get("user_id") for call in calls} & data["users"].keys()
-    orders = {order_id: deepcopy(data["orders"][order_id]) for order_id in order_ids}
-    users = {user_id: deepcopy(data["users"][user_id]) for user_id in user_ids}
-    return {**data, "orders": {**data["orders"], **orders}, "users": {**data["users"], **users}}

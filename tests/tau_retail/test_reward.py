@@ -1,13 +1,12 @@
 """The reward: the benchmark's verdict on final data and on what was said."""
 
-import json
 import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from call_sequences import CallMaker
-from reference import run, state_hash
+from reference import private, run, state_hash
 
 from reward_kit import EvaluateResult
 from tau_retail_task.reward import evaluate
@@ -114,12 +113,12 @@ async def test_a_conversation_that_is_cut_off_has_no_worth(states: Any, stop_rea
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_verdict_on_random_pairs_is_that_of_their_hash(base: Any, seeded_json: str, seed: int) -> None:
+async def test_verdict_on_random_pairs_is_that_of_their_hash(base: Any, seeded_data: Any, seed: int) -> None:
     """One sequence, and the same in another order, in part or with a call repeated."""
     rng = random.Random(seed)
     verdicts = []
     for _ in range(20):
-        data, twisted = json.loads(seeded_json), json.loads(seeded_json)
+        data, twisted = private(seeded_data), private(seeded_data)
         maker = CallMaker(rng, data)
         calls = []
         for _ in range(8):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from call_sequences import CallMaker
-from reference import domain_of, run
+from reference import domain_of, private, run
 
 from tau_retail_task.tools import R
 
@@ -55,11 +55,11 @@ EXPECTED_OUTCOMES = [
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_every_observation_and_every_final_state_is_the_same(
-    base: Any, seeded_json: str, seed: int
+    base: Any, seeded_data: Any, seed: int
 ) -> None:
     rng = random.Random(seed)
     for number in range(SEQUENCES):
-        data = json.loads(seeded_json)
+        data = private(seeded_data)
         calls = CallMaker(rng, data)
         with base.fork() as db:
             for _ in range(CALLS):
@@ -76,13 +76,13 @@ async def test_every_observation_and_every_final_state_is_the_same(
                 assert _ordered(domain_of(db.read_only())) == _ordered(data)
 
 
-async def test_the_sequences_reach_all_that_the_tools_can_say(seeded_json: str) -> None:
+async def test_the_sequences_reach_all_that_the_tools_can_say(seeded_data: Any) -> None:
     """The comparison is worth as much as what it meets: all outcomes of all tools, and the odd numbers."""
     rng = random.Random(0)
     outcomes: Counter[str] = Counter()
     numbers: set[str] = set()
     for _ in range(50):
-        data = json.loads(seeded_json)
+        data = private(seeded_data)
         calls = CallMaker(rng, data)
         for _ in range(CALLS):
             name, arguments = calls.call()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command, start
+from command import run_command, start, wait_for
 from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
@@ -214,9 +214,7 @@ def test_killed_while_it_waits_it_counts_nothing_twice(bundle: Bundle, stub_llm:
     models = ("--model", MODELS["model"], "--sim-model", MODELS["sim_model"])
     options = ("--eval-id", "mine", "--workers", "2", "--max-concurrency", "6")
     process = start("agent-eval", "-d", bundle.dataset, *models, *options)
-    deadline = time.monotonic() + DEADLINE
-    while server.passed < 12 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: server.passed >= 12, process)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=DEADLINE)
     last = run_command("agent-eval", "--resume", "mine")

@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 import httpx
-import openai
 import pytest
 from small_task import play, small_task
 from stub_server import Answer, StubServer
@@ -44,6 +43,8 @@ def with_httpx(url: str) -> None:
 
 
 def with_openai(url: str) -> None:
+    import openai  # slow
+
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=0.5) as client:
         client.chat.completions.create(model=MODEL, messages=MESSAGES)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, TOOLS, Bundle, flight_bundle
+from command import new_python, start, wait_for
+from flight_bundle import GOLD, TOOLS, Bundle
 from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
@@ -24,7 +22,10 @@ from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, Usag
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="socket pairs are handed to processes")
 
-Player = Callable[[str], str]
+ROWS = [
+    {"id": f"row-{number}", "actions": GOLD, "n_rollouts": 3, "metadata": {"number": number}}
+    for number in range(3)
+]
 PLAYERS = '''
 import asyncio
 import os
@@ -123,28 +124,6 @@ FATAL = {
 }
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    made.rows(
-        *(
-            {"id": f"row-{number}", "actions": GOLD, "n_rollouts": 3, "metadata": {"number": number}}
-            for number in range(3)
-        )
-    )
-    monkeypatch.chdir(tmp_path)
-    for name in ("MODEL_AGENT", "MODEL_SIM", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    made.players = f"workers_{abs(hash(tmp_path))}"
-    (tmp_path / f"{made.players}.py").write_text(PLAYERS)
-    return made
-
-
-@pytest.fixture
-def player(bundle: Bundle) -> Player:
-    return lambda name: f"{bundle.players}:{name}"
-
-
 def comparable(result: EvaluationResult) -> list[Any]:
     """Everything that must not depend on the process that played."""
     found = []
@@ -156,31 +135,29 @@ def comparable(result: EvaluationResult) -> list[Any]:
     return [found, result.passes, dict(result.failures), result.status]
 
 
-def test_workers_give_what_this_process_gives(bundle: Bundle, player: Player) -> None:
-    here = evaluate(bundle.dataset, agent=player("books"), user="none", output_dir="here")
-    there = evaluate(bundle.dataset, agent=player("books"), user="none", output_dir="there", workers=2)
+def test_workers_give_what_this_process_gives(bundle: Bundle) -> None:
+    here = evaluate(bundle.dataset, agent=bundle.player("books"), user="none", output_dir="here")
+    there = evaluate(bundle.dataset, agent=bundle.player("books"), user="none", output_dir="there", workers=2)
     assert comparable(there) == comparable(here)
     assert there.pass_power[1].value == pytest.approx(2 / 3)
     processes = {int(path.name.partition("_")[2]) for path in Path().glob("process_*")}
     assert len(processes - {os.getpid()}) == 2
 
 
-def test_each_worker_may_make_a_request_a_minute(bundle: Bundle, player: Player) -> None:
-    evaluate(bundle.dataset, agent=player("books"), user="none", workers=5, rpm=2)
+def test_each_worker_may_make_a_request_a_minute(bundle: Bundle) -> None:
+    evaluate(bundle.dataset, agent=bundle.player("books"), user="none", workers=5, rpm=2)
     assert len(list(Path().glob("process_*"))) == 2
 
 
-def test_workers_and_this_process_continue_each_others_evaluations(bundle: Bundle, player: Player) -> None:
-    options: dict[str, Any] = {"agent": player("books"), "user": "none", "eval_id": "both"}
+def test_workers_and_this_process_continue_each_others_evaluations(bundle: Bundle) -> None:
+    options: dict[str, Any] = {"agent": bundle.player("books"), "user": "none", "eval_id": "both"}
     first = evaluate(bundle.dataset, workers=1, n_rollouts=1, **options)
     second = evaluate(bundle.dataset, n_rollouts=2, **options)
     assert [len(result.outcomes) for result in (first, second)] == [3, 6]
     assert {one.id for one in first.outcomes} < {one.id for one in second.outcomes}
 
 
-def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(
-    bundle: Bundle, player: Player
-) -> None:
+def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(bundle: Bundle) -> None:
     (bundle.folder / "seed.sql").rename(bundle.folder / "data.sql")
     bundle.rows({"seed_sql": None, "metadata": {"number": 0}, "actions": GOLD, "n_rollouts": 1})
     bundle.write(
@@ -191,26 +168,22 @@ def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(
     Path("own_user.py").write_text("async def talks(rollout):\n    return '###STOP###'\n")
     program = (
         "import sys\nfrom reward_kit.agent import evaluate\n"
-        f"result = evaluate({str(bundle.dataset)!r}, agent={player('books')!r}, user='own_user:talks',"
+        f"result = evaluate({str(bundle.dataset)!r}, agent={bundle.player('books')!r}, user='own_user:talks',"
         " workers=1)\n"
         f"own = [name for name in sys.modules if name.startswith(('flight_task', {bundle.players!r},"
         " 'own_user'))]\nprint(len(result.outcomes), own)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ran.stdout == "1 []\n", ran.stderr
+    ran = new_python("-c", program)
+    assert ran.out == "1 []\n", ran.err
 
 
-def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(
-    bundle: Bundle, player: Player
-) -> None:
+def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(bundle: Bundle) -> None:
     bundle.write("tools.py", TOOLS + HOSTILE)
     bundle.rows(
         *({"id": name, "metadata": {"tool": name}, "n_rollouts": 1} for name in FATAL),
         {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 2},
     )
-    result = evaluate(bundle.dataset, agent=player("calls"), user="none", workers=2, worker_memory=500)
+    result = evaluate(bundle.dataset, agent=bundle.player("calls"), user="none", workers=2, worker_memory=500)
     found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.judged}
     assert sorted(found) == sorted(FATAL)
     for name, how in FATAL.items():
@@ -222,12 +195,14 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(
 
 
 def test_a_tool_that_blocks_its_process_is_ended_and_named(
-    bundle: Bundle, player: Player, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 3.0)
     bundle.write("tools.py", TOOLS + HOSTILE)
     bundle.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
-    (lost,) = evaluate(bundle.dataset, agent=player("calls"), user="none", workers=1, timeout=1.0).outcomes
+    (lost,) = evaluate(
+        bundle.dataset, agent=bundle.player("calls"), user="none", workers=1, timeout=1.0
+    ).outcomes
     assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
 
 
@@ -249,8 +224,8 @@ def test_streams_that_a_tool_breaks_are_its_workers_own(
     assert capfd.readouterr().out == ""
 
 
-def test_a_process_that_is_killed_from_outside_loses_nothing(bundle: Bundle, player: Player) -> None:
-    result = evaluate(bundle.dataset, agent=player("dies_once"), user="none", workers=2)
+def test_a_process_that_is_killed_from_outside_loses_nothing(bundle: Bundle) -> None:
+    result = evaluate(bundle.dataset, agent=bundle.player("dies_once"), user="none", workers=2)
     assert Path("died").exists()
     assert (len(result.outcomes), result.complete) == (9, True)
 
@@ -270,17 +245,17 @@ def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None
         evaluate(bundle.dataset, agent="gold", workers=3)
 
 
-def test_a_budget_counts_each_call_of_every_process(bundle: Bundle, player: Player) -> None:
+def test_a_budget_counts_each_call_of_every_process(bundle: Bundle) -> None:
     result = evaluate(
-        bundle.dataset, agent=player("Spends"), user="none", workers=2, max_concurrency=4, max_cost=1.0
+        bundle.dataset, agent=bundle.player("Spends"), user="none", workers=2, max_concurrency=4, max_cost=1.0
     )
     assert result.status == "budget"
     assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
     assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
 
 
-def test_workers_share_max_concurrency(bundle: Bundle, player: Player) -> None:
-    evaluate(bundle.dataset, agent=player("sleeps"), user="none", workers=3, max_concurrency=2)
+def test_workers_share_max_concurrency(bundle: Bundle) -> None:
+    evaluate(bundle.dataset, agent=bundle.player("sleeps"), user="none", workers=3, max_concurrency=2)
     ran = [[float(part) for part in path.name.split("_")[1:]] for path in Path().glob("ran_*")]
     assert len(ran) == 9
     assert max(sum(began <= moment < ended for _, began, ended in ran) for _, moment, _ in ran) <= 2
@@ -322,20 +297,16 @@ def test_people_and_objects_of_this_process_cannot_play_in_others(bundle: Bundle
     assert not list(Path("runs").rglob("*.db"))
 
 
-def test_workers_end_with_a_command_that_is_killed(bundle: Bundle, player: Player) -> None:
-    command = [sys.executable, "-m", "reward_kit", "agent-eval", "-d", str(bundle.dataset), "--agent"]
-    ran = subprocess.Popen([*command, player("waits"), "--user", "none", "--workers", "2", "--quiet"])
-    deadline = time.monotonic() + 60
-    while len(list(Path().glob("began_*"))) < 9 and time.monotonic() < deadline:
-        time.sleep(0.05)
+def test_workers_end_with_a_command_that_is_killed(bundle: Bundle) -> None:
+    options = ("--agent", bundle.player("waits"), "--user", "none", "--workers", "2", "--quiet")
+    ran = start("agent-eval", "-d", bundle.dataset, *options)
+    wait_for(lambda: len(list(Path().glob("began_*"))) == 9, ran)
     (server,) = _children(ran.pid)
     workers = [server, *_children(server)]
     assert len(workers) == 3
     ran.kill()
     assert ran.wait(60) == -9
-    while any(map(_runs, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_runs, workers))
+    wait_for(lambda: not any(map(_runs, workers)))
 
 
 def _children(pid: int) -> list[int]:

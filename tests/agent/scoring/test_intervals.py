@@ -1,12 +1,11 @@
 """Intervals for these tasks and for tasks like these: limits, coverage, symmetry, and the quantiles below."""
 
-import importlib.util
 import math
 import random
+import runpy
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,23 +116,13 @@ def test_many_rows_have_the_standard_errors_of_the_textbook() -> None:
         assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.03)
 
 
-def loaded_script() -> Callable[..., tuple[list[str], list[str]]]:
-    spec = importlib.util.spec_from_file_location("interval_coverage", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    simulate: Callable[..., tuple[list[str], list[str]]] = module.simulate
-    return simulate
-
-
 @pytest.mark.parametrize(
     ("agent", "size"),
     [((2.0, 2.0), (30, 4)), ((0.5, 0.5), (5, 4)), ((0.3, 6.0), (30, 4)), ((6.0, 0.3), (10, 4))],
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(agent: Any, size: Any) -> None:
     """Of 400 evaluations 95 % +- 3 standard errors; a percentile bootstrap had 3 to 92 % here."""
-    for cells in loaded_script()(random.Random(7), agent, size, 400):
+    for cells in runpy.run_path(str(SCRIPT))["simulate"](random.Random(7), agent, size, 400):
         assert min(float(cell.split()[0]) for cell in cells) >= 91.5, cells
 
 

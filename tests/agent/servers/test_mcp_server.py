@@ -1,16 +1,16 @@
 """``create_mcp_server``: the tools of a registry for MCP clients, in process."""
 
 import runpy
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run_python
 
 from reward_kit.agent.tools.registry import ToolRegistry
 
-pytest.importorskip("mcp")
-from mcp.client import Client
-
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 SEED = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes VALUES (1, 'first');"
 TOOLS = """
 from typing import Annotated, Literal
@@ -59,6 +59,12 @@ async def tear(n, db) -> str:
 """
 
 
+def client_of(server: object, **options: Any) -> Any:
+    from mcp.client import Client  # slow
+
+    return Client(server, **options)
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> ToolRegistry:
     folder = tmp_path / "office_notes"
@@ -71,14 +77,14 @@ def registry(tmp_path: Path) -> ToolRegistry:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 class TestTools:
     async def test_are_listed_with_their_own_schemas(self, registry, mode):
-        async with Client(registry.create_mcp_server(), mode=mode) as client:
+        async with client_of(registry.create_mcp_server(), mode=mode) as client:
             listed = (await client.list_tools()).tools
         offered = [tool["function"] for tool in registry.get_openai_tools()]
         shown = [{"name": t.name, "description": t.description, "parameters": t.input_schema} for t in listed]
         assert shown == offered
 
     async def test_answer_what_a_model_would_see(self, registry, mode):
-        async with Client(registry.create_mcp_server(), mode=mode) as client:
+        async with client_of(registry.create_mcp_server(), mode=mode) as client:
             result = await client.call_tool("add", {"text": "second"})
         assert (result.content[0].text, result.is_error) == ('{"count": 2}', False)
 
@@ -92,14 +98,14 @@ class TestTools:
         ],
     )
     async def test_an_error_of_a_tool_is_a_result(self, registry, mode, name, arguments, told):
-        async with Client(registry.create_mcp_server(), mode=mode) as client:
+        async with client_of(registry.create_mcp_server(), mode=mode) as client:
             result = await client.call_tool(name, arguments)
         assert result.is_error
         assert told in result.content[0].text
 
     async def test_two_sessions_do_not_see_each_others_writes(self, registry, mode):
         server = registry.create_mcp_server()
-        async with Client(server, mode=mode) as one, Client(server, mode=mode) as other:
+        async with client_of(server, mode=mode) as one, client_of(server, mode=mode) as other:
             await one.call_tool("add", {"text": "mine"})
             assert (await one.call_tool("count", {})).content[0].text == "2"
             assert (await other.call_tool("count", {})).content[0].text == "1"
@@ -108,13 +114,13 @@ class TestTools:
 async def test_a_session_with_changes_stays_until_it_ends(registry, monkeypatch):
     monkeypatch.setattr("reward_kit.agent.servers.mcp_server.MAX_SESSIONS", 1)
     server = registry.create_mcp_server()
-    async with Client(server) as one, Client(server) as other:
+    async with client_of(server) as one, client_of(server) as other:
         await one.call_tool("add", {"text": "mine"})
         refused = await other.call_tool("count", {})
         assert refused.is_error
         assert "1 sessions are open" in refused.content[0].text
         assert (await one.call_tool("count", {})).content[0].text == "2"
-    async with Client(server) as later:
+    async with client_of(server) as later:
         assert (await later.call_tool("count", {})).content[0].text == "1"
 
 

@@ -2,25 +2,17 @@
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from command import free_port, wait_for
 from flight_bundle import flight_bundle
 
 SEARCH = {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -36,22 +28,18 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[str, Path]]:
         line = [sys.executable, "-u", "-m", "uvicorn", *arguments, "--port", str(port)]
         process = subprocess.Popen(line, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait_until_up(f"http://127.0.0.1:{port}", process, log)
+        wait_for(lambda: process.poll() is not None or answers("GET", f"http://127.0.0.1:{port}/health"))
+        assert process.poll() is None, log.read_text()
         yield f"http://127.0.0.1:{port}", log
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
 
 
-def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health").status_code == 200:
-                return
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+def answers(method: str, url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.request(method, url).status_code == 200
+    return False
 
 
 def test_the_flight_bundle_is_served_from_the_folder_above(flight_task: Path) -> None:
@@ -85,11 +73,5 @@ def test_a_tool_that_is_added_is_served_after_a_reload(flight_task: Path) -> Non
     with running(flight_task, "tools:app", "--reload") as (url, log):
         with (flight_task / "tools.py").open("a") as tools:
             tools.write("\n@R.tool\nasync def ping():\n    return 'pong'\n")
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with contextlib.suppress(httpx.TransportError):
-                answer = httpx.post(f"{url}/tools/ping")
-                if answer.status_code == 200:
-                    break
-            time.sleep(0.05)
-        assert answer.json()["result"] == "pong", log.read_text()
+        wait_for(lambda: answers("POST", f"{url}/tools/ping"))
+        assert httpx.post(f"{url}/tools/ping").json()["result"] == "pong", log.read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import start
+from command import start, wait_for
 from flight_bundle import Bundle
 from stored_rollouts import query
 
@@ -220,18 +220,10 @@ def command(bundle: Bundle, workers: str) -> subprocess.Popen[str]:
     return start(*line.split(), "--quiet", *more, stdout=subprocess.DEVNULL)
 
 
-def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + MINUTE
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
 def test_a_signal_loses_no_call(bundle: Bundle, number: signal.Signals, workers: str) -> None:
     process = command(bundle, workers)
-    wait_for(process, all_asked_and_one_over)
+    wait_for(all_asked_and_one_over, process)
     process.send_signal(number)
     _, said = process.communicate(timeout=MINUTE)
     assert process.returncode == 130, said

@@ -5,14 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command, start
+from command import run_command, start, wait_for
 from flight_bundle import GOLD, Bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query
@@ -155,17 +154,10 @@ def refused(process: subprocess.Popen[str]) -> str:
     return " ".join(errors.split())
 
 
-def wait_for_rollouts(path: Path, number: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + MINUTE
-    while True:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the evaluation makes no progress"
-        time.sleep(0.005)
-        try:
-            if query(path, NUMBER)[0]["n"] >= number:
-                return
-        except sqlite3.Error:  # not there yet
-            continue
+def rollouts(path: Path) -> int:
+    with suppress(sqlite3.Error):  # not there yet
+        return query(path, NUMBER)[0]["n"]
+    return 0
 
 
 @pytest.fixture
@@ -208,7 +200,7 @@ def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp
     write_players(tmp_path)
     first = started(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
     path = tmp_path / "runs" / "evals" / "mine.db"
-    wait_for_rollouts(path, 4, first)
+    wait_for(lambda: rollouts(path) >= 4, first)
     message = refused(started(bundle, "--resume"))
     assert f"mine: another process ({first.pid} on " in message
     assert "Wait for it to end, or choose another --eval-id." in message

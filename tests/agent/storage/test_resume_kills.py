@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import start
+from command import start, wait_for
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 from stored_rollouts import query
@@ -72,10 +72,7 @@ class Killed:
     def wait_for_growth(self, process: subprocess.Popen[str], lines: int) -> None:
         """Return when this many rollouts have come to the store, or the process has ended."""
         start = len(self.finished())
-        deadline = time.monotonic() + MINUTE
-        while process.poll() is None and len(self.finished()) - start < lines:
-            assert time.monotonic() < deadline, "the evaluation makes no progress"
-            time.sleep(0.005)
+        wait_for(lambda: process.poll() is not None or len(self.finished()) - start >= lines)
 
 
 def kill(process: subprocess.Popen[str], way: signal.Signals, chance: random.Random) -> None:

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,21 +16,15 @@ HEAD = "from reward_kit.agent.tools.registry import ToolRegistry\nR = ToolRegist
 FLIGHT_TOOLS = (Path(__file__).parents[3] / "examples" / "flight_task" / "tools.py").read_text()
 
 
-def module_from(path: Path, name: str, text: str) -> ModuleType:
+def registry_from(path: Path, text: str) -> ToolRegistry:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    registry: ToolRegistry = runpy.run_path(str(path))["R"]
+    return registry
 
 
 def test_the_flight_tools_are_offered_in_the_openai_format(tmp_path: Path) -> None:
-    module = module_from(tmp_path / "flight_task" / "tools.py", "flight_task_tools", FLIGHT_TOOLS)
-
-    tools = module.R.get_openai_tools()
+    tools = registry_from(tmp_path / "flight_task" / "tools.py", FLIGHT_TOOLS).get_openai_tools()
 
     assert [tool["function"]["name"] for tool in tools] == ["search_flights", "create_booking", "pay_booking"]
     assert tools[1] == {
@@ -82,14 +75,13 @@ def test_a_name_that_models_cannot_call_is_refused(name: str) -> None:
 ])  # fmt: skip
 def test_a_faulty_tool_is_told_with_file_line_and_name(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(BundleError) as caught:
-        module_from(tmp_path / "tools.py", "faulty", HEAD + text)
+        registry_from(tmp_path / "tools.py", HEAD + text)
     assert str(caught.value) == told.format(tmp_path / "tools.py")
 
 
 @pytest.mark.parametrize("file", ["tools.py", "tools/__init__.py", "__init__.py"])
 def test_a_registry_knows_its_bundles_folder(tmp_path: Path, file: str) -> None:
-    module = module_from(tmp_path / "my_task" / file, "where", HEAD)
-    assert module.R.folder == (tmp_path / "my_task").resolve()
+    assert registry_from(tmp_path / "my_task" / file, HEAD).folder == (tmp_path / "my_task").resolve()
 
 
 def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
