@@ -62,7 +62,7 @@ _FUNCTIONS = {
     "gate": ("compare", "gate"),
     "view": ("show", "view"),
     **{name: ("bundles", name) for name in ("init", "tools", "pack")},
-    "validate": ("agent_eval", "validate"),
+    **{name: ("agent_eval", name) for name in ("validate", "play")},
 }
 """Module and function of the commands whose module and function do not both have their name."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
@@ -98,9 +97,10 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
         raise BundleError(f"module {module_name!r} has no {function_name!r}")
     if not callable(function):
         raise BundleError(f"{place} is {type(function).__name__}, expected a function")
-    parameters: list[inspect.Parameter] = []
-    with suppress(ValueError):  # a function that is written in C may have no signature
-        parameters += inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # written in C
+        raise BundleError(f"{place} has no signature: it is not a Python function", remedy=remedy) from None
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         fault = f"{place} does not take **kwargs, but a reward is called with all fields of its row"
         raise BundleError(fault, remedy=remedy)
