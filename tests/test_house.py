@@ -24,17 +24,18 @@ FEATURES = {
     "rules, cards": (775, 4),
     "rows by patterns and fields": (30, 0),
     "viewer: search, comparisons, charts": (640, 3),
+    "several models, rows over MCP, playing in a browser, progress in notebooks": (416, 1),
 }
 """Lines and files of what users have got since the house was bounded, as counted when it was merged."""
 LINES, FILES = (sum(sizes) for sizes in zip(*FEATURES.values(), strict=True))
 BOUNDS = {
-    "lines": (37_015 + LINES, 27_000 + LINES),
-    "files": (244 + FILES, 230 + FILES),
-    "files under 80 lines": (33, 35),
+    "lines": (35_477 + LINES, 27_000 + LINES),
+    "files": (238 + FILES, 230 + FILES),
+    "files under 80 lines": (27, 35),
     "modules at the top of agent/": (1, 4),
-    "longest import chain of files": (13, 14),
+    "longest import chain of files": (12, 14),
     "room levels": (10, 10),
-    "handlers of all exceptions": (25, 25),
+    "handlers of all exceptions": (23, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
     "lines of tests": (30_000, 30_000),
