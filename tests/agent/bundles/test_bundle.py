@@ -123,37 +123,33 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("tools", "expected"),
+    ("name", "text", "expected"),
     [
-        ("x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
-        ("import not_installed\n", "tools.py:1: ModuleNotFoundError: No module named 'not_installed'"),
-        ("def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
-        ("x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
+        ("tools", "x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
         (
+            "tools",
+            "import not_installed\n",
+            "tools.py:1: ModuleNotFoundError: No module named 'not_installed'",
+        ),
+        ("tools", "def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
+        ("tools", "x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
+        (
+            "tools",
             TOOLS.replace("R", "A").replace("ToolAegistry", "ToolRegistry") + "B = ToolRegistry('b')\n",
             'has several registries. Write which one: "my_task.tools:A", "my_task.tools:B".',
         ),
+        ("reward", "x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
+        ("reward", "1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
+        ("reward", "def evaluate(messages, db): pass\n", "my_task.reward:evaluate does not take **kwargs"),
     ],
 )
-def test_tools_that_do_not_work_are_told_without_a_traceback(folder: Path, tools: str, expected: str) -> None:
-    write(folder, tools=tools)
+def test_code_that_does_not_work_is_told_without_a_traceback(
+    folder: Path, name: str, text: str, expected: str
+) -> None:
+    write(folder, **{name: text})
     (fault,) = faults(folder)
-    assert fault.startswith("task.jsonl:1: row 'a', field 'toolset': ")
-    assert expected in fault
-
-
-@pytest.mark.parametrize(
-    ("reward", "expected"),
-    [
-        ("x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
-        ("1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
-        ("def evaluate(messages, db):\n    pass\n", "my_task.reward:evaluate does not take **kwargs"),
-    ],
-)
-def test_a_reward_that_cannot_be_called_is_told(folder: Path, reward: str, expected: str) -> None:
-    write(folder, reward=reward)
-    (fault,) = faults(folder)
-    assert fault.startswith("task.jsonl:1: row 'a', field 'reward': ")
+    field = {"tools": "toolset", "reward": "reward"}[name]
+    assert fault.startswith(f"task.jsonl:1: row 'a', field '{field}': ")
     assert expected in fault
 
 
