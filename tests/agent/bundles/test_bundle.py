@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle, read_bundle
 from reward_kit.agent.rewards import evaluate
 from reward_kit.errors import BundleError
 
@@ -97,6 +97,21 @@ def test_nothing_is_imported_while_a_row_is_faulty(folder: Path) -> None:
     write(folder, row("a"), row("b", n_rollouts=0), tools="raise RuntimeError('imported')\n")
     (fault,) = faults(folder)
     assert fault.startswith("task.jsonl:2: row 'b', field 'n_rollouts': got 0 (a whole number), expected")
+
+
+def test_reading_a_bundle_imports_nothing_of_it_nor_runs_its_seed(folder: Path) -> None:
+    raises = "raise AssertionError('imported')\n"
+    files = {**dict.fromkeys(("__init__", "tools", "reward"), raises), "seed": f"def seed(db):\n    {raises}"}
+    with read_bundle(write(folder, row("a"), row("b"), **files)) as read:
+        assert [row.id for row in read.rows] == ["a", "b"]
+        assert read.seeds[0] is read.seeds[1]
+        assert len(read.seeds[0].key) == 64
+        assert read.folder == folder
+        assert read.dataset == folder / "task.jsonl"
+        assert "my_task" not in sys.modules
+        with pytest.raises(BundleError, match=r"module 'my_task\.tools' cannot be imported: .*imported"):
+            read.open()
+    assert str(folder.parent) not in sys.path
 
 
 def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
