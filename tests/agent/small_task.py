@@ -129,6 +129,19 @@ def wants(*calls: tuple[str, Any], content: str | None = None, ids: Sequence[Any
     return {"role": "assistant", "content": content, "tool_calls": made}
 
 
+class Speaker:
+    """An agent or a user whose turns are lines, exceptions to raise, or functions of the rollout."""
+
+    def __init__(self, *turns: Any) -> None:
+        self.turns = list(turns or ["Done"])
+
+    async def respond(self, rollout: Any) -> Any:
+        turn = self.turns.pop(0)
+        if isinstance(turn, BaseException):
+            raise turn
+        return await turn(rollout) if callable(turn) else turn
+
+
 class ScriptedUser:
     """Says its lines in order, then leaves."""
 

@@ -8,8 +8,3 @@ def test_waits_double_and_are_bounded() -> None:
     assert all(2 ** (number - 1) / 2 <= wait <= 2 ** (number - 1) for number, wait in enumerate(waits[:6], 1))
     assert max(waits) <= LONGEST_WAIT
     assert 0.0 <= backoff(3, first=0.1, jitter=1.0) <= 0.4
-
-
-def test_what_a_server_asks_is_kept_up_to_a_bound() -> None:
-    assert backoff(1, asked=30.0) == 30.0
-    assert backoff(1, asked=3600.0) == LONGEST_WAIT

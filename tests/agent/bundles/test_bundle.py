@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle, read_bundle
 from reward_kit.agent.rewards import evaluate
 from reward_kit.errors import BundleError
 
@@ -99,6 +99,21 @@ def test_nothing_is_imported_while_a_row_is_faulty(folder: Path) -> None:
     assert fault.startswith("task.jsonl:2: row 'b', field 'n_rollouts': got 0 (a whole number), expected")
 
 
+def test_reading_a_bundle_imports_nothing_of_it_nor_runs_its_seed(folder: Path) -> None:
+    raises = "raise AssertionError('imported')\n"
+    files = {**dict.fromkeys(("__init__", "tools", "reward"), raises), "seed": f"def seed(db):\n    {raises}"}
+    with read_bundle(write(folder, row("a"), row("b"), **files)) as read:
+        assert [row.id for row in read.rows] == ["a", "b"]
+        assert read.seeds[0] is read.seeds[1]
+        assert len(read.seeds[0].key) == 64
+        assert read.folder == folder
+        assert read.dataset == folder / "task.jsonl"
+        assert "my_task" not in sys.modules
+        with pytest.raises(BundleError, match=r"module 'my_task\.tools' cannot be imported: .*imported"):
+            read.open()
+    assert str(folder.parent) not in sys.path
+
+
 def test_gold_actions_of_tools_that_are_not_there_are_warned_of_once(folder: Path) -> None:
     known, unknown = {"name": "add", "arguments": {"x": 1}}, {"name": "ad", "arguments": {"x": 1}}
     write(folder, row("a", actions=[known]), row("b", actions=[unknown] * 2), row("c", actions=[unknown]))
@@ -123,37 +138,33 @@ def test_an_unknown_toolset_is_told_once_with_where_it_was_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("tools", "expected"),
+    ("name", "text", "expected"),
     [
-        ("x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
-        ("import not_installed\n", "tools.py:1: ModuleNotFoundError: No module named 'not_installed'"),
-        ("def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
-        ("x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
+        ("tools", "x = 1\nraise ValueError('no luck')\n", "tools.py:2: ValueError: no luck"),
         (
+            "tools",
+            "import not_installed\n",
+            "tools.py:1: ModuleNotFoundError: No module named 'not_installed'",
+        ),
+        ("tools", "def f(:\n", "tools.py:1: SyntaxError: invalid syntax"),
+        ("tools", "x = 1\n", "module 'my_task.tools' has no ToolRegistry. Write R = ToolRegistry"),
+        (
+            "tools",
             TOOLS.replace("R", "A").replace("ToolAegistry", "ToolRegistry") + "B = ToolRegistry('b')\n",
             'has several registries. Write which one: "my_task.tools:A", "my_task.tools:B".',
         ),
+        ("reward", "x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
+        ("reward", "1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
+        ("reward", "def evaluate(messages, db): pass\n", "my_task.reward:evaluate does not take **kwargs"),
     ],
 )
-def test_tools_that_do_not_work_are_told_without_a_traceback(folder: Path, tools: str, expected: str) -> None:
-    write(folder, tools=tools)
+def test_code_that_does_not_work_is_told_without_a_traceback(
+    folder: Path, name: str, text: str, expected: str
+) -> None:
+    write(folder, **{name: text})
     (fault,) = faults(folder)
-    assert fault.startswith("task.jsonl:1: row 'a', field 'toolset': ")
-    assert expected in fault
-
-
-@pytest.mark.parametrize(
-    ("reward", "expected"),
-    [
-        ("x = 1\n", "module 'my_task.reward' has no 'evaluate'"),
-        ("1 / 0\n", "reward.py:1: ZeroDivisionError: division by zero"),
-        ("def evaluate(messages, db):\n    pass\n", "my_task.reward:evaluate does not take **kwargs"),
-    ],
-)
-def test_a_reward_that_cannot_be_called_is_told(folder: Path, reward: str, expected: str) -> None:
-    write(folder, reward=reward)
-    (fault,) = faults(folder)
-    assert fault.startswith("task.jsonl:1: row 'a', field 'reward': ")
+    field = {"tools": "toolset", "reward": "reward"}[name]
+    assert fault.startswith(f"task.jsonl:1: row 'a', field '{field}': ")
     assert expected in fault
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import run_command
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import InProcessModel, wants
 from stored_rollouts import query
 
@@ -32,14 +32,12 @@ def evaluate(messages, *, rollout, **kwargs):
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+def bundle(bundle: Bundle) -> Bundle:
     """Row ``a`` keeps the rules, the gold actions of row ``b`` break the first twice."""
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.write("rules.sql", PAID_LAST.replace("no_search", "booked_first").replace("search_flights", "x"))
+    bundle.write("rules.sql", PAID_LAST.replace("no_search", "booked_first").replace("search_flights", "x"))
     late = [*GOLD, SEARCH, SEARCH]
-    made.rows(*({"id": it, "actions": calls, "n_rollouts": 2} for it, calls in (("a", GOLD), ("b", late))))
-    return made
+    bundle.rows(*({"id": it, "actions": calls, "n_rollouts": 2} for it, calls in (("a", GOLD), ("b", late))))
+    return bundle
 
 
 @pytest.mark.parametrize(

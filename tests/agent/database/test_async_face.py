@@ -44,11 +44,20 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         ("SELECT ?, ?", [1, Decimal("2.5")], "parameter number 2 is a Decimal"),
         ("SELECT ?", [1 << 70], "parameter number 1 does not fit into 64 bits"),
         ("SELECT :x", {"x": "\ud800"}, "surrogates not allowed"),
+        ("SELECT 1; SELECT 2", None, "only one statement can be run at a time"),
+        (
+            "DELETE FROM orders; -- all\nDELETE FROM customers",
+            None,
+            "only one statement can be run at a time",
+        ),
+        *((empty, None, "holds no statement") for empty in ("", "  ", "-- nothing", ";")),
     ],
 )
-async def test_unfitting_parameters_are_an_error(db: Database, sql: str, params: Any, message: str) -> None:
-    with pytest.raises(DatabaseError, match=message):
-        await db.fetch_val(sql, params)
+async def test_sql_is_one_statement_with_its_parameters(db: Any, sql: str, params: Any, message: str) -> None:
+    for run in (db.fetch_val, db.execute):
+        with pytest.raises(DatabaseError, match=message):
+            await run(sql, params)
+    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
 
 
 async def test_dates_and_booleans_are_stored_as_sqlite_understands_them(db: Database) -> None:
@@ -112,20 +121,6 @@ async def test_errors_say_what_sqlite_says(db: Database, sql: str, message: str)
     assert str(caught.value).startswith(message)
     assert str(caught.value) == str(caught.value.__cause__)
     assert "Error" in type(caught.value.__cause__).__name__
-
-
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("SELECT 1; SELECT 2", "only one statement can be run at a time"),
-        ("DELETE FROM orders; -- all\nDELETE FROM customers", "only one statement can be run at a time"),
-        *((empty, "holds no statement") for empty in ("", "  ", "-- nothing", ";")),
-    ],
-)
-async def test_sql_has_to_be_one_statement(db: Database, sql: str, message: str) -> None:
-    with pytest.raises(DatabaseError, match=message):
-        await db.execute(sql)
-    assert await db.fetch_val("SELECT count(*) FROM orders") == 3
 
 
 async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:

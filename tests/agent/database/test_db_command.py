@@ -11,9 +11,6 @@ from stored_rollouts import edit, query
 
 from reward_kit.agent import evaluate
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.base_image import BaseImage
-from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.seeding import seed_base
 from reward_kit.cli_commands.db import db
 
 SEED = """
@@ -25,12 +22,10 @@ INSERT INTO bookings VALUES ('A1', 'Alice', 'reserved'), ('B2', 'Bob', 'paid');
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A row's folder with a base and a final state."""
-    overlay = Overlay(BaseImage.open(seed_base(tmp_path / "base.db", SEED)))
-    connection = overlay.connect()
-    connection.execute("UPDATE bookings SET status = 'paid' WHERE id = 'A1'")
-    connection.execute("INSERT INTO bookings VALUES ('C3', 'Cleo', 'reserved')")
-    connection.close()
-    overlay.export(tmp_path / "roll_1.db")
+    with Database.seed(tmp_path / "base.db", SEED) as base, base.fork() as fork:
+        fork.sync.execute("UPDATE bookings SET status = 'paid' WHERE id = 'A1'")
+        fork.sync.execute("INSERT INTO bookings VALUES ('C3', 'Cleo', 'reserved')")
+        fork.export(tmp_path / "roll_1.db")
     return tmp_path
 
 

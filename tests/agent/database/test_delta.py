@@ -1,5 +1,6 @@
-"""Deltas and exports: small, complete, and never half there."""
+"""Bases, deltas and exports: small, complete, and never half there."""
 
+import os
 import shutil
 import sqlite3
 import zlib
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from reward_kit.agent.database import Database, base_image
+from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database.overlay import Overlay
 from reward_kit.errors import DatabaseError
 
 SEED = """
@@ -111,3 +114,39 @@ def test_a_delta_that_claims_to_be_tiny_but_unpacks_to_gigabytes_is_refused(path
     rest = whole[14:46] + one_page + zlib.compress(bytes(200_000_000), 9)
     with pytest.raises(DatabaseError, match="do not fit together"):
         Database.open(path, delta=header + zlib.crc32(rest).to_bytes(4, "little") + rest)
+
+
+def test_a_truncated_base_never_kills_the_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)
+    base = BaseImage.open(path)
+    overlay = Overlay(base)
+    connection = overlay.connect()
+    assert connection.execute("SELECT count(*) FROM flights WHERE id < 5").get == 4
+    os.truncate(path, 3 * base.page_size)
+    for sql in ("SELECT sum(length(notes)) FROM flights", "UPDATE flights SET notes = 'x'"):
+        with pytest.raises(DatabaseError, match="truncated while in use"):
+            connection.execute(sql).fetchall()
+    for action in (overlay.fork, overlay.delta, lambda: overlay.export(path)):
+        with pytest.raises(DatabaseError, match="changed on disk"):
+            action()
+    assert sorted(p.name for p in path.parent.iterdir()) == ["base.db"]
+
+
+def test_files_that_are_no_finished_database_are_refused_with_the_reason(path: Path) -> None:
+    def refused(file: Path, reason: str) -> None:
+        with pytest.raises(DatabaseError, match=reason):
+            BaseImage.open(file)
+
+    whole, other = path.read_bytes(), path.with_name("other.db")
+    refused(other, r"other\.db: cannot open the database: No such file")
+    for content, reason in (
+        (b"hello " * 100, "not a SQLite database"),
+        (b"", "not a SQLite database"),
+        (whole[:18] + b"\x02\x02" + whole[20:], r"WAL mode.*journal_mode=DELETE"),
+        (whole[:-4096], "truncated"),
+    ):
+        other.write_bytes(content)
+        refused(other, reason)
+    path.with_name("base.db-journal").write_bytes(b"hot")
+    refused(path, "unfinished transaction")
+    refused(path.parent, "Is a directory")

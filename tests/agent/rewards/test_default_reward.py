@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 from stored_rollouts import query
 from stub_server import Answer, StubServer
 
@@ -16,7 +16,7 @@ from reward_kit.errors import BundleError, ModelSetupError
 
 BOOK, PAY = GOLD
 OTHER = {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Bob"}}
-AGENT = '''
+PLAYERS = '''
 import json
 
 class Planned:
@@ -33,21 +33,16 @@ class Planned:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    made = flight_bundle(tmp_path)
-    (made.folder / "reward.py").unlink()
-    monkeypatch.chdir(tmp_path)
-    name = f"planned_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(AGENT)
-    made.players = f"{name}:Planned"
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    (bundle.folder / "reward.py").unlink()
+    return bundle
 
 
 def played(bundle: Bundle, calls: list[Any], says: str = "Done.", **fields: Any) -> EvaluationResult:
     """One rollout in which these calls are made; ``fields`` are the row's."""
     given = {"end_goal_sql": None, "n_rollouts": 1, "metadata": {"calls": calls, "says": says}, **fields}
     bundle.rows(given)
-    return agent_eval(bundle.dataset, agent=bundle.players, no_sim_user=True, retries=0)
+    return agent_eval(bundle.dataset, agent=bundle.player("Planned"), no_sim_user=True, retries=0)
 
 
 def book(name: str) -> list[Any]:
@@ -139,7 +134,7 @@ def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer
     judge.script("gpt-4o-mini", [verdicts(True, False)])
     options = {"n_rollouts": 2, "no_sim_user": True, "eval_id": "judged", "workers": workers}
     bundle.rows({"end_goal_sql": None, "criteria": CRITERIA, "metadata": {"calls": [book("Al")]}})
-    result = agent_eval(bundle.dataset, agent=bundle.players, **options)
+    result = agent_eval(bundle.dataset, agent=bundle.player("Planned"), **options)
     assert result.score == 0.0
     assert result.usage["judge"].calls == 2
     assert result.usage["judge"].cost > 0

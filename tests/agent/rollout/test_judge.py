@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from small_task import BOOKED, GOAL, play, small_task
+from small_task import BOOKED, GOAL, Speaker, play, small_task
 
 from reward_kit import EvaluateResult, MetricResult, RewardOutput, reward_function
 from reward_kit.agent import Usage, agent_eval
@@ -20,11 +20,6 @@ def evaluate(messages, rollout, **kwargs):
     rollout.count_usage(Usage(input_tokens=100, cost=0.5), model="judge/one")
     return {"score": 1.0}
 """
-
-
-class Speaker:
-    async def respond(self, rollout: Any) -> str:
-        return "Done"
 
 
 async def judged(folder: Path, reward: Any, **fields: Any) -> Any:
@@ -87,13 +82,12 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
         row = rollout.row.reward_fields()
         return calls, spoken, row, rollout.usage, rollout.turns, rollout.stop_reason
 
-    class Searching(Speaker):
-        async def respond(self, rollout: Any) -> str:
-            await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
-            return "Done"
+    async def search(rollout: Any) -> str:
+        await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK"})
+        return "Done"
 
     tasks = [small_task(tmp_path, reward=reward, actions=BOOKED) for reward in (evaluate, sound)]
-    played = [await play(task, Searching(), seed=1) for task in tasks]
+    played = [await play(task, Speaker(search), seed=1) for task in tasks]
     assert recorded(played[0]) == recorded(played[1])
     assert played[0].error is None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import BOOKED, play, small_task
+from small_task import BOOKED, Speaker, play, small_task
 from stub_server import StubServer, call
 
 from reward_kit.agent.agents.gold import GoldAgent
@@ -17,18 +17,6 @@ from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 AGENT = "gpt-4o-mini"
 USER = "gpt-3.5-turbo"
-
-
-class Speaker:
-    """An agent or a user that says one thing, or raises it."""
-
-    def __init__(self, line: Any) -> None:
-        self.line = line
-
-    async def respond(self, rollout: Any) -> Any:
-        if isinstance(self.line, BaseException):
-            raise self.line
-        return self.line
 
 
 async def over_http(folder: Path, *, retries: int = 3, **options: Any) -> FinishedRollout:

@@ -8,18 +8,13 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from small_task import play, small_task
+from small_task import Speaker, play, small_task
 from stub_server import Answer, StubServer
 
 MODEL = "gpt-4o-mini"
 MESSAGES: Any = [{"role": "user", "content": "Was it polite?"}]
 REQUEST = {"model": MODEL, "messages": MESSAGES}
 NOBODY = "http://127.0.0.1:9/v1"
-
-
-class Speaker:
-    async def respond(self, rollout: Any) -> str:
-        return "Done"
 
 
 @pytest.fixture

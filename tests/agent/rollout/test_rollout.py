@@ -5,20 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import InProcessModel, ScriptedUser, hanging, play, small_task, wants
+from small_task import InProcessModel, ScriptedUser, Speaker, hanging, play, small_task, wants
 
 from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-
-
-class Agent:
-    """Does what it is given, turn by turn."""
-
-    def __init__(self, *turns: Any) -> None:
-        self.turns = list(turns)
-
-    async def respond(self, rollout: Any) -> Any:
-        turn = self.turns.pop(0)
-        return await turn(rollout) if callable(turn) else turn
 
 
 def contents(rollout: Any) -> list[tuple[str, Any]]:
@@ -27,7 +16,7 @@ def contents(rollout: Any) -> list[tuple[str, Any]]:
 
 async def test_the_agent_answers_and_the_user_ends_it(tmp_path: Path) -> None:
     task = small_task(tmp_path, system_prompt="Be kind")
-    finished = await play(task, Agent("Where to?", "Booked"), user=ScriptedUser(["New York"]))
+    finished = await play(task, Speaker("Where to?", "Booked"), user=ScriptedUser(["New York"]))
     rollout = finished.rollout
     assert contents(rollout) == [
         ("system", "Be kind"),
@@ -47,7 +36,7 @@ async def test_calls_are_recorded_with_the_rows_they_changed(tmp_path: Path) -> 
         await rollout.call_tool("create_booking", '{"flight_id": 2, "passenger": "Bob"}')
         return "Booked"
 
-    rollout = (await play(small_task(tmp_path), Agent(book))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(book))).rollout
     search, booking = rollout.tool_calls
     assert (search.status, search.changes, search.index, search.turn) == ("ok", [], 0, 1)
     assert booking.arguments == {"flight_id": 2, "passenger": "Bob"}
@@ -66,7 +55,7 @@ async def test_an_unknown_tool_and_faulty_arguments_are_reported_to_the_agent(tm
             answers.append(await rollout.call_tool(name, arguments))
         return "Sorry"
 
-    rollout = (await play(small_task(tmp_path), Agent(stumble))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(stumble))).rollout
     assert all(answer.startswith("Error: ") for answer in answers)
     statuses = [call.status for call in rollout.tool_calls]
     assert statuses == ["unknown_tool", "invalid_arguments", "invalid_arguments"]
@@ -94,7 +83,7 @@ async def test_a_call_left_running_is_undone_before_the_reward(tmp_path: Path) -
         left.append(await hanging(rollout.call_tool("hang", {})))
         return "Done"
 
-    finished = await play(small_task(tmp_path), Agent(careless))
+    finished = await play(small_task(tmp_path), Speaker(careless))
     assert left[0].cancelled()
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
     assert finished.rollout.tool_calls[0].content.startswith("Error: stopped while it ran")
@@ -104,7 +93,7 @@ async def test_time_runs_out_in_the_middle_of_a_call(tmp_path: Path) -> None:
     async def hang(rollout: Any) -> str:
         return str(await rollout.call_tool("hang", {}))
 
-    finished = await play(small_task(tmp_path), Agent(hang), timeout=0.3)
+    finished = await play(small_task(tmp_path), Speaker(hang), timeout=0.3)
     rollout = finished.rollout
     assert (rollout.stop_reason, rollout.stop_detail) == ("timeout", "not over after 0.3 s")
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
@@ -115,7 +104,7 @@ async def test_time_runs_out_in_the_middle_of_a_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reply", [None, 7, "", "  \n", {"content": ""}, {"content": None}])
 async def test_a_reply_that_says_nothing_is_the_agents_fault(tmp_path: Path, reply: Any) -> None:
-    finished = await play(small_task(tmp_path), Agent(reply), user=ScriptedUser([]))
+    finished = await play(small_task(tmp_path), Speaker(reply), user=ScriptedUser([]))
     assert finished.rollout.stop_reason == "agent_error"
     assert finished.rollout.stop_detail is not None
     assert finished.reward == 0.0
@@ -123,6 +112,6 @@ async def test_a_reply_that_says_nothing_is_the_agents_fault(tmp_path: Path, rep
 
 async def test_a_reply_cannot_smuggle_tool_calls(tmp_path: Path) -> None:
     reply = {**wants(("ping", {})), "content": "Done"}
-    rollout = (await play(small_task(tmp_path), Agent(reply))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(reply))).rollout
     assert rollout.stop_reason == "agent_error"
     assert "call_tool" in (rollout.stop_detail or "")

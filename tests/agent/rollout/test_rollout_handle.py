@@ -6,7 +6,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from small_task import InProcessModel, ScriptedUser, play, small_task
+from small_task import InProcessModel, ScriptedUser, Speaker, play, small_task
 
 from reward_kit.agent import Database, Episode, Rollout, RolloutStopped, Task, TaskRow, TaskView
 from reward_kit.agent.players.wrappers import BlockingRollout
@@ -94,13 +94,12 @@ async def test_nothing_that_an_agent_holds_leads_to_the_answers(tmp_path: Path) 
 async def test_what_a_rollout_shows(tmp_path: Path) -> None:
     shown: dict[str, Any] = {}
 
-    class Looking:
-        async def respond(self, rollout: Rollout) -> str:
-            names = [name for name in dir(rollout) if not name.startswith("_")]
-            shown.update({name: getattr(rollout, name) for name in names})
-            return "Done"
+    async def look(rollout: Rollout) -> str:
+        names = [name for name in dir(rollout) if not name.startswith("_")]
+        shown.update({name: getattr(rollout, name) for name in names})
+        return "Done"
 
-    finished = await play(small_task(tmp_path, **SECRETS), Looking(), index=2, seed=7)
+    finished = await play(small_task(tmp_path, **SECRETS), Speaker(look), index=2, seed=7)
     assert (shown["row_id"], shown["index"], shown["seed"], shown["turns"]) == ("book", 2, 7, 1)
     assert (shown["metadata"], shown["system_prompt"]) == ({"level": "easy"}, "Sell seats.")
     assert shown["id"] == finished.rollout.id
@@ -109,11 +108,10 @@ async def test_what_a_rollout_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["row", "task", "history", "gold"])
 async def test_the_state_behind_a_rollout_has_no_name_in_it(tmp_path: Path, name: str) -> None:
-    class Asking:
-        async def respond(self, rollout: Rollout) -> str:
-            return str(getattr(rollout, name))
+    async def ask(rollout: Rollout) -> str:
+        return str(getattr(rollout, name))
 
-    finished = await play(small_task(tmp_path), Asking())
+    finished = await play(small_task(tmp_path), Speaker(ask))
     assert finished.rollout.stop_reason == "agent_error"
     assert f"no attribute {name!r}" in str(finished.rollout.stop_detail)
 
@@ -138,11 +136,10 @@ async def test_a_forgotten_await_is_named(tmp_path: Path, forgotten: str, called
 async def test_once_its_state_is_dropped_a_rollout_is_over(tmp_path: Path) -> None:
     kept: list[Any] = []
 
-    class Keeping:
-        async def respond(self, rollout: Rollout) -> str:
-            kept.append(rollout)
-            return "Done"
+    async def keep(rollout: Rollout) -> str:
+        kept.append(rollout)
+        return "Done"
 
-    await play(small_task(tmp_path), Keeping())
+    await play(small_task(tmp_path), Speaker(keep))
     with pytest.raises(RolloutStopped):
         await kept[0].call_tool("ping", {})

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from reward_kit.agent.tools.arguments import ArgumentError
@@ -33,8 +33,14 @@ class Passenger(BaseModel):
     born: date | None = None
 
 
+class Line(BaseModel):
+    product_id: int
+    quantity: int = 1
+
+
 class Tree(BaseModel):
     name: str
+    line: Line | None = None
     children: list[Tree] = []
 
 
@@ -49,6 +55,19 @@ class Seat(TypedDict):
     letter: Literal["A", "B"]
 
 
+class LinedSeat(Seat):
+    line: NotRequired[Line]
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    line: Line | None = None
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
 def check(signature: ToolSignature, arguments: Any) -> dict[str, Any]:
     return signature.check(json.dumps(arguments))
 
@@ -59,10 +78,14 @@ def refusal(signature: ToolSignature, arguments: Any) -> str:
     return str(caught.value)
 
 
-def property_of(annotation: Any) -> dict[str, Any]:
+def signature_of(annotation: Any) -> ToolSignature:
     def tool(value): ...
 
-    schema: dict[str, Any] = read_signature(tool, {"value": annotation}).schema["properties"]["value"]
+    return read_signature(tool, {"value": annotation})
+
+
+def property_of(annotation: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = signature_of(annotation).schema["properties"]["value"]
     return schema
 
 
@@ -288,11 +311,34 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
     ],
 )
 def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: Any, taken: Any) -> None:
-    def tool(value): ...
-
-    value = check(read_signature(tool, {"value": annotation}), {"value": given})["value"]
+    value = check(signature_of(annotation), {"value": given})["value"]
     assert value == taken
     assert type(value) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "taken"),
+    [
+        (Open, {"more": 1}, Open(more=1)),
+        (Careless, {"more": 1}, Careless()),
+        (dict[str, Any], {"more": 1}, {"more": 1}),
+        (Line | Bag, {"weight": 2}, Bag(2)),
+        ({"type": "object", "properties": {"a": {}}}, {"more": 1}, {"more": 1}),
+    ],
+)
+def test_what_the_author_said_of_other_keys_holds(annotation: Any, given: Any, taken: Any) -> None:
+    assert check(signature_of(annotation), {"value": given}) == {"value": taken}
+    assert property_of(annotation).get("additionalProperties") is not False
+
+
+@pytest.mark.parametrize("annotation", [list[Line], Tree, LinedSeat])
+def test_strict_providers_read_that_objects_are_closed(annotation: Any) -> None:
+    text = json.dumps(signature_of(annotation).schema)
+    assert text.count('"additionalProperties": false') == text.count('"type": "object"') >= 2
+
+
+MISSPELT = {"product_id": 1, "qty": 3}
+UNKNOWN = "is unknown (known: 'product_id', 'quantity')"
 
 
 @pytest.mark.parametrize(
@@ -310,12 +356,21 @@ def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: An
         ({"type": "string", "pattern": "^#W"}, "W1", '\'value\' must have pattern "^#W", got "W1" (string)'),
         ({"enum": ["a", "b"]}, "c", '\'value\' must be one of ["a", "b"], got "c" (string)'),
         ({"type": "object", "required": ["id"]}, {}, "'value.id' is missing"),
+        (Line, {"product_id": 1, "quantitty": 3}, "'value.quantitty' is unknown (did you mean 'quantity'?)"),
+        (list[Line], [{"product_id": 1}, MISSPELT], f"'value[1].qty' {UNKNOWN}"),
+        (Line | None, MISSPELT, f"'value.qty' {UNKNOWN}"),
+        (
+            Tree,
+            {"name": "a", "children": [{"name": "b", "line": MISSPELT}]},
+            f"'value.children[0].line.qty' {UNKNOWN}",
+        ),
+        (Bag, {"weight": 1, "label": []}, "'value.label' is unknown (did you mean 'labels'?)"),
+        (LinedSeat, {"row": 1, "letter": "A", "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
+        (Open, {"more": 1, "line": MISSPELT}, f"'value.line.qty' {UNKNOWN}"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(annotation: Any, given: Any, problem: str) -> None:
-    def tool(value): ...
-
-    assert refusal(read_signature(tool, {"value": annotation}), {"value": given}) == problem
+    assert refusal(signature_of(annotation), {"value": given}) == problem
 
 
 def test_all_faults_are_told_at_once_and_a_near_miss_is_recognised() -> None:

@@ -255,12 +255,23 @@ async def book(name, db):
 BOOK = {"name": "book", "arguments": {"name": "Ann"}}
 
 
-async def test_a_reward_that_depends_on_when_the_gold_actions_are_done_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ignored", "told"),
+    [
+        ((), "write the time (bookings.made, log)"),
+        (("bookings.made", "log.at"), "write the day (bookings.day)"),
+    ],
+)
+async def test_a_reward_that_depends_on_the_time_is_an_error_and_on_the_day_a_warning(
+    tmp_path: Path, ignored: Any, told: str
+) -> None:
     """The check itself is quick enough for it to pass otherwise, and each agent that takes a second fails."""
-    files = {"seed": TIMED, "tools": BOOKS}
-    report = await check(tmp_path, {"actions": [BOOK]}, reward=IGNORING % ((),), **files)
-    (text,) = [finding.text for finding in report.errors if "write the time" in finding.text]
-    assert "(bookings.made, log)" in text
+    files = {"seed": TIMED, "tools": BOOKS, "reward": IGNORING % (ignored,)}
+    report = await check(tmp_path, {"actions": [BOOK]}, **files)
+    assert report.ok is bool(ignored), report.lines()
+    found = report.warnings if report.ok else report.errors
+    (text,) = [finding.text for finding in found if "gold actions write the" in finding.text]
+    assert told in text
     assert "give the row a `now`" in text
 
 
@@ -314,12 +325,3 @@ async def leave(db):
     )
     assert told[1:] == ([cause] if terminal else [])
     assert bool(told) == terminal
-
-
-async def test_a_reward_that_depends_on_the_day_is_warned_of(tmp_path: Path) -> None:
-    files = {"seed": TIMED, "tools": BOOKS, "reward": IGNORING % (("bookings.made", "log.at"),)}
-    report = await check(tmp_path, {"actions": [BOOK]}, **files)
-    assert report.ok, report.lines()
-    (text,) = [finding.text for finding in report.warnings if "gold actions write" in finding.text]
-    assert "write the day (bookings.day)" in text
-    assert "give the row a `now`" in text
