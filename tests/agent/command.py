@@ -113,6 +113,21 @@ def wait_for(happened: Callable[[], Any], process: subprocess.Popen[Any] | None 
         time.sleep(0.01)
 
 
+def gone(pid: int) -> bool:
+    """Whether a process has ended, whoever has yet to take notice of it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+    return state == "Z"
+
+
 def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
     if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
         alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}

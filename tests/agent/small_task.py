@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reward_kit.agent import load_agent
 from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.bundles.bundle import Seed, Task
@@ -153,6 +154,15 @@ class ScriptedUser:
         if rollout.lines and rollout.lines[-1].speaker == "agent":
             self.heard.append(rollout.lines[-1].text)
         return self.lines.pop(0)
+
+
+async def play_answers(
+    agent: str, folder: Path, answers: list[Any], *, lines: Any = None, row: Any = None, **options: Any
+) -> Any:
+    """Play the answers of its model; that is at ``.models["agent"]`` of the rollout that comes back."""
+    user = ScriptedUser(lines) if lines is not None else None
+    players = {"user": user, "models": {"agent": InProcessModel(answers)}}
+    return (await play(small_task(folder, **(row or {})), load_agent(agent)(), **players, **options)).rollout
 
 
 async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> FinishedRollout:

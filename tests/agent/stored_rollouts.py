@@ -53,6 +53,14 @@ def query(path: Path, sql: str, *values: Any) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sql, values)]
 
 
+def query_so_far(path: Path, sql: str, *values: Any) -> list[dict[str, Any]]:
+    """The same of a file that may not be there, or not be whole, yet."""
+    try:
+        return query(path, sql, *values) if path.exists() else []
+    except sqlite3.Error:
+        return []
+
+
 def edit(path: Path, sql: str, *values: Any) -> None:
     """Change an evaluation's file by hand."""
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -53,6 +53,7 @@ def test_the_defaults_of_the_contract() -> None:
         ({"timeout": 0}, "--timeout must be at least 0.001"),
         ({"fail_under": 1.5}, "--fail-under must be at most 1"),
         ({"n_rollouts": 1.5}, "--n-rollouts takes a whole number, not 1.5"),
+        ({"n_rollouts": "4"}, "--n-rollouts takes a whole number, not '4'"),
         ({"temperature": "hot"}, "--temperature takes a number"),
         ({"keep_db": "some"}, "--keep-db must be one of full, delta, none"),
         ({"eval_id": ".."}, "is not a valid file name"),

@@ -61,10 +61,8 @@ class Provider:
         self.accepted.append(arrived)
         return answer()
 
-    async def ask(
-        self, limiter: Limiter, *, retries: int = 3, size: int = 0, caller: Caller | None = None
-    ) -> Completion:
-        options = {"retries": retries, "limiter": limiter, "size": size, "caller": caller}
+    async def ask(self, limiter: Limiter, *, caller: Caller | None = None) -> Completion:
+        options = {"retries": 3, "limiter": limiter, "caller": caller}
         return await ask(lambda: self.attempt(limiter), backoff=1.0, **options)
 
     def most_within(self, seconds: float) -> int:
@@ -73,12 +71,12 @@ class Provider:
         return max((bisect_left(times, begin + seconds) - n for n, begin in enumerate(times)), default=0)
 
 
-async def rollouts(provider: Provider, limiter: Limiter, count: int, calls: int, **options: Any) -> list[Any]:
+async def rollouts(provider: Provider, limiter: Limiter, count: int, calls: int) -> list[Any]:
     """So many rollouts side by side, each with some calls one after the other; exceptions are returned."""
 
     async def one() -> None:
         for _ in range(calls):
-            await provider.ask(limiter, **options)
+            await provider.ask(limiter)
 
     return await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
 
@@ -92,11 +90,6 @@ class WindowLimit:
         self.say_when = say_when
         self._window = -1.0
         self._taken = 0
-
-    @property
-    def left(self) -> int:
-        """Requests that are left in the window."""
-        return self.most - self._taken
 
     def __call__(self) -> ModelError | None:
         window = now() // self.seconds

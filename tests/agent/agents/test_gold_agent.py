@@ -5,16 +5,8 @@ from pathlib import Path
 import pytest
 from small_task import BOOKED, play, small_task
 
-from reward_kit.agent import load_agent
 from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.errors import BundleError
-
-
-async def test_it_reaches_the_goal_without_a_model(tmp_path: Path) -> None:
-    finished = await play(small_task(tmp_path, actions=BOOKED), load_agent("gold")())
-    assert finished.reward == 1.0
-    assert [call.name for call in finished.rollout.tool_calls] == ["create_booking", "pay_booking"]
-    assert finished.rollout.stop_reason == "agent_done"
 
 
 async def test_it_says_the_outputs_rather_than_hand_over(tmp_path: Path) -> None:
@@ -30,7 +22,7 @@ async def test_a_refused_call_does_not_stop_it(tmp_path: Path) -> None:
     actions = [refused, create, {**pay, "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
     finished = await play(small_task(tmp_path, actions=actions), GoldAgent())
     assert [call.status for call in finished.rollout.tool_calls] == ["refused", "ok", "ok"]
-    assert finished.reward == 1.0
+    assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
 
 
 async def test_a_reference_to_nothing_is_told(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The agents whose models write an action as text, with a thought before it or without."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import InProcessModel, ScriptedUser, airline, play, small_task, wants
+from small_task import airline, play_answers, small_task, wants
 
 from reward_kit.agent import TaskView, load_agent
 from reward_kit.errors import BundleError
@@ -24,13 +25,7 @@ def reply(content: str, thought: str = "I say it.") -> str:
     return action("respond", thought, content=content)
 
 
-async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = None, **options: Any) -> Any:
-    """Play the answers; the model is at ``.models["agent"]`` of the rollout that comes back."""
-    task = options.pop("task", None) or small_task(folder, system_prompt="Sell flights.")
-    user = ScriptedUser(lines) if lines is not None else None
-    model = InProcessModel(answers)
-    agent = load_agent(options.pop("agent", "react"))()
-    return (await play(task, agent, user=user, models={"agent": model}, **options)).rollout
+talk = partial(play_answers, "react", row={"system_prompt": "Sell flights."})
 
 
 async def test_the_model_is_told_the_policy_the_tools_and_how_to_answer(tmp_path: Path) -> None:
@@ -63,7 +58,7 @@ async def test_an_action_is_a_tool_call_and_its_result_comes_as_text(tmp_path: P
 
 async def test_an_agent_without_thoughts_writes_actions_alone(tmp_path: Path) -> None:
     answers = [act("respond", content="Shall I?"), act("ping"), act("respond", content="It answers.")]
-    rollout = await talk(tmp_path, answers, agent="act", lines=["Yes"])
+    rollout = await play_answers("act", tmp_path, answers, lines=["Yes"])
     assert "Thought" not in rollout.models["agent"].seen[0][0]["content"]
     assert [line.text for line in rollout.lines if line.speaker == "agent"] == ["Shall I?", "It answers."]
     assert [call.name for call in rollout.tool_calls] == ["ping"]
@@ -91,7 +86,7 @@ async def test_a_conversation_that_has_begun_is_told_as_text(tmp_path: Path) -> 
         {"role": "tool", "tool_call_id": "c1", "content": "[]"},
         {"role": "tool", "tool_call_id": "c0", "content": "pong"},
     ]
-    rollout = await talk(tmp_path, [reply("No")], task=small_task(tmp_path, initial_messages=opening))
+    rollout = await talk(tmp_path, [reply("No")], row={"initial_messages": opening})
     assert rollout.models["agent"].seen[0][1:] == [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": reply("Hello!", "Greet.")},

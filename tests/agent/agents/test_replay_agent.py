@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, flight_bundle
+from flight_bundle import GOLD, Bundle
 from small_task import InProcessModel, ScriptedUser, play, seeded, small_task, wants
 
 from reward_kit.agent import TaskView, agent_eval, load_agent, load_user
@@ -16,24 +16,15 @@ BOOK = ("create_booking", {"flight_id": 1, "passenger": "Alice"})
 
 
 async def recorded(folder: Path, answers: list[Any], lines: list[str], **options: Any) -> Any:
-    task = options.pop("task", None) or small_task(folder)
-    model = InProcessModel(answers)
-    user = ScriptedUser(lines)
-    return await play(task, ToolCallingAgent(), user=user, models={"agent": model}, **options)
+    players = {"user": ScriptedUser(lines), "models": {"agent": InProcessModel(answers)}}
+    return await play(small_task(folder), ToolCallingAgent(), **players, **options)
 
 
 def write(path: Path, finished: Any) -> Path:
     of = {"attempt": 0, "eval_id": "e", "agent": "scripted", "user": "scripted", "models": {}}
     kept = record_of(finished, **of, database=None, gold_database=None)
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(kept.encoded())
     return path
-
-
-async def replayed(folder: Path, source: Path, **options: Any) -> Any:
-    task = options.pop("task", None) or small_task(folder)
-    spec = f"replay:{source}"
-    return await play(task, load_agent(spec)(), user=load_user(spec)(), **options)
 
 
 async def test_a_replay_does_and_says_the_same(tmp_path: Path) -> None:
@@ -45,7 +36,8 @@ async def test_a_replay_does_and_says_the_same(tmp_path: Path) -> None:
     ]
     base = seeded(tmp_path)
     first = await recorded(tmp_path, answers, ["Yes", "Go on"], base=base, seed=3)
-    again = await replayed(tmp_path, write(tmp_path / "roll_a.json", first), base=base, seed=3)
+    spec = f"replay:{write(tmp_path / 'roll_a.json', first)}"
+    again = await play(small_task(tmp_path), load_agent(spec)(), user=load_user(spec)(), base=base, seed=3)
     assert again.rollout.messages == first.rollout.messages
     assert again.rollout.steps == first.rollout.steps
     assert again.rollout.stop_reason == first.rollout.stop_reason == "user_stop"
@@ -54,37 +46,15 @@ async def test_a_replay_does_and_says_the_same(tmp_path: Path) -> None:
     assert again.rollout.usage["agent"].calls == 0
 
 
-@pytest.mark.parametrize(
-    ("answers", "limits", "reason"),
-    [
-        ([wants(("ping", {}), ("transfer", {}), ("ping", {}))], {}, "terminal_tool"),
-        ([wants(BOOK)], {"max_steps": 2}, "max_steps"),
-        ([wants(BOOK, ("hang", {}), ("ping", {}))], {"timeout": 0.5}, "timeout"),
-    ],
-    ids=["terminal tool", "out of steps", "out of time"],
-)
-async def test_a_rollout_that_was_cut_off_ends_at_the_same_place(
-    tmp_path: Path, answers: list[Any], limits: dict[str, Any], reason: str
-) -> None:
-    base = seeded(tmp_path)
-    first = await recorded(tmp_path, answers, [], base=base, seed=1, **limits)
-    again = await replayed(tmp_path, write(tmp_path / "roll_a.json", first), base=base, seed=1)
-    assert again.rollout.stop_reason == reason
-    assert again.database.changes().equals(first.database.changes())
-    assert len(again.rollout.messages) == len(first.rollout.messages)
-
-
 @pytest.mark.parametrize("player", ["agent", "user"])
-def test_recordings_are_not_used_twice_to_make_up_the_number(tmp_path: Path, player: str) -> None:
-    bundle = flight_bundle(tmp_path)
+def test_recordings_are_not_used_twice_to_make_up_the_number(bundle: Bundle, player: str) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 2})
-    options = {"output_dir": str(tmp_path / "runs"), "agent": "gold"}
-    log = agent_eval(bundle.dataset, **options).log_path
-    options[player] = f"replay:{log}"
+    options = {"agent": "gold"}
+    options[player] = f"replay:{agent_eval(bundle.dataset, **options).log_path}"
     assert agent_eval(bundle.dataset, **options).score == 1.0
     with pytest.raises(BundleError, match=r"9 rollouts asked for, recorded only 0, 1.* --n-rollouts 2"):
         agent_eval(bundle.dataset, n_rollouts=9, eval_id="more", **options)
-    assert not (tmp_path / "runs" / "evals" / "more.jsonl").exists()
+    assert not Path("runs/evals/more.db").exists()
 
 
 async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Path) -> None:

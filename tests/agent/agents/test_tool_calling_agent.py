@@ -1,20 +1,13 @@
 """The agent that is a plain model with tool calling."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_task import InProcessModel, ScriptedUser, play, small_task, wants
+from small_task import play_answers, wants
 
-from reward_kit.agent.agents.tool_calling import ToolCallingAgent
-
-
-async def talk(folder: Path, answers: list[Any], *, lines: list[str] | None = None, **options: Any) -> Any:
-    """Play the answers; the model is at ``.models["agent"]`` of the rollout that comes back."""
-    task = options.pop("task", None) or small_task(folder)
-    user = ScriptedUser(lines) if lines is not None else None
-    model = InProcessModel(answers)
-    return (await play(task, ToolCallingAgent(), user=user, models={"agent": model}, **options)).rollout
+talk = partial(play_answers, "tool-calling")
 
 
 async def test_tools_run_in_the_order_they_were_asked_for(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import start
+from command import start, wait_for
 from fake_home import make_home
 from flight_bundle import Bundle
 
@@ -17,16 +16,16 @@ from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.cli import main
 
 EXAMPLE = {
-    "_commands/book.py": "# declares a command\n",
-    "_commands/_context.py": "",
-    "tools/tool.py": "class Tool:\n    pass\n",
-    "tools/book.py": (
+    "seats/_commands/book.py": "# declares a command\n",
+    "seats/_commands/_context.py": "",
+    "seats/tools/tool.py": "class Tool:\n    pass\n",
+    "seats/tools/book.py": (
         "from .tool import Tool\n\n\nclass Book(Tool):\n"
         "    @staticmethod\n    def invoke(data, seat):\n        data[seat] = 1\n"
     ),
-    "seat_data/__init__.py": "def load_data():\n    return {}\n",
-    "seat_data/seats.json": "{}",
-    "description.txt": "Seats",
+    "seats/seat_data/__init__.py": "def load_data():\n    return {}\n",
+    "seats/seat_data/seats.json": "{}",
+    "seats/description.txt": "Seats",
 }
 OTHER = "other/_commands/look.py"
 EVALUATION = ["agent-eval", "--agent", "fastworkflow", "--no-sim-user", "--retries", "1", "-o", "runs"]
@@ -59,13 +58,18 @@ def setup(tmp_path: Path) -> list[str]:
     return ["fastworkflow", "setup", "--dir", str(tmp_path / "home"), "--python", str(program)]
 
 
+def write_examples(folder: Path, texts: dict[str, str]) -> str:
+    """Write the workflows that the package would bring; where they lie, for the command line."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
 def test_setup_makes_an_environment_and_an_example(tmp_path: Path, setup: list[str], capfd: Any) -> None:
-    examples = tmp_path / "examples"
-    for path, text in {**{f"seats/{path}": text for path, text in EXAMPLE.items()}, OTHER: ""}.items():
-        (examples / path).parent.mkdir(parents=True, exist_ok=True)
-        (examples / path).write_text(text)
+    examples = write_examples(tmp_path / "examples", {**EXAMPLE, OTHER: ""})
     home = tmp_path / "home"
-    assert main([*setup, "--workflow", "seats", "--", "--examples", str(examples)]) == 0
+    assert main([*setup, "--workflow", "seats", "--", "--examples", examples]) == 0
     prepared = home / "workflows" / "seats"
     out = capfd.readouterr().out
     assert f"FastWorkflow 2.30.7 is in {home}" in out
@@ -74,7 +78,8 @@ def test_setup_makes_an_environment_and_an_example(tmp_path: Path, setup: list[s
     assert installed.startswith("-m pip install")
     assert "fastworkflow[training]==2.30.*" in installed
     kept = ("_commands/book.py", "_commands/_context.py", "tools/tool.py", "description.txt")
-    assert {path: (prepared / path).read_text() for path in kept} == {path: EXAMPLE[path] for path in kept}
+    for path in kept:
+        assert (prepared / path).read_text() == EXAMPLE[f"seats/{path}"]
     assert 'return data.call("book", arguments)' in (prepared / "tools" / "book.py").read_text()
     assert "class Book(Tool):" in (prepared / "tools" / "book.py").read_text()
     assert [path.name for path in (prepared / "seat_data").iterdir()] == ["__init__.py"]
@@ -94,15 +99,18 @@ def test_setup_makes_an_environment_and_an_example(tmp_path: Path, setup: list[s
     assert "the example other has no tools that could call those of a rollout" in capfd.readouterr().err
 
 
-def test_setup_says_that_pip_failed(setup: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([*setup, "--", "--fail"]) == 2
-    told = "pip cannot install FastWorkflow (exit code 1). See its output above. FastWorkflow needs"
-    assert told in capfd.readouterr().err
-
-
-def test_setup_says_that_there_is_no_such_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["fastworkflow", "setup", "--dir", str(tmp_path), "--python", "python9.9"]) == 2
-    assert "'python9.9'. FastWorkflow needs Python 3.11 to 3.13; name one" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--", "--fail"], "pip cannot install FastWorkflow (exit code 1). See its output above."),
+        (["--python", "python9.9"], "'python9.9'. FastWorkflow needs Python 3.11 to 3.13; name one"),
+    ],
+)
+def test_setup_says_what_failed(setup: list[str], capfd: Any, more: list[str], told: str) -> None:
+    assert main([*setup, *more]) == 2
+    said = capfd.readouterr().err
+    assert told in said
+    assert "FastWorkflow needs" in said
 
 
 def test_training_gets_keys_without_any_being_written(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
@@ -164,9 +172,7 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bun
     program = tmp_path / "home/venv/bin/python"
     program.write_text(program.read_text().replace("exec", f'echo $$ > "{pid_file}"\nexec'))
     evaluation = start(*EVALUATION, "-d", "flight_task")
-    while not list(tmp_path.glob("runs/evals/*.db")) or not pid_file.exists():
-        assert evaluation.poll() is None
-        time.sleep(0.02)
+    wait_for(lambda: list(tmp_path.glob("runs/evals/*.db")) and pid_file.exists(), evaluation)
     evaluation.send_signal(signal.SIGINT)
     _, error = evaluation.communicate(timeout=60)
     assert evaluation.returncode == 130, error
@@ -175,13 +181,8 @@ def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bun
 
 
 def test_remaking_the_environment_keeps_what_was_trained_in_it(setup: list[str], tmp_path: Path) -> None:
-    examples = tmp_path / "examples"
-    for name, text in EXAMPLE.items():
-        file = examples / "seats" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    again = [*setup, "--workflow", "seats", "--", "--examples", str(examples)]
-    assert main(again) == 0
+    examples = write_examples(tmp_path / "examples", EXAMPLE)
+    assert main([*setup, "--workflow", "seats", "--", "--examples", examples]) == 0
     packages = next((tmp_path / "home").rglob("site-packages"))
     internal = packages / "fastworkflow" / "_workflows" / "cme"
     trained = internal / "___command_info" / "IntentDetection" / "threshold.json"

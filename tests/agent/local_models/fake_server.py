@@ -16,6 +16,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from command import gone
+
 HELP = "Usage: transformers serve [OPTIONS] [FORCE_MODEL]"
 
 
@@ -24,16 +26,14 @@ class Behaviour:
     """What the fake does.
 
     ``delay``: seconds until it is ready, and as long it answers 503. ``dies``: its last words; it ends before
-    it is ready. ``stubborn``: SIGTERM does not end it. ``dies_after``: it ends instead of giving this answer
-    (counted from 1). ``child``: it has a child process. ``answers``: as in ``StubServer.script``; "flight":
-    it plays agent and user of the small flight bundle.
+    it is ready. ``never``: it is never ready. ``stubborn``: SIGTERM does not end it. ``child``: it has a
+    child process. ``answers``: as in ``StubServer.script``.
     """
 
     delay: float = 0.0
     never: bool = False
     dies: str | None = None
     stubborn: bool = False
-    dies_after: int | None = None
     child: bool = False
     answers: Any = field(default_factory=lambda: ["Hello."])
 
@@ -59,21 +59,6 @@ def install(folder: Path, name: str, behaviour: Behaviour) -> Path:
 def starts(record: Path) -> list[dict[str, Any]]:
     """How a program was started: its arguments, its process and that of its child."""
     return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has yet to take notice of it."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
-            return True
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
-    return state == "Z"
 
 
 def all_gone(record: Path) -> bool:
@@ -126,34 +111,8 @@ def load(port: int, seconds: float) -> None:
 def serve(port: int, behaviour: Behaviour) -> None:
     from stub_server import StubServer
 
-    stub = StubServer(port)
-    answered = [0]
-
-    def answer(request: dict[str, Any], place: int) -> Any:
-        answered[0] += 1
-        if answered[0] == behaviour.dies_after:
-            print("CUDA error: out of memory", flush=True)
-            os._exit(3)
-        if behaviour.answers == "flight":
-            return flight(request, place)
-        return behaviour.answers[min(place, len(behaviour.answers) - 1)]
-
-    stub.script(served_name(), answer)
+    StubServer(port).script(served_name(), behaviour.answers)
     signal.pause()
-
-
-def flight(request: dict[str, Any], place: int) -> Any:
-    """The agent (who has tools) books and pays; the user is content."""
-    from stub_server import call
-
-    if not request.get("tools"):
-        return "Thanks! ###STOP###"
-    if place == 0:
-        return call("create_booking", flight_id=1, passenger="Alice")
-    if place == 1:
-        booking = json.loads(request["messages"][-1]["content"])["booking_id"]
-        return call("pay_booking", booking_id=booking)
-    return "Booked and paid."
 
 
 def served_name() -> str:

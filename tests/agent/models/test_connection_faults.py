@@ -65,22 +65,21 @@ async def fault_of(client: str, url: str) -> ModelError:
 
 
 @CLIENTS
-async def test_a_certificate_that_nobody_vouches_for_ends_the_run(client: str, tmp_path: Path) -> None:
-    with serving(self_signed(tmp_path)) as port:
+@pytest.mark.parametrize(
+    ("spoken", "told", "remedy"),
+    [
+        (True, "certificate cannot be verified: self-signed certificate", "SSL_CERT_FILE"),
+        (False, "it does not speak TLS there", "http://"),
+    ],
+)
+async def test_tls_without_trust_or_where_none_is_spoken_ends_the_run(
+    client: str, tmp_path: Path, spoken: bool, told: str, remedy: str
+) -> None:
+    with serving(self_signed(tmp_path) if spoken else None) as port:
         fault = await fault_of(client, f"https://127.0.0.1:{port}/v1")
     assert isinstance(fault, ModelSetupError)
-    told = fault.fault.replace("self s", "self-s")
-    assert "certificate cannot be verified: self-signed certificate" in told
-    assert "SSL_CERT_FILE" in str(fault)
-
-
-@CLIENTS
-async def test_tls_where_none_is_spoken_ends_the_run(client: str) -> None:
-    with serving() as port:
-        fault = await fault_of(client, f"https://127.0.0.1:{port}/v1")
-    assert isinstance(fault, ModelSetupError)
-    assert "it does not speak TLS there" in fault.fault
-    assert "http://" in (fault.remedy or "")
+    assert told in fault.fault.replace("self s", "self-s")
+    assert remedy in (fault.remedy or "")
 
 
 @CLIENTS

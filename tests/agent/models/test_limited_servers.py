@@ -46,11 +46,9 @@ def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 @dataclass
 class Notes(NoProgress):
     texts: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
 
     def noted(self, text: str) -> None:
         self.texts.append(text)
-        self.times.append(time.monotonic())
 
 
 def run(bundle: Bundle, notes: Notes | None = None, **options: Any) -> EvaluationResult:
@@ -64,7 +62,6 @@ class Server:
     def __init__(self, stub: StubServer, verdict: Verdict) -> None:
         self.arrivals: list[float] = []
         self.refused: list[float] = []
-        self.headers: dict[str, str] = {}
         self._verdict = verdict
         self._lock = threading.Lock()
         stub.script("gpt-4o-mini", self._answering("How can I help?"))
@@ -83,7 +80,7 @@ class Server:
                 if fault is not None:
                     self.refused.append(now)
                     return fault
-                return Answer(content=text, delay=0.05, headers=self.headers)
+                return Answer(content=text, delay=0.05)
 
         return answer
 
@@ -164,13 +161,23 @@ def test_a_server_that_stays_away_ends_the_run_until_resumed(bundle: Bundle, stu
     assert 4 <= finished_before <= 8  # none of what was broken off counts, and what was done is kept
 
 
-@pytest.mark.parametrize("client", ["direct", "litellm"])
-def test_a_key_that_is_refused_midway_ends_the_run_and_is_written_nowhere(
-    bundle: Bundle, stub_llm: StubServer, client: str, tmp_path: Path
+NO_KEY = Answer(status=401, error=f"Incorrect API key provided: {KEY}.", code="invalid_api_key")
+USED_UP = Answer(status=429, error="You exceeded your current quota.", code="insufficient_quota")
+
+
+@pytest.mark.parametrize(
+    ("client", "refusal", "told"),
+    [
+        ("direct", NO_KEY, "refuses the key"),
+        ("litellm", NO_KEY, "refuses the key"),
+        ("direct", USED_UP, r"quota is used up \(HTTP 429\).*Check the account's plan"),
+    ],
+)
+def test_a_lasting_refusal_midway_ends_the_run_and_shows_no_key(
+    bundle: Bundle, stub_llm: StubServer, client: str, refusal: Answer, told: str, tmp_path: Path
 ) -> None:
-    refusal = Answer(status=401, error=f"Incorrect API key provided: {KEY}.", code="invalid_api_key")
     server = Server(stub_llm, lambda now: refusal if len(server.arrivals) > 10 else None)
-    with pytest.raises(ModelSetupError, match="refuses the key") as caught:
+    with pytest.raises(ModelSetupError, match=told) as caught:
         run(bundle, client=client, debug=True)
     assert KEY not in str(caught.value)
     assert len(server.refused) <= ROLLOUTS
@@ -225,11 +232,3 @@ def test_killed_while_it_waits_it_counts_nothing_twice(bundle: Bundle, stub_llm:
     result = json.loads((folder / "mine.json").read_text())
     assert result["status"] == "complete"
     assert sum(usage["calls"] for usage in result["usage"].values()) == ROLLOUTS * CALLS
-
-
-def test_a_quota_that_is_used_up_midway_ends_the_run(bundle: Bundle, stub_llm: StubServer) -> None:
-    used_up = Answer(status=429, error="You exceeded your current quota.", code="insufficient_quota")
-    server = Server(stub_llm, lambda now: used_up if len(server.arrivals) > 20 else None)
-    with pytest.raises(ModelSetupError, match=r"quota is used up \(HTTP 429\).*Check the account's plan"):
-        run(bundle)
-    assert len(server.refused) <= ROLLOUTS

@@ -46,6 +46,15 @@ async def play(
     return finished, stub
 
 
+def responds(**response: Any) -> Any:
+    """A script that answers each turn with this response."""
+
+    async def script(turn: dict[str, Any], door: Door) -> web.Response:
+        return web.Response(**response)
+
+    return script
+
+
 class TestATurn:
     async def test_an_agent_that_books_gets_the_reward(self, tmp_path):
         finished, _ = await play(tmp_path, book, actions=BOOKED)
@@ -102,29 +111,23 @@ class TestATurn:
         ]
 
     async def test_reasoning_is_kept_in_the_history_and_not_said(self, tmp_path):
-        async def thinks(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            return {"reply": "Hello", "reasoning": "be polite"}
-
-        finished, _ = await play(tmp_path, thinks)
+        thinks = {"reply": "Hello", "reasoning": "be polite"}
+        finished, _ = await play(tmp_path, responds(text=json.dumps(thinks)))
         assert finished.rollout.messages[-1]["reasoning_content"] == "be polite"
         assert finished.rollout.lines[-1].text == "Hello"
 
     async def test_done_ends_the_rollout_after_the_reply(self, tmp_path):
-        async def bye(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            return {"reply": "Goodbye", "done": True}
-
+        bye = responds(text=json.dumps({"reply": "Goodbye", "done": True}))
         finished, stub = await play(tmp_path, bye, user=ScriptedUser(["never said"]))
         assert finished.rollout.stop_reason == "agent_done"
         assert finished.rollout.messages[-1]["content"] == "Goodbye"
         assert len(stub.turns) == 1
 
     async def test_usage_is_counted(self, tmp_path):
-        async def counted(turn: dict[str, Any], door: Door) -> dict[str, Any]:
-            tokens = {"input_tokens": 100, "output_tokens": 20}
-            priced = {"model": "my-llm", **tokens, "cost": 0.25, "seconds": 1.5}
-            return {"reply": "Hello", "usage": [priced, {"input_tokens": 7, "cached_tokens": 3}]}
-
-        finished, stub = await play(tmp_path, counted)
+        tokens = {"input_tokens": 100, "output_tokens": 20}
+        priced = {"model": "my-llm", **tokens, "cost": 0.25, "seconds": 1.5}
+        counted = {"reply": "Hello", "usage": [priced, {"input_tokens": 7, "cached_tokens": 3}]}
+        finished, stub = await play(tmp_path, responds(text=json.dumps(counted)))
         usage = finished.rollout.usage["agent"]
         assert (usage.calls, usage.input_tokens, usage.cached_tokens) == (2, 107, 3)
         assert (usage.output_tokens, usage.cost, usage.unpriced_calls) == (20, 0.25, 1)
@@ -145,10 +148,7 @@ class TestUnusableAnswers:
         ],
     )
     async def test_are_the_agents_error_and_say_what_is_wrong(self, tmp_path, body, told):
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            return web.Response(text=body)
-
-        finished, _ = await play(tmp_path, script)
+        finished, _ = await play(tmp_path, responds(text=body))
         assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
         assert told in finished.rollout.stop_detail
 
@@ -169,10 +169,7 @@ class TestUnusableAnswers:
 class TestNoAnswer:
     @pytest.mark.parametrize("status", [500, 503, 429])
     async def test_a_server_error_is_the_surroundings(self, tmp_path, status):
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            return web.Response(status=status, text="overloaded")
-
-        finished, _ = await play(tmp_path, script)
+        finished, _ = await play(tmp_path, responds(status=status, text="overloaded"))
         assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
         assert f"HTTP {status}: overloaded" in finished.rollout.stop_detail
 
@@ -213,9 +210,7 @@ class TestBeforeTheRun:
         [(401, "REWARD_KIT_AGENT_TOKEN"), (404, "http-agent.md"), (307, "Redirects are not followed")],
     )
     async def test_a_refusal_from_the_start_is_a_fault_of_the_setup(self, tmp_path, status, told):
-        async def script(turn: dict[str, Any], door: Door) -> Any:
-            return web.Response(status=status, headers={"Location": "http://127.0.0.1:1/"})
-
+        script = responds(status=status, headers={"Location": "http://127.0.0.1:1/"})
         finished, _ = await play(tmp_path, script)
         assert isinstance(finished.setup_error, ModelSetupError)
         assert told in str(finished.setup_error)

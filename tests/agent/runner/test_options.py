@@ -56,8 +56,9 @@ def test_options_beside_a_configuration_are_refused(bundle: Bundle, evaluate: An
 
 def test_an_unknown_option_and_no_dataset_at_all_are_refused_by_both(bundle: Bundle) -> None:
     for evaluate in (agent_eval, awaited):
-        with pytest.raises(UnknownOptionError, match="Did you mean 'n_rollouts'"):
+        with pytest.raises(UnknownOptionError, match="Did you mean 'n_rollouts'") as raised:
             evaluate(bundle.dataset, agent="gold", n_rollout=3)
+        assert isinstance(raised.value, TypeError)
         with pytest.raises(UsageError, match="no dataset is given"):
             evaluate()
 

@@ -5,26 +5,24 @@ from pathlib import Path
 
 import pytest
 from command import run_command
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import edit, keep_first
 
 from reward_kit.agent import EvaluationResult, compare, load_evaluation
 from reward_kit.errors import UsageError
 
-ROWS = [f"row.{number}" for number in range(6)]
-ALWAYS, NEVER = dict.fromkeys(ROWS, [1] * 6), dict.fromkeys(ROWS, [0] * 6)
-HALF = dict.fromkeys(ROWS, [1, 0] * 3)
+NAMES = [f"row.{number}" for number in range(6)]
+ALWAYS, NEVER = dict.fromkeys(NAMES, [1] * 6), dict.fromkeys(NAMES, [0] * 6)
+HALF = dict.fromkeys(NAMES, [1, 0] * 3)
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+def bundle(bundle: Bundle) -> Bundle:
     """A bundle in the working directory, an agent that never succeeds, an evaluation that always does."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lazy.py").write_text("async def answer(rollout):\n    return 'Sorry.'\n")
-    made = flight_bundle(tmp_path)
-    evaluate(made, "main", ALWAYS)
-    return made
+    Path("lazy.py").write_text("async def answer(rollout):\n    return 'Sorry.'\n")
+    evaluate(bundle, "main", ALWAYS)
+    return bundle
 
 
 def ended(result: EvaluationResult) -> tuple[str, int, int]:
@@ -63,7 +61,7 @@ def test_without_a_difference_the_margin_or_the_last_round_ends_it(bundle: Bundl
 
 
 def test_a_killed_evaluation_decides_the_same_when_it_is_resumed(bundle: Bundle) -> None:
-    plan = dict.fromkeys(ROWS, [1] * 2 + [0] * 4)
+    plan = dict.fromkeys(NAMES, [1] * 2 + [0] * 4)
     first = evaluate(bundle, "new", plan, against="main", until_decided=True)
     assert (ended(first)[0], 2 < ended(first)[1] < 6) == ("worse", True)
     keep_first(first.log_path, 8)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import new_python, start, wait_for
+from command import gone, new_python, start, wait_for
 from flight_bundle import GOLD, TOOLS, Bundle
 from stored_rollouts import played
 
@@ -124,6 +123,18 @@ FATAL = {
 }
 
 
+@pytest.fixture
+def hostile(bundle: Bundle) -> Bundle:
+    """The bundle with tools that do harm."""
+    bundle.write("tools.py", TOOLS + HOSTILE)
+    return bundle
+
+
+def run(bundle: Bundle, player: str, **options: Any) -> EvaluationResult:
+    """An evaluation of one of the agents above."""
+    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", **options)
+
+
 def comparable(result: EvaluationResult) -> list[Any]:
     """Everything that must not depend on the process that played."""
     found = []
@@ -136,8 +147,8 @@ def comparable(result: EvaluationResult) -> list[Any]:
 
 
 def test_workers_give_what_this_process_gives(bundle: Bundle) -> None:
-    here = evaluate(bundle.dataset, agent=bundle.player("books"), user="none", output_dir="here")
-    there = evaluate(bundle.dataset, agent=bundle.player("books"), user="none", output_dir="there", workers=2)
+    here = run(bundle, "books", output_dir="here")
+    there = run(bundle, "books", output_dir="there", workers=2)
     assert comparable(there) == comparable(here)
     assert there.pass_power[1].value == pytest.approx(2 / 3)
     processes = {int(path.name.partition("_")[2]) for path in Path().glob("process_*")}
@@ -145,14 +156,13 @@ def test_workers_give_what_this_process_gives(bundle: Bundle) -> None:
 
 
 def test_each_worker_may_make_a_request_a_minute(bundle: Bundle) -> None:
-    evaluate(bundle.dataset, agent=bundle.player("books"), user="none", workers=5, rpm=2)
+    run(bundle, "books", workers=5, rpm=2)
     assert len(list(Path().glob("process_*"))) == 2
 
 
 def test_workers_and_this_process_continue_each_others_evaluations(bundle: Bundle) -> None:
-    options: dict[str, Any] = {"agent": bundle.player("books"), "user": "none", "eval_id": "both"}
-    first = evaluate(bundle.dataset, workers=1, n_rollouts=1, **options)
-    second = evaluate(bundle.dataset, n_rollouts=2, **options)
+    first = run(bundle, "books", eval_id="both", workers=1, n_rollouts=1)
+    second = run(bundle, "books", eval_id="both", n_rollouts=2)
     assert [len(result.outcomes) for result in (first, second)] == [3, 6]
     assert {one.id for one in first.outcomes} < {one.id for one in second.outcomes}
 
@@ -177,13 +187,12 @@ def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(bundle
     assert ran.out == "1 []\n", ran.err
 
 
-def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(bundle: Bundle) -> None:
-    bundle.write("tools.py", TOOLS + HOSTILE)
-    bundle.rows(
+def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(hostile: Bundle) -> None:
+    hostile.rows(
         *({"id": name, "metadata": {"tool": name}, "n_rollouts": 1} for name in FATAL),
         {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 2},
     )
-    result = evaluate(bundle.dataset, agent=bundle.player("calls"), user="none", workers=2, worker_memory=500)
+    result = run(hostile, "calls", workers=2, worker_memory=500)
     found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.judged}
     assert sorted(found) == sorted(FATAL)
     for name, how in FATAL.items():
@@ -194,38 +203,29 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(bund
     assert [one.judged for one in result.outcomes if one.row_id == "sound"] == [True] * 2
 
 
-def test_a_tool_that_blocks_its_process_is_ended_and_named(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:
     monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 3.0)
-    bundle.write("tools.py", TOOLS + HOSTILE)
-    bundle.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
-    (lost,) = evaluate(
-        bundle.dataset, agent=bundle.player("calls"), user="none", workers=1, timeout=1.0
-    ).outcomes
+    hostile.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
+    (lost,) = run(hostile, "calls", workers=1, timeout=1.0).outcomes
     assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
 
 
-def test_gold_actions_that_end_the_process_are_named(bundle: Bundle) -> None:
-    bundle.write("tools.py", TOOLS + HOSTILE)
-    bundle.rows({"id": "fatal", "actions": [{"name": "exits", "arguments": {}}], "n_rollouts": 1})
-    (lost,) = evaluate(bundle.dataset, agent="gold", workers=1).outcomes
+def test_gold_actions_that_end_the_process_are_named(hostile: Bundle) -> None:
+    hostile.rows({"id": "fatal", "actions": [{"name": "exits", "arguments": {}}], "n_rollouts": 1})
+    (lost,) = evaluate(hostile.dataset, agent="gold", workers=1).outcomes
     assert (lost.stop_detail or "").endswith("exit code 0 in the gold actions of its row, twice")
 
 
-def test_streams_that_a_tool_breaks_are_its_workers_own(
-    bundle: Bundle, capfd: pytest.CaptureFixture[str]
-) -> None:
-    bundle.write("tools.py", TOOLS + HOSTILE)
+def test_streams_that_a_tool_breaks_are_its_workers_own(hostile: Bundle, capfd: Any) -> None:
     odd = [*GOLD, {"name": "closes_output", "arguments": {}}]
-    bundle.rows({"id": "odd", "actions": odd, "n_rollouts": 1}, {"id": "sound", "actions": GOLD})
-    result = evaluate(bundle.dataset, agent="gold", workers=1, max_concurrency=1)
+    hostile.rows({"id": "odd", "actions": odd, "n_rollouts": 1}, {"id": "sound", "actions": GOLD})
+    result = evaluate(hostile.dataset, agent="gold", workers=1, max_concurrency=1)
     assert [one.reward for one in result.outcomes] == [1.0] * 5
     assert capfd.readouterr().out == ""
 
 
 def test_a_process_that_is_killed_from_outside_loses_nothing(bundle: Bundle) -> None:
-    result = evaluate(bundle.dataset, agent=bundle.player("dies_once"), user="none", workers=2)
+    result = run(bundle, "dies_once", workers=2)
     assert Path("died").exists()
     assert (len(result.outcomes), result.complete) == (9, True)
 
@@ -246,16 +246,14 @@ def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None
 
 
 def test_a_budget_counts_each_call_of_every_process(bundle: Bundle) -> None:
-    result = evaluate(
-        bundle.dataset, agent=bundle.player("Spends"), user="none", workers=2, max_concurrency=4, max_cost=1.0
-    )
+    result = run(bundle, "Spends", workers=2, max_concurrency=4, max_cost=1.0)
     assert result.status == "budget"
     assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
     assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
 
 
 def test_workers_share_max_concurrency(bundle: Bundle) -> None:
-    evaluate(bundle.dataset, agent=bundle.player("sleeps"), user="none", workers=3, max_concurrency=2)
+    run(bundle, "sleeps", workers=3, max_concurrency=2)
     ran = [[float(part) for part in path.name.split("_")[1:]] for path in Path().glob("ran_*")]
     assert len(ran) == 9
     assert max(sum(began <= moment < ended for _, began, ended in ran) for _, moment, _ in ran) <= 2
@@ -306,14 +304,8 @@ def test_workers_end_with_a_command_that_is_killed(bundle: Bundle) -> None:
     assert len(workers) == 3
     ran.kill()
     assert ran.wait(60) == -9
-    wait_for(lambda: not any(map(_runs, workers)))
+    wait_for(lambda: all(map(gone, workers)))
 
 
 def _children(pid: int) -> list[int]:
     return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _runs(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False

@@ -107,27 +107,21 @@ async def test_a_tool_that_refuses_is_a_200(client: Any, tool: str, status: str,
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "fault"),
+    ("tool", "body", "status", "fault"),
     [
-        (b'{"text": 5}', 422, "'text' should be a valid string, got 5 (number)"),
-        (b'{"text": "a", "db": 1}', 422, "'db' is unknown"),
-        (b'{"text": ', 422, "the arguments are not valid JSON"),
-        (b"[]", 422, "the arguments must be a JSON object"),
-        (b" " * (MAX_BODY + 1), 413, "longer than"),
+        ("add_note", b'{"text": 5}', 422, "'text' should be a valid string, got 5 (number)"),
+        ("add_note", b'{"text": "a", "db": 1}', 422, "'db' is unknown"),
+        ("add_note", b'{"text": ', 422, "the arguments are not valid JSON"),
+        ("add_note", b"[]", 422, "the arguments must be a JSON object"),
+        ("add_note", b" " * (MAX_BODY + 1), 413, "longer than"),
+        ("add_notes", b"{}", 404, "unknown tool 'add_notes' (did you mean 'add_note'?)"),
     ],
 )
-async def test_a_faulty_body_is_refused(client: Any, body: bytes, status: int, fault: str) -> None:
-    json_type = {"Content-Type": "application/json"}
-    answer = await client.post("/tools/add_note", content=body, headers=json_type)
+async def test_a_faulty_call_is_refused(client: Any, tool: str, body: bytes, status: int, fault: str) -> None:
+    answer = await client.post(f"/tools/{tool}", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
     assert fault in answer.json()["detail"]
     assert await changes_of(client) == []
-
-
-async def test_an_unknown_tool_is_a_404_that_names_the_nearest(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/tools/add_notes", json={})
-    assert answer.status_code == 404
-    assert "unknown tool 'add_notes' (did you mean 'add_note'?)" in answer.json()["detail"]
 
 
 async def test_sessions_do_not_see_each_other_and_can_be_reset(client: httpx.AsyncClient) -> None:

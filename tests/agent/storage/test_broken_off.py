@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from command import start, wait_for
 from flight_bundle import Bundle
-from stored_rollouts import query
+from stored_rollouts import query_so_far
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.records.outcome import total_usage
@@ -97,14 +96,8 @@ def asked() -> int:
 
 def kinds(path: Path) -> list[str]:
     """The runs, rollouts and aborted attempts in an evaluation's file."""
-    if not path.exists():
-        return []
     tables = "SELECT 'evaluation' AS kind FROM evaluation UNION ALL SELECT 'rollout' FROM rollouts"
-    try:
-        rows = query(path, f"{tables} UNION ALL SELECT kind FROM usage")
-    except sqlite3.Error:  # not whole yet
-        return []
-    return [row["kind"] for row in rows]
+    return [row["kind"] for row in query_so_far(path, f"{tables} UNION ALL SELECT kind FROM usage")]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -127,8 +120,7 @@ async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **opti
 
 
 def all_asked_and_one_over() -> bool:
-    log = Path("runs/evals/mine.db")
-    return asked() == 5 and log.exists() and kinds(log).count("rollout") == 1
+    return asked() == 5 and kinds(Path("runs/evals/mine.db")).count("rollout") == 1
 
 
 async def held(bundle: Bundle, **options: Any) -> EvaluationResult:

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from command import run_command, start, wait_for
 from flight_bundle import GOLD, Bundle
 from seeded_players import AGENT, PLAYERS, USER, write_players
-from stored_rollouts import edit, keep_first, query
+from stored_rollouts import edit, keep_first, query, query_so_far
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.storage.store import Store
@@ -33,13 +33,6 @@ def run(bundle: Bundle, **options: Any) -> EvaluationResult:
 
 def stored(result: EvaluationResult) -> int:
     return int(query(result.log_path, NUMBER)[0]["n"])
-
-
-def test_finished_rollouts_are_not_run_again(bundle: Bundle) -> None:
-    first = run(bundle)
-    again = run(bundle)
-    assert {outcome.id for outcome in again.outcomes} == {outcome.id for outcome in first.outcomes}
-    assert (stored(again), again.score, again.status) == (6, 1.0, "complete")
 
 
 def test_an_interrupted_evaluation_runs_only_the_rest(bundle: Bundle) -> None:
@@ -154,12 +147,6 @@ def refused(process: subprocess.Popen[str]) -> str:
     return " ".join(errors.split())
 
 
-def rollouts(path: Path) -> int:
-    with suppress(sqlite3.Error):  # not there yet
-        return query(path, NUMBER)[0]["n"]
-    return 0
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two megabytes of its own."""
@@ -200,7 +187,7 @@ def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp
     write_players(tmp_path)
     first = started(bundle, "--agent", AGENT, "--user", USER, "--n-rollouts", "2000")
     path = tmp_path / "runs" / "evals" / "mine.db"
-    wait_for(lambda: rollouts(path) >= 4, first)
+    wait_for(lambda: len(query_so_far(path, "SELECT id FROM rollouts")) >= 4, first)
     message = refused(started(bundle, "--resume"))
     assert f"mine: another process ({first.pid} on " in message
     assert "Wait for it to end, or choose another --eval-id." in message

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ import pytest
 from command import start, wait_for
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
-from stored_rollouts import query
+from stored_rollouts import query_so_far
 
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import BrokenOff
@@ -56,10 +55,7 @@ class Killed:
 
     def finished(self) -> list[Key]:
         """The finished rollouts in the store; one that is there twice was counted twice."""
-        try:
-            found = query(self.log, "SELECT row_id, idx FROM rollouts WHERE final ORDER BY seq")
-        except sqlite3.Error:  # killed before there was one
-            return []
+        found = query_so_far(self.log, "SELECT row_id, idx FROM rollouts WHERE final ORDER BY seq")
         return [(row["row_id"], row["idx"]) for row in found]
 
     def begun(self) -> list[Key]:

@@ -21,13 +21,17 @@ from reward_kit.agent.storage.store import Saver, Store
 from reward_kit.errors import StorageError
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "e.db"
+
+
 def stored(path: Path, where: str = "1") -> list[Any]:
     with reading(path) as connection:
         return list(read_outcomes(connection, path, where))
 
 
-def test_what_is_added_is_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_what_is_added_is_read_back(tmp_path: Path, path: Path) -> None:
     faults: Any = {"tool_faults": {"t": {"calls": 1, "first": "x"}}, "user_faults": ["end"]}
     first = outcome(0, metrics={"a": 0.5}, error="\ud800", **faults)
     with begun(path) as store:
@@ -44,8 +48,7 @@ def test_what_is_added_is_read_back(tmp_path: Path) -> None:
     assert used == {"kind": "broken_off", "rollouts": 1, "tokens": 15, "cost": 0.25}
 
 
-def test_a_rollout_that_is_judged_again_takes_its_own_place(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_a_rollout_that_is_judged_again_takes_its_own_place(path: Path) -> None:
     with begun(path) as store:
         store.add([played(0, reward=None, error="no"), played(1)])
         again = played(0, reward=0.5)
@@ -54,15 +57,13 @@ def test_a_rollout_that_is_judged_again_takes_its_own_place(tmp_path: Path) -> N
     assert [(one.index, one.reward) for one in stored(path)] == [(0, 0.5), (1, 1.0)]
 
 
-def test_the_last_final_attempt_counts(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_the_last_final_attempt_counts(path: Path) -> None:
     with begun(path) as store:
         store.add([played(0, id="x", final=False), played(0, id="y"), played(0, id="z")])
     assert [one.id for one in stored(path, FINAL)] == ["z"]
 
 
-def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
     with begun(path) as store:
         store.add([played(0)])
         with pytest.raises(StorageError) as refused:
@@ -93,8 +94,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_path: Path, path: Path) -> None:
     line = [sys.executable, "-c", WRITER, str(Path(__file__).parent.parent), str(path)]
     writer = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
@@ -125,8 +125,7 @@ def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_pa
         assert copy.parent.name != "power0" or len(found) >= known_then
 
 
-def test_a_deleted_file_ends_the_run(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_a_deleted_file_ends_the_run(path: Path) -> None:
     with begun(path) as store:
         path.unlink()
         for _ in range(2):
@@ -138,15 +137,13 @@ def test_a_deleted_file_ends_the_run(tmp_path: Path) -> None:
     ("content", "said"),
     [(b"no database" * 100, "is damaged, or not the file of"), (b"", "is not the file of")],
 )
-def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
-    path = tmp_path / "e.db"
+def test_other_files_are_refused(path: Path, content: bytes, said: str) -> None:
     path.write_bytes(content)
     with pytest.raises(StorageError, match=said):
         stored(path)
 
 
-def test_another_version_and_other_databases_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
+def test_another_version_and_other_databases_are_refused(tmp_path: Path, path: Path) -> None:
     begun(path).close()
     edit(path, "PRAGMA user_version = 9")
     for attempt in (stored, Store):
@@ -185,9 +182,7 @@ def test_hostile_ids_and_paths_are_refused(tmp_path: Path) -> None:
             stored(tmp_path / "e.db")
 
 
-def test_a_rollout_is_stored_though_nobody_waits_for_it(tmp_path: Path) -> None:
-    path = tmp_path / "e.db"
-
+def test_a_rollout_is_stored_though_nobody_waits_for_it(path: Path) -> None:
     async def saved(store: Store) -> None:
         saver = Saver(store)
         saver.save(played(0))
@@ -198,11 +193,10 @@ def test_a_rollout_is_stored_though_nobody_waits_for_it(tmp_path: Path) -> None:
     assert len(stored(path)) == 1
 
 
-def test_no_secret_of_the_environment_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_of_the_environment_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = 'hush-"é"-1234'
     monkeypatch.setenv("MY_API_KEY", secret)
     monkeypatch.setenv("DB_PASSWORD", "17000000")
-    path = tmp_path / "e.db"
     text = json.dumps({"started": 17000000.5, "messages": [{"content": f"the key is {secret}!"}]})
     faults: Any = {"look": {"calls": 1, "first": f"KeyError: {secret}"}}
     with begun(path) as store:

@@ -17,10 +17,13 @@ Conversation = Callable[..., Awaitable[tuple[Any, InProcessModel]]]
 def conversation(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
     """Play answers of agent and user, ``name`` or the module's ``USER``; the rollout, the user's model."""
 
-    async def run(agent: list[Any], user: list[Any], name: str = "", **fields: Any) -> tuple[Any, Any]:
+    async def run(
+        agent: list[Any], user: list[Any], name: str = "", *, guard_user: bool = False, **fields: Any
+    ) -> tuple[Any, Any]:
         models = {"agent": InProcessModel(agent), "user": InProcessModel(user)}
         task = small_task(tmp_path, **{"sim_user_prompt": "You are Alice {and} you want a seat.", **fields})
         made = load_user(name or request.module.USER)()
-        return (await play(task, ToolCallingAgent(), user=made, models=models)).rollout, models["user"]
+        finished = await play(task, ToolCallingAgent(), user=made, models=models, guard_user=guard_user)
+        return finished.rollout, models["user"]
 
     return run

@@ -1,13 +1,12 @@
 """``--guard-user``: a line that confirms and ends the conversation goes back to the user's model, once."""
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 from flight_bundle import Bundle
-from small_task import InProcessModel, play, small_task, wants
+from small_task import wants
 
-from reward_kit.agent import agent_eval, load_user
-from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent import agent_eval
 from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import UsageError
 
@@ -24,28 +23,23 @@ LEAVES = "Yes, please book it. ###STOP###"
         ("llm", ["", "", LEAVES, "Yes, please.", "###STOP###"]),  # empty answers count apart
     ],
 )
-async def test_the_agent_can_do_what_was_confirmed(tmp_path: Path, user: str, answers: list[str]) -> None:
+async def test_the_agent_can_do_what_was_confirmed(conversation: Any, user: str, answers: list[str]) -> None:
     book = wants(("create_booking", {"flight_id": 1, "passenger": "Alice"}))
-    models = {"agent": InProcessModel([ASKS, book, "Booked."]), "user": InProcessModel(answers)}
-    task = small_task(tmp_path, sim_user_prompt="You are Alice.")
-    finished = await play(task, ToolCallingAgent(), user=load_user(user)(), models=models, guard_user=True)
-    rollout = finished.rollout
+    rollout, model = await conversation([ASKS, book, "Booked."], answers, user, guard_user=True)
     assert [line.text for line in rollout.lines[1:]] == [ASKS, "Yes, please.", "Booked.", "###STOP###"]
     assert [call.name for call in rollout.tool_calls] == ["create_booking"]
     assert rollout.sent_back == {1: LEAVES}
-    note = next(seen[-1]["content"] for seen in models["user"].seen if "was not sent" in str(seen[-1]))
+    note = next(seen[-1]["content"] for seen in model.seen if "was not sent" in str(seen[-1]))
     assert LEAVES in note
     assert "acts only after your answer" in note
 
 
 @pytest.mark.parametrize(("guard", "calls"), [(True, 2), (False, 1)])
-async def test_a_line_is_sent_back_once_and_only_if_asked(tmp_path: Path, guard: bool, calls: int) -> None:
-    models = {"agent": InProcessModel([ASKS]), "user": InProcessModel([LEAVES])}
-    task = small_task(tmp_path, sim_user_prompt="You are Alice.")
-    finished = await play(task, ToolCallingAgent(), user=load_user("llm")(), models=models, guard_user=guard)
-    assert finished.rollout.stop_reason == "user_stop"
-    assert finished.rollout.usage["user"].calls == calls
-    assert len(finished.rollout.sent_back) == calls - 1
+async def test_a_line_is_sent_back_once_and_only_if_asked(conversation: Any, guard: bool, calls: int) -> None:
+    rollout, _ = await conversation([ASKS], [LEAVES], "llm", guard_user=guard)
+    assert rollout.stop_reason == "user_stop"
+    assert rollout.usage["user"].calls == calls
+    assert len(rollout.sent_back) == calls - 1
 
 
 @pytest.mark.parametrize(

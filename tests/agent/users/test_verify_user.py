@@ -14,17 +14,13 @@ def said(rollout: Any) -> list[str]:
     return [line.text for line in rollout.lines[1:] if line.speaker == "user"]
 
 
-async def test_an_accepted_draft_is_said_and_the_judging_is_paid(conversation: Any) -> None:
-    rollout, _ = await conversation(["Where to?", "Done"], ["JFK", "true", "###STOP###", "true"])
+async def test_an_accepted_draft_is_said_and_the_judge_sees_who_said_what(conversation: Any) -> None:
+    rollout, model = await conversation(["Where to?", "Done"], ["JFK", "true", "###STOP###", "true"])
     assert said(rollout) == ["JFK", "###STOP###"]
     assert rollout.usage["user"].calls == 4
     assert rollout.usage["user"].cost == 2.0
     answers = [call.answer for call in rollout.model_calls if call.role == "user"]
     assert answers == ["JFK", "true", "###STOP###", "true"]
-
-
-async def test_the_judge_sees_who_said_what(conversation: Any) -> None:
-    _, model = await conversation(["Where to?", "Done"], ["JFK", "true", "###STOP###", "true"])
     (question,) = model.seen[3]
     assert question["role"] == "user"
     assert "Book me a flight\n\nAgent: Where to?\n\nCustomer: JFK\n\nAgent: Done" in question["content"]
@@ -44,13 +40,6 @@ async def test_a_refused_draft_is_never_said_and_later_not_shown(conversation: A
     assert [message["role"] for message in model.seen[2]] == [message["role"] for message in model.seen[0]]
 
 
-async def test_if_all_are_refused_the_last_draft_is_said(conversation: Any) -> None:
-    drafts = ["A", "false", "B", "no", "C", "false", "###STOP###", "true"]
-    rollout, model = await conversation(["Where to?", "Done"], drafts)
-    assert said(rollout) == ["C", "###STOP###"]
-    assert len(model.seen) == 8
-
-
 REFLECTION = "Reflection: there is no flight to Mars.\nResponse: JFK, please"
 
 
@@ -67,10 +56,19 @@ async def test_a_refused_draft_is_written_anew_with_the_reflection(conversation:
     assert (rollout.usage["user"].calls, rollout.usage["user"].cost) == (7, 3.5)
 
 
-async def test_the_draft_after_a_reflection_is_said_even_if_it_is_refused(conversation: Any) -> None:
-    answers = ["To Mars", "false", REFLECTION, "To Venus", "false", "###STOP###", "true"]
-    rollout, _ = await conversation(["Where to?", "Done"], answers, "reflection")
-    assert said(rollout) == ["To Venus", "###STOP###"]
+@pytest.mark.parametrize(
+    ("strategy", "answers", "line"),
+    [
+        ("verify", ["A", "false", "B", "no", "C", "false", "###STOP###", "true"], "C"),
+        ("reflection", ["A", "false", REFLECTION, "B", "false", "###STOP###", "true"], "B"),
+    ],
+)
+async def test_if_all_are_refused_the_last_draft_is_said(
+    conversation: Any, strategy: str, answers: list[str], line: str
+) -> None:
+    rollout, model = await conversation(["Where to?", "Done"], answers, strategy)
+    assert said(rollout) == [line, "###STOP###"]
+    assert len(model.seen) == len(answers)
 
 
 @pytest.mark.parametrize(
