@@ -64,6 +64,10 @@ class Finished:
         return self.err
 
 
+Command = Callable[..., Finished]
+"""A command with these arguments, run to its end."""
+
+
 def run_command(
     *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
 ) -> Finished:

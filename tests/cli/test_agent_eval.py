@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, Bundle
 from stored_rollouts import query
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import load_rollout
 from reward_kit.agent.config import DEFAULTS, OPTIONS
-
-Command = Callable[..., Finished]
 
 
 def pay_latest(request: dict[str, Any]) -> Answer:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command, Finished
 from flight_bundle import GOLD, SEED, Bundle
 from stub_server import Answer, StubServer
 
-Command = Callable[..., Finished]
 Starter = Callable[..., "subprocess.Popen[str]"]
 GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold")
 MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user", "--n-rollouts", "1")

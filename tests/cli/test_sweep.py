@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, Bundle
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import load_evaluation
 
-Command = Callable[..., Finished]
 GOOD, BAD = "openai/gpt-4o-mini", "openai/gpt-4o"
 SWEEP = ("-d", "task.jsonl", "--model", GOOD, "--model", BAD, "--no-sim-user")
 

@@ -6,12 +6,12 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from command import Finished, start
+from command import Command, start
 from flight_bundle import Bundle
 from planned_agent import evaluate
 
@@ -65,7 +65,7 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         assert "Traceback" not in errors
 
 
-def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Callable[..., Finished]) -> None:
+def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Command) -> None:
     result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
     evaluate(bundle, "second", {"b": [1]})
     done = command("first", "--out", "pages")
@@ -78,7 +78,7 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Callable[...
     assert command("--out", "pages").out.startswith("7 pages")
 
 
-def test_faults_are_one_line(bundle: Bundle, command: Callable[..., Finished], tmp_path: Path) -> None:
+def test_faults_are_one_line(bundle: Bundle, command: Command, tmp_path: Path) -> None:
     evaluate(bundle, "first", {"a": [1]})
     evaluate(bundle, "other", {"a": [1]}, output_dir=str(tmp_path / "elsewhere"))
     Path("file").write_text("")

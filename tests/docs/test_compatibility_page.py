@@ -6,6 +6,7 @@ import shlex
 import pytest
 from command import run_command
 from pages import ROOT
+from pages import table as table_of
 
 from reward_kit.agent.config import OPTIONS
 
@@ -13,13 +14,9 @@ PAGE = ROOT / "docs" / "compatibility.md"
 
 
 def table(heading: str) -> list[list[str]]:
-    """The rows of the first table below ``heading``, cell by cell."""
-    lines = PAGE.read_text().split(heading, 1)[1].splitlines()
-    rows = lines[lines.index("|---|---|") + 1 :]
-    return [
-        [cell.strip() for cell in row.strip("|").split("|")]
-        for row in rows[: next((i for i, row in enumerate(rows) if not row.startswith("|")), len(rows))]
-    ]
+    """The rows of the first table from ``heading`` on, cell by cell."""
+    text = PAGE.read_text()
+    return table_of(text[text.index(heading) :])
 
 
 def quoted(text: str) -> list[str]:

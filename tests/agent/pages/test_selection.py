@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
-from flight_bundle import flight_bundle
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import begun, edit, played
 
@@ -18,12 +18,11 @@ FILE = Path("runs/evals/first.db")
 
 
 @pytest.fixture
-def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def evaluated(bundle: Bundle) -> None:
     """Rows a (passed), b (once), c (never; not judged the first time)."""
-    monkeypatch.chdir(tmp_path)
     plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
     rows = rows_of(plan, system_prompt="Always be 100% polite.")
-    result = evaluate(flight_bundle(tmp_path), "first", plan, rows=rows)
+    result = evaluate(bundle, "first", plan, rows=rows)
     for row_id, cost in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
         change_log(result, row_id, cost=cost)
     edit(

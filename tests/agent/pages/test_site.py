@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urljoin
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
@@ -47,12 +47,6 @@ class Read(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words += data
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 @pytest.fixture
