@@ -30,25 +30,18 @@ def test_what_is_kept_can_be_imported(module: str, name: str) -> None:
     exec(f"from {module} import {name}", {})
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for what, _ in table("## Removed") for path in quoted(what) if path.startswith("reward_kit.")],
-)
+def removed(beginning: str) -> list[str]:
+    return [text for what, _ in table("## Removed") for text in quoted(what) if text.startswith(beginning)]
+
+
+@pytest.mark.parametrize("path", removed("reward_kit."))
 def test_what_is_not_there_is_not(path: str) -> None:
     module, _, name = path.rpartition(".")
     with pytest.raises(ImportError):
         exec(f"from {module} import {name}", {})
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        command
-        for what, _ in table("## Removed")
-        for command in quoted(what)
-        if command.startswith("reward-kit ")
-    ],
-)
+@pytest.mark.parametrize("command", removed("reward-kit "))
 def test_commands_that_are_not_there_end_with_2(command: str) -> None:
     arguments = shlex.split(command)[1:]
     options = ["--id", "x"] if arguments == ["deploy"] else []

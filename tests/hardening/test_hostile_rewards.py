@@ -4,6 +4,9 @@ from flight_bundle import Bundle
 from hostile import GOLD_RUN, Command, indented, row_for_each_reward
 
 FAULTY = [
+    ("raise KeyError('seat')", "KeyError: 'seat'"),
+    ("return 0.5", "0.5"),
+    ("return {'score': 'high'}", "score"),
     ("import sys; sys.exit(0)", "SystemExit"),
     ("class Own(BaseException): pass\nraise Own('x')", "Own: x"),
     ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),

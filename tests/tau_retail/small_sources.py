@@ -71,12 +71,11 @@ def small_shop() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(shop)
 
 
-def put(folder: Path, path: str, text: str) -> Path:
+def put(folder: Path, path: str, text: str) -> None:
     """Write a file below ``folder``."""
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8", newline="\n")
-    return file
 
 
 RETAIL = "tau_bench/envs/retail"

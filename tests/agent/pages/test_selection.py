@@ -89,12 +89,8 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
     with begun(path) as store:
         store.add([played(number, reward=number % 2) for number in range(9)])
         pages = [listed(path, Selection(by="rollouts", page=page)) for page in (1, 2, 3, 4)]
-        assert [[one.index for one in page.rollouts] for page in pages] == [
-            [0, 1, 2, 3],
-            [4, 5, 6, 7],
-            [8],
-            [8],
-        ]
+        shown = [[one.index for one in page.rollouts] for page in pages]
+        assert shown == [[0, 1, 2, 3], [4, 5, 6, 7], [8], [8]]
         assert {(page.total, page.pages) for page in pages} == {(9, 3)}
         store.add([played(9)])
         assert listed(path, Selection(by="rollouts")).total == 10
