@@ -66,6 +66,8 @@ class Finished:
 
 Command = Callable[..., Finished]
 """A command with these arguments, run to its end."""
+Starter = Callable[..., "subprocess.Popen[str]"]
+"""A command with these arguments, started."""
 
 
 def run_command(
