@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +64,12 @@ class Finished:
         return self.err
 
 
+Command = Callable[..., Finished]
+"""A command with these arguments, run to its end."""
+Starter = Callable[..., "subprocess.Popen[str]"]
+"""A command with these arguments, started."""
+
+
 def run_command(
     *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
 ) -> Finished:
@@ -88,6 +94,18 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(line, text=True, **{**pipes, **options})
+
+
+@contextmanager
+def serving(*arguments: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``reward-kit`` with these arguments while it runs, and the address that it has printed."""
+    process = start(*arguments, **options)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().split()[0]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def free_port() -> int:

@@ -58,6 +58,15 @@ def call(name: str, raw: str | None = None, /, **arguments: Any) -> Answer:
     return calls((name, arguments if raw is None else raw))
 
 
+def book_and_pay(request: dict[str, Any], place: int) -> Any:
+    """A model that books a flight for Alice, pays for what it has booked, and says so."""
+    if place == 0:
+        return call("create_booking", flight_id=1, passenger="Alice")
+    if place == 1:
+        return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
+    return "Booked and paid."
+
+
 def calls(*wanted: tuple[str, dict[str, Any] | str], content: str | None = None) -> Answer:
     """An answer that calls several tools."""
     tool_calls = [{"name": name, "arguments": arguments} for name, arguments in wanted]

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, run_command
+from command import Command, Finished, run_command
 from command import start as start_command
-from flight_bundle import Bundle, flight_bundle
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    return flight_bundle(tmp_path)
+from flight_bundle import Bundle
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def start(bundle: Bundle, environment: None) -> Callable[..., subprocess.Popen[s
 
 
 @pytest.fixture
-def agent_eval(bundle: Bundle, environment: None) -> Callable[..., Finished]:
+def agent_eval(bundle: Bundle, environment: None) -> Command:
     """Run ``reward-kit agent-eval`` in the bundle's folder to its end."""
 
     def run(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Finished:

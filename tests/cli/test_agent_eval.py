@@ -8,30 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, Bundle
 from stored_rollouts import query
-from stub_server import Answer, StubServer, call
+from stub_server import StubServer, book_and_pay
 
 from reward_kit.agent import load_rollout
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 
-Command = Callable[..., Finished]
-
-
-def pay_latest(request: dict[str, Any]) -> Answer:
-    """Pay for the booking that the last observation names."""
-    return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
-
 
 def busy_agent(request: dict[str, Any], place: int) -> Any:
-    script: list[Any] = [
-        "There is one at 6:30. Shall I book it?",
-        call("create_booking", flight_id=1, passenger="Alice"),
-        pay_latest(request) if place == 2 else None,
-        "Booked and paid.",
-    ]
-    return script[min(place, 3)]
+    return book_and_pay(request, place - 1) if place else "There is one at 6:30. Shall I book it?"
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, Bundle
 from stub_server import Answer, StubServer
 
-Command = Callable[..., Finished]
 AGENT = """
 class Agent:
     async def respond(self, rollout):

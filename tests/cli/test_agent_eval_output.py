@@ -3,17 +3,13 @@
 import json
 import shlex
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Finished, wait_for
+from command import Command, Starter, wait_for
 from command import start as start_command
 from flight_bundle import GOLD, REWARD, TOOLS, Bundle
 
-Command = Callable[..., Finished]
-Starter = Callable[..., "subprocess.Popen[str]"]
 GOLD_RUN = ("-d", "task.jsonl", "--agent", "gold")
 NOISY_AGENT = """
 import os

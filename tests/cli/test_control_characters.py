@@ -1,12 +1,11 @@
 """Control characters of a bundle are shown, not sent to the terminal; other text stays as it is."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, new_python
+from command import Command, new_python
 from flight_bundle import GOLD, SEED, TOOLS, Bundle
 
 from reward_kit.agent.agents.human import Terminal
@@ -35,7 +34,7 @@ def test_faults_of_a_bundle_are_shown_without_control_characters(bundle: Bundle,
 
 
 @pytest.fixture
-def changed(bundle: Bundle, agent_eval: Callable[..., Finished]) -> Path:
+def changed(bundle: Bundle, agent_eval: Command) -> Path:
     """A database in which a table of a foreign name has changed."""
     table = f"[\x1b(0\x07\u202e\x9b{HARMLESS}]"
     bundle.write("seed.sql", f"{SEED}CREATE TABLE {table}(id INTEGER PRIMARY KEY, v);\n")

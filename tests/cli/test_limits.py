@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from command import Finished
+from command import Command
 from flight_bundle import Bundle
 from stub_server import Answer, StubServer
 
@@ -11,7 +11,7 @@ MODEL_RUN = ("-d", "task.jsonl", "--model", "openai/gpt-4o-mini", "--no-sim-user
 
 
 def test_a_provider_that_stays_away_is_told_and_stops_the_run(
-    agent_eval: Callable[..., Finished], bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
+    agent_eval: Command, bundle: Bundle, stub_llm: StubServer, results: Callable[[], Any]
 ) -> None:
     bundle.rows({"n_rollouts": 8, "sim_user_prompt": None})
     away = Answer(drop=True)

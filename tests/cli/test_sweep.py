@@ -1,6 +1,5 @@
 """``reward-kit agent-eval`` with several models: an evaluation for each, then a comparison."""
 
-import json
 import re
 import signal
 import time
@@ -8,30 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, Bundle
-from stub_server import Answer, StubServer, call
+from stub_server import Answer, StubServer, book_and_pay
 
 from reward_kit.agent import load_evaluation
 
-Command = Callable[..., Finished]
 GOOD, BAD = "openai/gpt-4o-mini", "openai/gpt-4o"
 SWEEP = ("-d", "task.jsonl", "--model", GOOD, "--model", BAD, "--no-sim-user")
-
-
-def pays(request: dict[str, Any], place: int) -> Any:
-    if place == 0:
-        return call("create_booking", flight_id=1, passenger="Alice")
-    if place == 1:
-        return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
-    return "Booked and paid."
 
 
 @pytest.fixture
 def models(stub_llm: StubServer, bundle: Bundle) -> StubServer:
     """A model that does the task, and one that only says so."""
     bundle.rows({"actions": GOLD, "n_rollouts": 8})
-    stub_llm.script("gpt-4o-mini", pays)
+    stub_llm.script("gpt-4o-mini", book_and_pay)
     stub_llm.script("gpt-4o", ["Booked and paid."])
     return stub_llm
 

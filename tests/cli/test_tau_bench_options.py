@@ -2,13 +2,12 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from command import Finished
+from command import Command
 from stub_server import StubServer
 from tau_bench_file import RETAIL, RunResult
 
@@ -16,8 +15,6 @@ from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli_commands.agent_eval import agent_eval as command
 from reward_kit.cli_commands.agent_eval import given_options
 from reward_kit.cli_commands.eval_options import as_click_parses
-
-Command = Callable[..., Finished]
 
 
 def configured(*arguments: str) -> EvaluationConfig:

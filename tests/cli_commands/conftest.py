@@ -1,14 +1,11 @@
 """Fixtures for the tests of commands that read finished evaluations."""
 
-from collections.abc import Callable
-
 import pytest
-from command import Finished, run_command
-from flight_bundle import Bundle
+from command import Command, run_command
 
 
 @pytest.fixture
-def command(request: pytest.FixtureRequest, bundle: Bundle) -> Callable[..., Finished]:
+def command(request: pytest.FixtureRequest) -> Command:
     """Run the command that the test's file is named after."""
     name = request.path.stem.removeprefix("test_")
     return lambda *arguments: run_command(name, *arguments)

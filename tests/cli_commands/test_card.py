@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, run_command
+from command import Command, run_command
 from flight_bundle import GOLD, flight_bundle
 from stored_rollouts import edit
 
 from reward_kit.agent import agent_eval, compare, load_evaluation
 from reward_kit.agent.comparison.card import differences_from, faults_of, noise_floor
 
-Command = Callable[..., Finished]
 Change = Callable[[dict[str, Any]], Any]
 EVALUATION = Path("runs/evals/main.db")
 AGENTS = """
@@ -55,11 +54,6 @@ def card(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     return Path("main.card.json")
-
-
-@pytest.fixture
-def command() -> Command:
-    return lambda *arguments: run_command("card", *arguments)
 
 
 def altered(card: Path, change: Change, *, hashed: bool) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
-from command import Finished, run_command
+from command import Command, run_command
 from flight_bundle import Bundle
 from planned_agent import evaluate, rows_of
 from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, compare, compare_with
 
-Command = Callable[..., Finished]
 BASE = {f"row.{number}": [1, 1, number % 2, 0] for number in range(8)}
 BETTER = {row_id: [1, 1, 1, successes[2]] for row_id, successes in BASE.items()}
 

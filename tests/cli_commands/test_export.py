@@ -1,12 +1,11 @@
 """``reward-kit export``: what a person sees, what a trainer gets."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import Bundle
 from planned_agent import change_log, evaluate
 
@@ -15,7 +14,6 @@ from reward_kit.agent.exporting.lines import COLUMNS, FORMATS
 from reward_kit.cli_commands.export import export as export_command
 from reward_kit.errors import StorageError
 
-Command = Callable[..., Finished]
 CHOICE = f"one of {', '.join(FORMATS)}, rollouts"
 PLAN = {"a": [1, 0], "b": [1, 1]}
 

@@ -4,13 +4,13 @@ import json
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import Bundle
 from planned_agent import evaluate, rows_of
 
@@ -18,7 +18,6 @@ from reward_kit.agent import load_evaluation
 from reward_kit.agent.comparison.baseline import load_baseline
 from reward_kit.agent.reports.gate import judge
 
-Command = Callable[..., Finished]
 Plan = Mapping[str, Sequence[int]]
 BASE: Plan = {"b": [1] * 8, "a": [1] * 8, "flaky": [1, 0, 0, 0] * 2, "c": [1] * 8}
 FILE = Path("gate.json")

@@ -1,17 +1,15 @@
 """``reward-kit plan``: the table, the picture, the JSON, and mistakes."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import Bundle
 from planned_agent import evaluate
 
-Command = Callable[..., Finished]
 PLAN = {f"row.{number}": [1, number % 2, number % 3 > 0, 0] for number in range(12)}
 CIRCLE = "{http://www.w3.org/2000/svg}circle"
 

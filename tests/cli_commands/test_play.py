@@ -4,26 +4,18 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import httpx
-from command import start
+from command import serving
 from flight_bundle import Bundle
 
 from reward_kit.agent import load_evaluation
 
 
-@contextmanager
-def playing(bundle: Bundle, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def playing(bundle: Bundle, *options: str) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """A running command, and the address that it printed."""
-    process = start("play", str(bundle.folder), "0", "--browser", *options, stdin=subprocess.DEVNULL)
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().split()[0]
-    finally:
-        process.kill()
-        process.communicate()
+    return serving("play", str(bundle.folder), "0", "--browser", *options, stdin=subprocess.DEVNULL)
 
 
 def page(address: str, wanted: str) -> str:

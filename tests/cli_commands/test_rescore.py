@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished
+from command import Command
 from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
 from reward_kit.agent.storage.store import Store
 
-Command = Callable[..., Finished]
 ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
 

@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Finished, run_command
+from command import Command, run_command
 from flight_bundle import Bundle
 from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit
@@ -17,7 +16,6 @@ from reward_kit.agent import EvaluationResult
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.storage.store import Store
 
-Command = Callable[..., Finished]
 PLAN = {"a": [1, 1], "b": [1, 0]}
 
 

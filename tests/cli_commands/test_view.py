@@ -5,29 +5,14 @@ import json
 import re
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from command import Finished, start
+from command import Command, serving
 from flight_bundle import Bundle
 from planned_agent import evaluate
 
 HREF = re.compile(r'href="([^"#]+)')
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server and the address that it printed."""
-    process = start("view", *arguments)
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().split()[0]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def get(address: str, host: str | None = None) -> tuple[http.client.HTTPResponse, str]:
@@ -42,7 +27,7 @@ def get(address: str, host: str | None = None) -> tuple[http.client.HTTPResponse
 
 def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) -> None:
     evaluate(bundle, "first", {"a": [1, 0]})
-    with serving("latest") as (process, address):
+    with serving("view", "latest") as (process, address):
         assert address.endswith("/evals/first.html")
         answer, html = get(address)
         assert answer.status == 200
@@ -65,7 +50,7 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         assert "Traceback" not in errors
 
 
-def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Callable[..., Finished]) -> None:
+def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Command) -> None:
     result = evaluate(bundle, "first", {"a": [1, 0], "b": [1]})
     evaluate(bundle, "second", {"b": [1]})
     done = command("first", "--out", "pages")
@@ -78,7 +63,7 @@ def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Callable[...
     assert command("--out", "pages").out.startswith("7 pages")
 
 
-def test_faults_are_one_line(bundle: Bundle, command: Callable[..., Finished], tmp_path: Path) -> None:
+def test_faults_are_one_line(bundle: Bundle, command: Command, tmp_path: Path) -> None:
     evaluate(bundle, "first", {"a": [1]})
     evaluate(bundle, "other", {"a": [1]}, output_dir=str(tmp_path / "elsewhere"))
     Path("file").write_text("")

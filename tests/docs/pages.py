@@ -53,6 +53,13 @@ def files(page: Path) -> dict[str, str]:
     return {block.title: block.text for block in blocks(page) if block.title}
 
 
+def table(text: str) -> list[list[str]]:
+    """The cells of the first table in a text, without its header."""
+    rows = re.search(r"^\|(?:.*\n)\|[-:| ]+\n((?:\|.*\n?)*)", text, re.MULTILINE)
+    assert rows is not None, text[:200]
+    return [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows[1].splitlines()]
+
+
 def write_files(page: Path, folder: Path) -> None:
     """Write the files that a page has, and make their folders."""
     for title, text in files(page).items():

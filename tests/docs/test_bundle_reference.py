@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from pages import ROOT, blocks
+from pages import ROOT, blocks, table
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.base.task_row import KNOWN_FIELDS, MAX_ID_LENGTH, TaskRow
@@ -25,10 +25,8 @@ def block(language: str, containing: str) -> str:
 
 
 def test_the_table_of_fields_has_every_field_with_its_default() -> None:
-    table = REFERENCE.split("### Fields")[1].split("\n\n")[1]
-    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     documented: dict[str, Any] = {}
-    for name, _, default, _ in rows:
+    for name, _, default, _ in table(REFERENCE.split("### Fields")[1].replace("`", "")):
         documented[name] = default if default == "required" else json.loads(default) if default else None
     actual = {name: "required" if default is MISSING else default for name, default in KNOWN_FIELDS.items()}
     assert documented == actual

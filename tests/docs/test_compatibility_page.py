@@ -6,6 +6,7 @@ import shlex
 import pytest
 from command import run_command
 from pages import ROOT
+from pages import table as table_of
 
 from reward_kit.agent.config import OPTIONS
 
@@ -13,13 +14,9 @@ PAGE = ROOT / "docs" / "compatibility.md"
 
 
 def table(heading: str) -> list[list[str]]:
-    """The rows of the first table below ``heading``, cell by cell."""
-    lines = PAGE.read_text().split(heading, 1)[1].splitlines()
-    rows = lines[lines.index("|---|---|") + 1 :]
-    return [
-        [cell.strip() for cell in row.strip("|").split("|")]
-        for row in rows[: next((i for i, row in enumerate(rows) if not row.startswith("|")), len(rows))]
-    ]
+    """The rows of the first table from ``heading`` on, cell by cell."""
+    text = PAGE.read_text()
+    return table_of(text[text.index(heading) :])
 
 
 def quoted(text: str) -> list[str]:
@@ -33,25 +30,18 @@ def test_what_is_kept_can_be_imported(module: str, name: str) -> None:
     exec(f"from {module} import {name}", {})
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for what, _ in table("## Removed") for path in quoted(what) if path.startswith("reward_kit.")],
-)
+def removed(beginning: str) -> list[str]:
+    return [text for what, _ in table("## Removed") for text in quoted(what) if text.startswith(beginning)]
+
+
+@pytest.mark.parametrize("path", removed("reward_kit."))
 def test_what_is_not_there_is_not(path: str) -> None:
     module, _, name = path.rpartition(".")
     with pytest.raises(ImportError):
         exec(f"from {module} import {name}", {})
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        command
-        for what, _ in table("## Removed")
-        for command in quoted(what)
-        if command.startswith("reward-kit ")
-    ],
-)
+@pytest.mark.parametrize("command", removed("reward-kit "))
 def test_commands_that_are_not_there_end_with_2(command: str) -> None:
     arguments = shlex.split(command)[1:]
     options = ["--id", "x"] if arguments == ["deploy"] else []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import ROOT
+from pages import table as table_of
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
@@ -17,8 +18,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def table(header: str) -> list[list[str]]:
     """The cells of the table whose header begins like this, without the header."""
-    lines = TEXT[TEXT.index(f"| {header} |") :].split("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines[2:]]
+    return table_of(TEXT[TEXT.index(f"| {header} |") :])
 
 
 def load(dataset: str) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 from flight_bundle import GOLD, Bundle
 from http_stub_agent import serving
 from pages import ROOT, blocks, files
+from pages import table as table_of
 from small_task import seeded, small_task
 from stored_rollouts import query
 
@@ -54,9 +55,7 @@ def flat(name: str) -> str:
 
 def table(name: str, heading: str) -> list[list[str]]:
     """The cells of the first table from a heading or a header on, without its header."""
-    rows = re.search(r"^\|.*?(?=\n\n)", page(name).split(heading, 1)[1], re.MULTILINE | re.DOTALL)
-    assert rows is not None
-    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.group().splitlines()[2:]]
+    return table_of(page(name).split(heading, 1)[1])
 
 
 def test_agents_and_users() -> None:
@@ -206,8 +205,7 @@ def test_options_have_the_names_of_their_long_flags() -> None:
 
 def test_flags_and_strategies_of_tau_bench() -> None:
     text = page("tau-bench")
-    lines = text[text.index("| τ-bench | here |") :].split("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    rows = table_of(text[text.index("| τ-bench | here |") :])
     assert {flag for row in rows for flag in re.findall(r"`(--[\w-]+)", row[0])} == set(THEIRS.split())
     for cell in (*(row[1] for row in rows), text.partition("## What is not")[2]):
         assert set(re.findall(r"`(--[\w-]+)", cell)) <= FLAGS, cell

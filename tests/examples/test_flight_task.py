@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command import run_command
 
-from reward_kit.agent.bundles.bundle import Task, TaskBundle
+from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.validation import validate
@@ -31,10 +31,6 @@ def bundle() -> Iterator[TaskBundle]:
         yield opened
 
 
-def seeded(task: Task, folder: Path) -> Database:
-    return Database.seed(folder / "base.db", task.seed.sql, origin=task.seed.origin)
-
-
 class Caller:
     """Makes the given calls; ``BOOKING`` stands for the last booking id. Then says the given text."""
 
@@ -49,14 +45,6 @@ class Caller:
             if "booking_id" in answer:
                 booking = json.loads(answer)["booking_id"]
         return self.text
-
-
-async def reward(task: Task, agent: Any, folder: Path) -> float | None:
-    with seeded(task, folder) as base:
-        finished = await run_rollout(task, 0, base=base, agent=agent, seed=0)
-        finished.database.close()
-        assert finished.error is None
-        return finished.reward
 
 
 def book(flight: int, passenger: str) -> tuple[str, dict[str, Any]]:
@@ -93,7 +81,11 @@ async def test_the_rewards_tell_right_from_wrong(
     bundle: TaskBundle, tmp_path: Path, row: str, calls: list[Any], text: str, expected: float
 ) -> None:
     (task,) = bundle.select(task_ids=[row])
-    assert await reward(task, Caller(*calls, text=text or "Done"), tmp_path) == expected
+    agent = Caller(*calls, text=text or "Done")
+    with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
+        finished = await run_rollout(task, 0, base=base, agent=agent, seed=0)
+        finished.database.close()
+    assert (finished.error, finished.reward) == (None, expected)
 
 
 def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -> None:

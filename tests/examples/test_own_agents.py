@@ -1,7 +1,6 @@
 """The agents of ``examples/own_agents`` that bring a framework along: they play, count, and end when told."""
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from small_task import ScriptedUser, play, small_task
-from stub_server import Answer, StubServer, call, calls
+from stub_server import StubServer, book_and_pay, call, calls
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own_agents"
 FRAMEWORKS = {"openai_agents_example": ("agents",), "langgraph_example": ("langgraph", "langchain_openai")}
@@ -28,14 +27,6 @@ def example(request: Any, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     yield importlib.import_module(request.param).Agent
     sys.modules.pop(request.param)
-
-
-def book_and_pay(request: dict[str, Any], place: int) -> Answer | str:
-    if place == 0:
-        return call("create_booking", flight_id=1, passenger="Alice")
-    if place == 1:
-        return call("pay_booking", booking_id=json.loads(request["messages"][-1]["content"])["booking_id"])
-    return "Booked and paid."
 
 
 async def test_it_solves_a_task(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""A ``reward.py`` that does its worst: it costs its own rollouts, and nothing else."""
+"""A ``reward.py`` that does its worst costs its own rollouts; a module that fails on import is one error."""
 
+import pytest
 from flight_bundle import Bundle
-from hostile import GOLD_RUN, Command, indented, row_for_each_reward
+from hostile import GOLD_RUN, VALIDATE, Command, Writer, indented, row_for_each_reward
 
 FAULTY = [
+    ("raise KeyError('seat')", "KeyError: 'seat'"),
+    ("return 0.5", "0.5"),
+    ("return {'score': 'high'}", "score"),
     ("import sys; sys.exit(0)", "SystemExit"),
     ("class Own(BaseException): pass\nraise Own('x')", "Own: x"),
     ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
@@ -35,3 +39,24 @@ def test_each_reward_that_fails_leaves_its_own_rollout_unjudged(agent_eval: Comm
         (line,) = (line for line in ran.err.splitlines() if line.startswith(f"row{number} #1 not judged"))
         assert f"f{number}" in line
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        ("import sys; sys.exit(0)", ["tools.py:1", "SystemExit", "must not exit"]),
+        ("import os\nraise ValueError(os.environ['SHOP_TOKEN'])", ["tools.py:2: ValueError: [hidden]"]),
+    ],
+    ids=["exit", "secret"],
+)
+def test_one_error_with_the_line(
+    agent_eval: Command, tools: Writer, monkeypatch: pytest.MonkeyPatch, code: str, parts: list[str]
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "canary-4711")
+    tools(code)
+    agent_eval(*VALIDATE).refused("task.jsonl:1", "flight_task.tools", *parts)
+
+
+def test_a_reward_without_a_signature_is_refused(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.write("reward.py", "evaluate = dict\n")
+    agent_eval(*GOLD_RUN).refused("task.jsonl:1", "has no signature", "def evaluate(messages, *, db")

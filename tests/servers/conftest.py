@@ -1,11 +1,26 @@
 """Apps behind real HTTP on 127.0.0.1."""
 
 import socket
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
+
+from reward_kit import generic_server
+
+
+@pytest.fixture
+def users_rewards(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """An empty module ``users_rewards``; nothing is loaded, and no key is asked for."""
+    module = types.ModuleType("users_rewards")
+    monkeypatch.setitem(sys.modules, "users_rewards", module)
+    monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
+    monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
+    monkeypatch.setattr(generic_server, "_REWARD_FUNCTION_NAME", "N/A")
+    return module
 
 
 @pytest.fixture

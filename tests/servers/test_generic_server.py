@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import types
 
 import pytest
 import requests
@@ -14,9 +13,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
-def url(serve_app, monkeypatch):
-    module = types.ModuleType("users_rewards")
-
+def url(serve_app, users_rewards):
     @reward_function
     def judge(messages, ground_truth=None, **kwargs):
         return {"score": 0.5, "reason": f"{messages} {ground_truth} {kwargs}"}
@@ -24,11 +21,7 @@ def url(serve_app, monkeypatch):
     def broken(messages, **kwargs):
         raise LookupError("mine")
 
-    module.judge, module.broken = judge, broken
-    monkeypatch.setitem(sys.modules, "users_rewards", module)
-    monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
-    monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
-    monkeypatch.setattr(generic_server, "_REWARD_FUNCTION_NAME", "N/A")
+    users_rewards.judge, users_rewards.broken = judge, broken
     return serve_app(generic_server.app)
 
 

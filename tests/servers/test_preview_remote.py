@@ -2,7 +2,6 @@
 
 import json
 import sys
-import types
 
 import pytest
 
@@ -11,20 +10,15 @@ from reward_kit.cli import main
 
 
 @pytest.fixture
-def preview(serve_app, monkeypatch, tmp_path, capsys):
+def preview(serve_app, users_rewards, monkeypatch, tmp_path, capsys):
     """``preview(function)`` previews two samples against a server of the function: exit code and output."""
     said = [[{"role": "user", "content": text}] for text in ("yes", "no")]
     rows = [{"messages": messages, "ground_truth": "yes", "weight": 2} for messages in said]
     (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delenv("RK_ENDPOINT_API_KEY", raising=False)
-    module = types.ModuleType("users_rewards")
-    monkeypatch.setitem(sys.modules, "users_rewards", module)
-    monkeypatch.setattr(generic_server, "_LOADED_REWARD_FUNCTION", None)
-    monkeypatch.setattr(generic_server, "_REWARD_FUNCTION_NAME", "N/A")
 
     def run(function):
-        module.judge = function
+        users_rewards.judge = function
         generic_server.load_reward_function("users_rewards.judge")
         url = serve_app(generic_server.app)
         code = main(["preview", "--remote-url", f"{url}/", "-s", str(tmp_path / "samples.jsonl")])

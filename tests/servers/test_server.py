@@ -1,8 +1,5 @@
 """A reward function behind POST /reward, and RewardFunction as its client."""
 
-import sys
-import types
-
 import pytest
 import requests
 from reward_kit.server import RewardServer, create_app
@@ -57,10 +54,11 @@ def test_async_functions_and_functions_without_a_ground_truth(serve_app):
         assert post(serve_app(create_app(function)), messages=MESSAGES).json()["score"] == 2.0
 
 
-def test_a_reward_that_fails_is_500_with_its_error(serve_app):
-    def broken(messages, **kwargs):
-        raise LookupError("mine")
+def broken(messages, **kwargs):
+    raise LookupError("mine")
 
+
+def test_a_reward_that_fails_is_500_with_its_error(serve_app):
     for function, detail in ((broken, "mine"), (lambda messages, **kwargs: 0.5, "Invalid return type")):
         answer = post(serve_app(create_app(function)), messages=MESSAGES)
         assert answer.status_code == 500
@@ -76,19 +74,14 @@ def test_a_remote_reward_function_is_a_client_of_it(echo):
 
 
 def test_a_remote_error_status_raises(serve_app):
-    def broken(messages, **kwargs):
-        raise LookupError("mine")
-
     with pytest.raises(requests.HTTPError, match="500"):
         RewardFunction(mode="remote", endpoint=f"{serve_app(create_app(broken))}/reward")(MESSAGES)
 
 
-def test_a_server_finds_its_function_and_listens_on_this_machine_only(monkeypatch):
-    module = types.ModuleType("users_rewards")
-    module.judge = lambda messages, **kwargs: EvaluateResult(score=1)
-    monkeypatch.setitem(sys.modules, "users_rewards", module)
+def test_a_server_finds_its_function_and_listens_on_this_machine_only(users_rewards):
+    users_rewards.judge = lambda messages, **kwargs: EvaluateResult(score=1)
     server = RewardServer("users_rewards:judge")
-    assert server.reward_func is module.judge
+    assert server.reward_func is users_rewards.judge
     assert server.host == "127.0.0.1"
     with pytest.raises(ImportError, match="users_rewards:nothing"):
         RewardServer("users_rewards:nothing")

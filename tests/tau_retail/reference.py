@@ -40,7 +40,10 @@ def state_hash(data: Data) -> str:
 
 def run(data: Data, name: str, arguments: dict[str, Any]) -> str:
     """The observation of a tool call; a refused call leaves the data as they are."""
-    return TOOLS[name](data, **arguments)
+    try:
+        return TOOLS[name](data, **arguments)
+    except _RefusedError as error:
+        return f"Error: {error}"
 
 
 def domain_of(db: Any) -> Data:
@@ -146,20 +149,40 @@ def _add_outcomes(orders: Data, rows: Any) -> None:
             order["return_payment_method_id"] = returns[order_id]["payment_method_id"]
 
 
-def cancel_pending_order(data: Data, order_id: str, reason: str) -> str:
+class _RefusedError(Exception):
+    """What a tool refuses before it has changed anything."""
+
+
+def _order(data: Data, order_id: str, status: str, done: str) -> Data:
     if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be cancelled"
+        raise _RefusedError("order not found")
+    order: Data = data["orders"][order_id]
+    if order["status"] != status:
+        raise _RefusedError(f"non-{status} order cannot be {done}")
+    return order
+
+
+def _method(data: Data, order: Data, payment_method_id: str) -> Data:
+    methods: Data = data["users"][order["user_id"]]["payment_methods"]
+    if payment_method_id not in methods:
+        raise _RefusedError("payment method not found")
+    return methods[payment_method_id]
+
+
+def _check_balance(method: Data, amount: float, bought: str) -> None:
+    if method["source"] == "gift_card" and method["balance"] < amount:
+        raise _RefusedError(f"insufficient gift card balance to pay for the {bought}")
+
+
+def cancel_pending_order(data: Data, order_id: str, reason: str) -> str:
+    order = _order(data, order_id, "pending", "cancelled")
     if reason not in ("no longer needed", "ordered by mistake"):
-        return "Error: invalid reason"
-    methods = data["users"][order["user_id"]]["payment_methods"]
+        raise _RefusedError("invalid reason")
     refunds = []
     for entry in order["payment_history"]:
         refunds.append({**entry, "transaction_type": "refund"})
         if "gift_card" in entry["payment_method_id"]:
-            card = methods[entry["payment_method_id"]]
+            card = _method(data, order, entry["payment_method_id"])
             card["balance"] = round(card["balance"] + entry["amount"], 2)
     order["status"] = "cancelled"
     order["cancel_reason"] = reason
@@ -167,20 +190,20 @@ def cancel_pending_order(data: Data, order_id: str, reason: str) -> str:
     return json.dumps(order)
 
 
-def _swap_fault(data: Data, order: Data, item_ids: list[str], new_item_ids: list[str]) -> str | float:
-    """An error, or the unrounded difference in price."""
+def _price_difference(data: Data, order: Data, item_ids: list[str], new_item_ids: list[str]) -> float:
+    """What the new items cost more, unrounded."""
     held = [item["item_id"] for item in order["items"]]
     for item_id in item_ids:
         if item_ids.count(item_id) > held.count(item_id):
-            return f"Error: {item_id} not found"
+            raise _RefusedError(f"{item_id} not found")
     if len(item_ids) != len(new_item_ids):
-        return "Error: the number of items to be exchanged should match"
+        raise _RefusedError("the number of items to be exchanged should match")
     difference: float = 0
     for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
         item = order["items"][held.index(item_id)]
         variant = data["products"][item["product_id"]]["variants"].get(new_item_id)
         if variant is None or not variant["available"]:
-            return f"Error: new item {new_item_id} not found or available"
+            raise _RefusedError(f"new item {new_item_id} not found or available")
         difference += variant["price"] - item["price"]
     return difference
 
@@ -188,20 +211,9 @@ def _swap_fault(data: Data, order: Data, item_ids: list[str], new_item_ids: list
 def exchange_delivered_order_items(
     data: Data, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "delivered":
-        return "Error: non-delivered order cannot be exchanged"
-    difference = _swap_fault(data, order, item_ids, new_item_ids)
-    if isinstance(difference, str):
-        return difference
-    difference = round(difference, 2)
-    method = data["users"][order["user_id"]]["payment_methods"].get(payment_method_id)
-    if method is None:
-        return "Error: payment method not found"
-    if method["source"] == "gift_card" and method["balance"] < difference:
-        return "Error: insufficient gift card balance to pay for the price difference"
+    order = _order(data, order_id, "delivered", "exchanged")
+    difference = round(_price_difference(data, order, item_ids, new_item_ids), 2)
+    _check_balance(_method(data, order, payment_method_id), difference, "price difference")
     order["status"] = "exchange requested"
     order["exchange_items"] = sorted(item_ids)
     order["exchange_new_items"] = sorted(new_item_ids)
@@ -213,19 +225,10 @@ def exchange_delivered_order_items(
 def modify_pending_order_items(
     data: Data, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
-    difference = _swap_fault(data, order, item_ids, new_item_ids)
-    if isinstance(difference, str):
-        return difference
-    method = data["users"][order["user_id"]]["payment_methods"].get(payment_method_id)
-    if method is None:
-        return "Error: payment method not found"
-    if method["source"] == "gift_card" and method["balance"] < difference:
-        return "Error: insufficient gift card balance to pay for the new item"
+    order = _order(data, order_id, "pending", "modified")
+    difference = _price_difference(data, order, item_ids, new_item_ids)
+    method = _method(data, order, payment_method_id)
+    _check_balance(method, difference, "new item")
     order["payment_history"].append(
         {
             "transaction_type": "payment" if difference > 0 else "refund",
@@ -244,45 +247,34 @@ def modify_pending_order_items(
 
 
 def modify_pending_order_payment(data: Data, order_id: str, payment_method_id: str) -> str:
-    if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
-    methods = data["users"][order["user_id"]]["payment_methods"]
-    if payment_method_id not in methods:
-        return "Error: payment method not found"
+    order = _order(data, order_id, "pending", "modified")
+    new = _method(data, order, payment_method_id)
     history = order["payment_history"]
     if len(history) != 1 or history[0]["transaction_type"] != "payment":
-        return "Error: there should be exactly one payment for a pending order"
+        raise _RefusedError("there should be exactly one payment for a pending order")
     amount, old = history[0]["amount"], history[0]["payment_method_id"]
     if old == payment_method_id:
-        return "Error: the new payment method should be different from the current one"
-    new = methods[payment_method_id]
-    if new["source"] == "gift_card" and new["balance"] < amount:
-        return "Error: insufficient gift card balance to pay for the order"
+        raise _RefusedError("the new payment method should be different from the current one")
+    _check_balance(new, amount, "order")
     history.append({"transaction_type": "payment", "amount": amount, "payment_method_id": payment_method_id})
     history.append({"transaction_type": "refund", "amount": amount, "payment_method_id": old})
     if new["source"] == "gift_card":
         new["balance"] = round(new["balance"] - amount, 2)
     if "gift_card" in old:
-        methods[old]["balance"] = round(methods[old]["balance"] + amount, 2)
+        card = _method(data, order, old)
+        card["balance"] = round(card["balance"] + amount, 2)
     return json.dumps(order)
 
 
 def modify_pending_order_address(data: Data, order_id: str, **address: str) -> str:
-    if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
+    order = _order(data, order_id, "pending", "modified")
     order["address"] = {name: address[name] for name in ADDRESS_FIELDS}
     return json.dumps(order)
 
 
 def modify_user_address(data: Data, user_id: str, **address: str) -> str:
     if user_id not in data["users"]:
-        return "Error: user not found"
+        raise _RefusedError("user not found")
     data["users"][user_id]["address"] = {name: address[name] for name in ADDRESS_FIELDS}
     return json.dumps(data["users"][user_id])
 
@@ -290,19 +282,14 @@ def modify_user_address(data: Data, user_id: str, **address: str) -> str:
 def return_delivered_order_items(
     data: Data, order_id: str, item_ids: list[str], payment_method_id: str
 ) -> str:
-    if order_id not in data["orders"]:
-        return "Error: order not found"
-    order = data["orders"][order_id]
-    if order["status"] != "delivered":
-        return "Error: non-delivered order cannot be returned"
-    if payment_method_id not in data["users"][order["user_id"]]["payment_methods"]:
-        return "Error: payment method not found"
+    order = _order(data, order_id, "delivered", "returned")
+    _method(data, order, payment_method_id)
     paid_with = order["payment_history"][0]["payment_method_id"]
     if "gift_card" not in payment_method_id and payment_method_id != paid_with:
-        return "Error: payment method should be either the original payment method or a gift card"
+        raise _RefusedError("payment method should be either the original payment method or a gift card")
     held = [item["item_id"] for item in order["items"]]
     if any(item_ids.count(item_id) > held.count(item_id) for item_id in item_ids):
-        return "Error: some item not found"
+        raise _RefusedError("some item not found")
     order["status"] = "return requested"
     order["return_items"] = sorted(item_ids)
     order["return_payment_method_id"] = payment_method_id
@@ -313,7 +300,7 @@ def find_user_id_by_email(data: Data, email: str) -> str:
     for user_id, user in data["users"].items():
         if user["email"].lower() == email.lower():
             return user_id
-    return "Error: user not found"
+    raise _RefusedError("user not found")
 
 
 def find_user_id_by_name_zip(data: Data, first_name: str, last_name: str, **zip_code: str) -> str:
@@ -324,7 +311,7 @@ def find_user_id_by_name_zip(data: Data, first_name: str, last_name: str, **zip_
         )
         if same_name and user["address"]["zip"] == zip_code["zip"]:
             return user_id
-    return "Error: user not found"
+    raise _RefusedError("user not found")
 
 
 def _get(collection: str, fault: str) -> Any:

@@ -71,12 +71,11 @@ def small_shop() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(shop)
 
 
-def put(folder: Path, path: str, text: str) -> Path:
+def put(folder: Path, path: str, text: str) -> None:
     """Write a file below ``folder``."""
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8", newline="\n")
-    return file
 
 
 RETAIL = "tau_bench/envs/retail"
@@ -284,12 +283,10 @@ def write_tau2_bench(folder: Path) -> Path:
     put(folder, f"{data}/tasks.json", json.dumps(tau2_tasks()))
     put(folder, f"{data}/split_tasks.json", json.dumps(SPLITS))
     put(folder, f"{data}/db.json", json.dumps(tau2_database()))
-    put(
-        folder,
-        "src/tau2/agent/llm_agent.py",
-        'AGENT_INSTRUCTION = """\nServe {the} customer.\n""".strip()\n'
-        'SYSTEM_PROMPT = """\n<i>\n{agent_instruction}\n</i>\n<p>\n{domain_policy}\n</p>\n""".strip()\n',
-    )
+    instruction = 'AGENT_INSTRUCTION = """\nServe {the} customer.\n""".strip()\n'
+    prompt = "<i>\n{agent_instruction}\n</i>\n<p>\n{domain_policy}\n</p>"
+    agent = f'{instruction}SYSTEM_PROMPT = """\n{prompt}\n""".strip()\n'
+    put(folder, "src/tau2/agent/llm_agent.py", agent)
     put(folder, "data/tau2/user_simulator/simulation_guidelines.md", "Be a {customer}.<PERSONA_GUIDELINES>")
     frame = "{global_user_sim_guidelines_with_persona}\n<scenario>{instructions}</scenario>"
     put(folder, "src/tau2/user/user_simulator.py", f'SYSTEM_PROMPT = """\n{frame}\n""".strip()\n')

@@ -7,13 +7,6 @@ from task_rows import BUNDLE, DATASETS, rows
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 
-PREFIX = {
-    "task.jsonl": "retail.test",
-    "task_classic.jsonl": "retail.classic",
-    "task_dev.jsonl": "retail.dev",
-    "task_train.jsonl": "retail.train",
-}
-SPLIT = {"task_dev.jsonl": "dev", "task_train.jsonl": "train"}
 CORRECTED_OUTPUTS = {34, 37, 38}
 
 
@@ -26,9 +19,10 @@ def differing(field: Any) -> set[int]:
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_rows_are_numbered_in_the_order_of_the_benchmark(dataset: str) -> None:
     numbers = range(DATASETS[dataset])
-    assert [row["id"] for row in rows(dataset)] == [f"{PREFIX[dataset]}.{index:03}" for index in numbers]
+    name = dataset.removeprefix("task").removesuffix(".jsonl").removeprefix("_") or "test"
+    assert [row["id"] for row in rows(dataset)] == [f"retail.{name}.{index:03}" for index in numbers]
     assert [row["metadata"]["index"] for row in rows(dataset)] == list(numbers)
-    assert {row["metadata"]["split"] for row in rows(dataset)} == {SPLIT.get(dataset, "test")}
+    assert {row["metadata"]["split"] for row in rows(dataset)} == {"test" if name == "classic" else name}
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

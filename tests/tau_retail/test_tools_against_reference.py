@@ -14,7 +14,6 @@ from tau_retail_task.tools import R
 SEQUENCES = 12
 CALLS = 30
 
-
 SWAP_FAULTS = [
     "order not found",
     "ID not found",

@@ -12,6 +12,7 @@ from stored_rollouts import edit, query
 from stub_server import Answer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
+from reward_kit.agent.explain.explanation import Explanations
 from reward_kit.agent.models import rate_limits
 from reward_kit.agent.runner.evaluation import Evaluation
 from reward_kit.errors import StorageError
@@ -45,6 +46,11 @@ def run(bundle: Bundle, **options: Any) -> EvaluationResult:
     return agent_eval(**options_of(bundle, **options))
 
 
+def explanations_of(result: EvaluationResult) -> Explanations:
+    assert result.explanations is not None
+    return result.explanations
+
+
 def notes() -> list[dict[str, Any]]:
     return query(FILE, "SELECT id, rollout, json FROM notes WHERE kind = 'explanation' ORDER BY id")
 
@@ -52,9 +58,8 @@ def notes() -> list[dict[str, Any]]:
 def test_each_failed_rollout_is_judged_over_the_whole_context(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     result = run(bundle)
-    assert result.explanations is not None
     assert result.complete
-    assert [(one.author, one.fault, one.sentence) for one in result.explanations.made] == [
+    assert [(one.author, one.fault, one.sentence) for one in explanations_of(result).made] == [
         ("agent", "wrong_arguments", "It booked for Bob.")
     ] * 2
     shown = stub_llm.requests_for("judge")[0]["messages"][1]["content"]
@@ -83,30 +88,26 @@ def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle
     run(bundle, explain=None)
     first = agent_eval(resume="mine", explain="openai/judge")
     second = agent_eval(resume="mine", explain="openai/other")
-    assert first.explanations is not None
-    assert second.explanations is not None
-    assert first.explanations.authors == {"agent": 2}
-    assert second.explanations.authors == {"user": 2}
+    assert explanations_of(first).authors == {"agent": 2}
+    assert explanations_of(second).authors == {"user": 2}
     assert len(notes()) == 4
 
 
 def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", ["It was Bob's fault.", BLAMED])
     result = run(bundle, n_rollouts=2)
-    assert result.explanations is not None
-    assert [one.author for one in result.explanations.made] == ["agent"]
+    assert [one.author for one in explanations_of(result).made] == ["agent"]
     again = stub_llm.requests_for("judge")[1]["messages"][-1]["content"]
     assert "holds no JSON object" in again
-    assert result.explanations.usage.calls == 2
+    assert explanations_of(result).usage.calls == 2
 
 
 def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", ["", Answer(content="", finish_reason="length")])
     problem = "the answer holds no JSON object: it is empty (finish reason length)"
     result = run(bundle, n_rollouts=2)
-    assert result.explanations is not None
     assert result.complete
-    (one,) = result.explanations.made
+    (one,) = explanations_of(result).made
     assert (one.author, one.problem) == (None, f"2 answers could not be used, the last because {problem}")
     assert run(bundle, n_rollouts=2).explanations is not None
     assert len(stub_llm.requests_for("judge")) == 2
@@ -118,21 +119,18 @@ def test_a_provider_that_is_down_costs_no_results_and_resume_helps(bundle: Bundl
     result = run(bundle)
     assert (result.status, result.planned, len(result.outcomes)) == ("complete", 3, 3)
     assert not result.complete
-    assert result.explanations is not None
-    assert (len(result.explanations.made), result.explanations.missing) == (0, 2)
-    assert "500" in (result.explanations.reason or "")
+    assert (len(explanations_of(result).made), explanations_of(result).missing) == (0, 2)
+    assert "500" in (explanations_of(result).reason or "")
     again = agent_eval(resume="mine")
     assert again.complete
-    assert again.explanations is not None
-    assert len(again.explanations.made) == 2
+    assert len(explanations_of(again).made) == 2
 
 
 def test_after_some_failed_calls_in_a_row_no_more_are_made(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.fail("judge", Answer(status=500), times=99)
     result = run(bundle, n_rollouts=12, max_concurrency=1)
     assert len(stub_llm.requests_for("judge")) == 3
-    assert result.explanations is not None
-    assert result.explanations.missing == 11
+    assert explanations_of(result).missing == 11
 
 
 def test_a_conversation_that_is_too_long_is_tried_with_shorter_results(bundle: Bundle, stub_llm: Any) -> None:
@@ -140,8 +138,7 @@ def test_a_conversation_that_is_too_long_is_tried_with_shorter_results(bundle: B
     too_long = Answer(status=400, error="maximum context length exceeded", code="context_length_exceeded")
     stub_llm.fail("judge", too_long)
     result = run(bundle, n_rollouts=2)
-    assert result.explanations is not None
-    assert [one.author for one in result.explanations.made] == ["agent"]
+    assert [one.author for one in explanations_of(result).made] == ["agent"]
 
 
 def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
@@ -151,9 +148,8 @@ def test_no_more_is_spent_than_allowed(bundle: Bundle, stub_llm: Any) -> None:
     assert len(result.outcomes) == 0
     run(bundle, explain=None)
     result = run(bundle, explain="openai/judge", max_cost=0.0)
-    assert result.explanations is not None
-    assert (result.explanations.missing, stub_llm.requests) == (2, [])
-    assert "--max-cost" in (result.explanations.reason or "")
+    assert (explanations_of(result).missing, stub_llm.requests) == (2, [])
+    assert "--max-cost" in (explanations_of(result).reason or "")
 
 
 def test_a_lost_judgement_is_asked_for_again_a_damaged_one_refused(bundle: Bundle, stub_llm: Any) -> None:
@@ -180,8 +176,10 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     with pytest.raises(asyncio.CancelledError):
         await running
     assert evaluation.result is not None
-    assert evaluation.result.explanations is not None
-    assert (len(evaluation.result.explanations.made), evaluation.result.explanations.missing) == (1, 1)
+    assert (len(explanations_of(evaluation.result).made), explanations_of(evaluation.result).missing) == (
+        1,
+        1,
+    )
     assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
 
 
@@ -195,6 +193,5 @@ def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monk
 
     stub_llm.script("judge", judge)
     result = run(bundle, n_rollouts=11, rpm=4)
-    assert result.explanations is not None
-    assert len(result.explanations.made) == len(arrivals) == 10
+    assert len(explanations_of(result).made) == len(arrivals) == 10
     assert max(sum(begin <= at < begin + 0.77 for at in arrivals) for begin in arrivals) <= 4

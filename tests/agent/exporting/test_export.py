@@ -89,18 +89,17 @@ class TestLines:
 
     def test_wrong_arguments_are_told_at_once(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
-        with pytest.raises(UsageError, match=r"no row 'aa' in first \(did you mean 'a'\?\)"):
-            export("first", rows=["aa"])
-        with pytest.raises(UsageError, match=r"no column 'rewards' .*\(did you mean 'reward'\?\)"):
-            export("first", columns="rewards")
-        with pytest.raises(UsageError, match="no column is named"):
-            export("first", columns=[])
-        with pytest.raises(UsageError, match="no format 'sft'"):
-            export("first", format="sft")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="no evaluation 'second'"):
-            export("second")
-        with pytest.raises(UsageError, match="no evaluation is named by 5"):
-            export(5)  # type: ignore[arg-type]
+        faults: list[tuple[Any, dict[str, Any], str]] = [
+            ("first", {"rows": ["aa"]}, r"no row 'aa' in first \(did you mean 'a'\?\)"),
+            ("first", {"columns": "rewards"}, r"no column 'rewards' .*\(did you mean 'reward'\?\)"),
+            ("first", {"columns": []}, "no column is named"),
+            ("first", {"format": "sft"}, "no format 'sft'"),
+            ("second", {}, "no evaluation 'second'"),
+            (5, {}, "no evaluation is named by 5"),
+        ]
+        for source, options, told in faults:
+            with pytest.raises(UsageError, match=told):
+                export(source, **options)
 
 
 class TestTools:

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
-from flight_bundle import flight_bundle
+from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import begun, edit, played
 
@@ -18,12 +18,11 @@ FILE = Path("runs/evals/first.db")
 
 
 @pytest.fixture
-def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def evaluated(bundle: Bundle) -> None:
     """Rows a (passed), b (once), c (never; not judged the first time)."""
-    monkeypatch.chdir(tmp_path)
     plan = {"a": [1, 1], "b": [1, 0], "c": [0, 0]}
     rows = rows_of(plan, system_prompt="Always be 100% polite.")
-    result = evaluate(flight_bundle(tmp_path), "first", plan, rows=rows)
+    result = evaluate(bundle, "first", plan, rows=rows)
     for row_id, cost in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
         change_log(result, row_id, cost=cost)
     edit(
@@ -90,12 +89,8 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
     with begun(path) as store:
         store.add([played(number, reward=number % 2) for number in range(9)])
         pages = [listed(path, Selection(by="rollouts", page=page)) for page in (1, 2, 3, 4)]
-        assert [[one.index for one in page.rollouts] for page in pages] == [
-            [0, 1, 2, 3],
-            [4, 5, 6, 7],
-            [8],
-            [8],
-        ]
+        shown = [[one.index for one in page.rollouts] for page in pages]
+        assert shown == [[0, 1, 2, 3], [4, 5, 6, 7], [8], [8]]
         assert {(page.total, page.pages) for page in pages} == {(9, 3)}
         store.add([played(9)])
         assert listed(path, Selection(by="rollouts")).total == 10

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urljoin
 
 import pytest
-from flight_bundle import Bundle, flight_bundle
+from flight_bundle import Bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
@@ -47,12 +47,6 @@ class Read(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words += data
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    return flight_bundle(tmp_path)
 
 
 @pytest.fixture
@@ -92,11 +86,8 @@ def all_pages(runs: Path) -> Iterator[tuple[str, Read]]:
 
 
 def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bundle, runs: Path) -> None:
-    outcomes = [
-        *evaluate(bundle, "first", PLAN).outcomes,
-        *evaluate(bundle, "second", {"a": [0, 1]}).outcomes,
-    ]
-    rollouts = {rollout_address(outcome) for outcome in outcomes}
+    results = evaluate(bundle, "first", PLAN), evaluate(bundle, "second", {"a": [0, 1]})
+    rollouts = {rollout_address(outcome) for result in results for outcome in result.outcomes}
     expected = {"", "evals/first.html", "evals/second.html", *rollouts, "compare/first/second"}
     expected |= {"compare/first/second/a"} | {
         address.replace(".html", ".json") for address in expected if address.endswith(".html")
@@ -220,10 +211,9 @@ def test_two_evaluations_are_compared_by_row_and_by_conversation(bundle: Bundle,
     evaluate(bundle, "second", {"a": [0, 1], "b": [1, 0], "c": [0, 1]})
     page = read(runs, "compare/first/second")
     assert "no difference" in page.words
-    assert re.findall(r'class="item"[^>]*>(\w)<', page.html) == ["a", "c", "b"]  # worse, better, equal
-    assert re.findall(r'class="item"[^>]*>(\w)<', read(runs, "compare/first/second?change=better").html) == [
-        "c"
-    ]
+    item = re.compile(r'class="item"[^>]*>(\w)<')
+    assert item.findall(page.html) == ["a", "c", "b"]  # worse, better, equal
+    assert item.findall(read(runs, "compare/first/second?change=better").html) == ["c"]
     beside = read(runs, "compare/first/second/a")  # the second failed, and shows its failure
     assert "The first difference" in beside.words
     assert {"Sorry.", "create_booking"} <= set(re.findall(r"[\w.]+", beside.words))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle, flight_bundle
+from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Usage
@@ -287,23 +287,11 @@ def test_tokens_and_durations_are_short() -> None:
     assert list(map(duration, seconds)) == ["-", "9.99 s", "12.3 s", "4:05", "1:02:03"]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.chdir(tmp_path)
-    made = flight_bundle(tmp_path)
-    made.rows({"actions": GOLD, "n_rollouts": 2})
-    return made
-
-
 def test_a_transcript_tells_the_rollout_in_order(bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD, "n_rollouts": 2})
     result = agent_eval(bundle.dataset, agent="gold")
     text = transcript(result.record(result.outcomes[0]))
     order = ["number 1", "USER", "CALL create_booking", "TOOL create_booking (ok", "* insert bookings"]
-    order += [
-        "* update bookings",
-        "ASSISTANT",
-        "stopped: agent_done",
-        "reward 1: Task completed successfully",
-    ]
+    order += ["* update bookings", "ASSISTANT", "stopped: agent_done", "reward 1: Task completed success"]
     positions = [text.index(part) for part in order]
     assert positions == sorted(positions)

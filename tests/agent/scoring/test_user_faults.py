@@ -109,10 +109,15 @@ def test_an_invented_detail_is_decisive_if_the_agent_used_it() -> None:
         "It was over 150 dollars, $1500.00, and it is for the 20th of May or 2024-05-20.",
         "I ordered 2 lamps, 27 inch, 144Hz, 1080p, 2000mAh at 10am, size 42 in 2 weeks.",
         "The agent's 5550123 is right, and $99.99 too.",
+        "Hello, could you help me with a return?",
+        "I have already returned the other one.",
+        "Let me check... yes, that is the right one.",
+        "On second thought, keep the lamp.",
+        "Thanks for your help!",
     ],
 )
-def test_known_details_dates_amounts_and_measures_are_not_flagged(line: str) -> None:
-    assert kinds(OPENING, "We have item 5550123 for $99.99, with 1500 pieces.", line) == []
+def test_known_details_dates_amounts_measures_and_ordinary_lines_are_not_flagged(line: str) -> None:
+    assert kinds(OPENING, f"{ASKS} We have item 5550123 for $99.99, with 1500 pieces.", line) == []
 
 
 def test_lines_of_the_row_are_not_checked_and_turns_count_from_their_end() -> None:
@@ -156,20 +161,6 @@ def test_the_same_line_three_times_is_a_fault() -> None:
 )
 def test_a_thought_in_a_line_is_reported(line: str) -> None:
     assert only(OPENING, ASKS, line) == ("thought_aloud", 1, False)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Hello, could you help me with a return?",
-        "I have already returned the other one.",
-        "Let me check... yes, that is the right one.",
-        "On second thought, keep the lamp.",
-        "Thanks for your help!",
-    ],
-)
-def test_ordinary_lines_are_not_flagged(line: str) -> None:
-    assert kinds(OPENING, ASKS, line) == []
 
 
 def test_sentences_of_real_instructions_are_not_flagged() -> None:
