@@ -38,7 +38,7 @@ BOUNDS = {
     "handlers of all exceptions": (23, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
-    "lines of tests": (30_000, 30_000),
+    "lines of tests": (29_800, 30_000),
 }
 """Present bound and target of each figure. Lower a bound with the figure; only a feature may raise it."""
 
