@@ -37,6 +37,7 @@ def test_each_reward_that_fails_leaves_its_own_rollout_unjudged(agent_eval: Comm
     assert ran.result["score"] == 1.0
     for number, (_, part) in enumerate(FAULTY, start=1):
         (line,) = (line for line in ran.err.splitlines() if line.startswith(f"row{number} #1 not judged"))
+        assert "reward.py" in line
         assert f"f{number}" in line
         assert part in line
 

@@ -32,21 +32,20 @@ from reward_kit.agent import ToolError, ToolRegistry
 R = ToolRegistry("hotel", tool_timeout=0.5)
 
 
-async def find(where, value, db):
-    found = await db.fetch_val(f"SELECT user_id FROM users WHERE {where} = :v", {"v": value})
+@R.tool(description="The user with this email", parameters={"email": str})
+async def find_user(email, db):
+    found = await db.fetch_val("SELECT user_id FROM users WHERE email = :e", {"e": email})
     if found is None:
         raise ToolError("no such user")
     return found
 
 
-@R.tool(description="The user with this email", parameters={"email": str})
-async def find_user(email, db):
-    return await find("email", email, db)
-
-
 @R.tool(description="The user with this phone number", parameters={"phone": str})
 async def find_caller(phone, db):
-    return await find("phone", phone, db)
+    found = await db.fetch_val("SELECT user_id FROM users WHERE phone = :p", {"p": phone})
+    if found is None:
+        raise ToolError("no such user")
+    return found
 
 
 @R.tool(description="A user", parameters={"user_id": str})
