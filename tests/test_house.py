@@ -29,7 +29,7 @@ FEATURES = {
 """Lines and files of what users have got since the house was bounded, as counted when it was merged."""
 LINES, FILES = (sum(sizes) for sizes in zip(*FEATURES.values(), strict=True))
 BOUNDS = {
-    "lines": (35_477 + LINES, 27_000 + LINES),
+    "lines": (35_475 + LINES, 27_000 + LINES),
     "files": (238 + FILES, 230 + FILES),
     "files under 80 lines": (27, 35),
     "modules at the top of agent/": (1, 4),

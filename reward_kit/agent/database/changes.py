@@ -182,10 +182,7 @@ class Changes(Sequence[RowChange]):
     def _rows(self) -> tuple[RowChange, ...]:
         find = self._find
         if find is not None:
-            found = list(find())
-            if len(found) > 1:
-                found.sort(key=RowChange.sort_key)
-            self._found = tuple(found)
+            self._found = tuple(sorted(find(), key=RowChange.sort_key))
             self._find = None
         return self._found
 

@@ -231,9 +231,10 @@ def _wrong_details(
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
     said = [_squeezed(text) for _, text in lines]
     for turn, text, _, position in spoken:
+        known = "".join(said[:position])
         for form, word in _details(text):
             detail = _squeezed(form)
-            if detail in instructions or detail in "".join(said[:position]):
+            if detail in instructions or detail in known:
                 continue
             if same_role := [other for key, other in instructed.items() if _shape(key) == _shape(form)]:
                 fault = f"said {word!r}, its instruction says {', '.join(same_role)}"
