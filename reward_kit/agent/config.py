@@ -94,12 +94,8 @@ class EvaluationConfig:
         None, metavar="IDS", usual=True,
         help="Run only these rows: ids, patterns (book.*) or positions from 0, separated by commas.",
     )
-    start_index: int | None = _task(
-        None, minimum=0, help="Run only rows from this position (the first is 0).",
-    )
-    end_index: int | None = _task(
-        None, minimum=-1, help="Run only rows before this position (-1: to the end).",
-    )
+    start_index: int | None = _task(None, minimum=0, help="Run only rows from this position (the first: 0).")
+    end_index: int | None = _task(None, minimum=-1, help="Run only rows before this position (-1: the end).")
     filter: Mapping[str, Any] = _task(
         None, metavar="FIELD=VALUE",
         help="Run only rows whose field has this value (metadata.domain=hotel). Repeatable: all must hold.",
@@ -141,6 +137,10 @@ class EvaluationConfig:
         "direct", choices=("direct", "litellm"),
         help="direct: call models that speak OpenAI's protocol without LiteLLM, which is faster; litellm: "
         "call all models through LiteLLM.",
+    )
+    prompt_cache: bool = _agent(
+        True, "--prompt-cache/--no-prompt-cache",
+        help="Let Claude and Amazon Nova cache what each request repeats, for agent and simulated user.",
     )
     parallel_tool_calls: bool = _agent(
         True, "--parallel-tool-calls/--no-parallel-tool-calls", fixed=True,

@@ -43,7 +43,8 @@ def test_what_the_command_parses_makes_the_configuration_it_says() -> None:
 def test_the_defaults_of_the_contract() -> None:
     config = EvaluationConfig()
     assert (config.max_concurrency, config.seed, config.retries, config.output_dir) == (10, 10, 3, "runs")
-    assert {name for name, value in DEFAULTS.items() if value is True} == {"parallel_tool_calls"}
+    on = {name for name, value in DEFAULTS.items() if value is True}
+    assert on == {"parallel_tool_calls", "prompt_cache"}
 
 
 @pytest.mark.parametrize(

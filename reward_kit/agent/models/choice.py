@@ -46,7 +46,7 @@ def find_models(
             if options is agent_options and config.agent == "tool-calling":
                 check_tools(server.file, server.backend)
             return LocalModel(server, **options)
-        return remote_model(name, provider, limiters=limiters, **options)
+        return remote_model(name, provider, limiters=limiters, prompt_cache=config.prompt_cache, **options)
 
     models: dict[Role, Model] = {}
     if agent and config.model:

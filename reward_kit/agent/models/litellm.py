@@ -21,6 +21,7 @@ from reward_kit.agent.models.endpoint import (
 from reward_kit.agent.models.litellm_library import (
     CALL_SETTINGS,
     import_litellm,
+    mark_for_cache,
     quiet,
     read_answer,
     response_headers,
@@ -43,6 +44,7 @@ def remote_model(
     client: str,
     model_args: dict[str, Any] | None = None,
     limiters: Limiters | None = None,
+    prompt_cache: bool = False,
     **more: Any,
 ) -> RemoteModel:
     """A model that is asked over HTTP: directly if ``client`` allows that and it is possible, or by LiteLLM.
@@ -59,7 +61,7 @@ def remote_model(
 
         return OpenAIModel(name, endpoint, **more)
     check_model(name, provider, model_args=model_args)
-    return LiteLLMModel(name, provider=provider, **more)
+    return LiteLLMModel(name, provider=provider, prompt_cache=prompt_cache, **more)
 
 
 @dataclass(eq=False, repr=False)
@@ -68,11 +70,13 @@ class LiteLLMModel(RemoteModel):
 
     Further options are those of ``RemoteModel``: ``temperature``, ``timeout`` in seconds for one attempt,
     ``retries``, ``backoff``, and ``model_args``, further arguments of ``litellm.acompletion``. A temperature,
-    seed or limit on parallel tool calls that the provider does not know is left out.
+    seed or limit on parallel tool calls that the provider does not know is left out. ``prompt_cache`` marks
+    what requests repeat, for providers that cache only what is marked.
     """
 
     _: KW_ONLY
     provider: str | None = None
+    prompt_cache: bool = False
 
     async def close(self) -> None:
         """Close the connections that LiteLLM keeps for this event loop."""
@@ -106,8 +110,10 @@ class LiteLLMModel(RemoteModel):
             request["api_key"] = "none"
         request = {key: value for key, value in request.items() if value is not None}
         address = request.get("api_base") or request.get("base_url") or base_from_environment(provider)
-        size = len(json.dumps([request["messages"], options.get("tools")], default=str))
-        return Request(name, provider, address, size, request)
+        text = json.dumps([request["messages"], options.get("tools")], default=str)
+        if self.prompt_cache and '"cache_control":' not in text:  # a row may have marks of its own
+            mark_for_cache(request, name, provider)
+        return Request(name, provider, address, len(text), request)
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         with quiet():

@@ -209,6 +209,44 @@ def _tokens(counts: Any, name: str) -> int:
     return max(0, getattr(counts, name, None) or 0)
 
 
+# -- prompt caches
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def mark_for_cache(request: dict[str, Any], name: str, provider: str) -> None:
+    """Mark the parts of a request that the next one repeats, for models that cache only what is marked.
+
+    Four marks are allowed. Claude gets three: the tools, the system prompt and the last message. Amazon Nova,
+    and Claude behind OpenRouter, refuse them at tools and results: there the user's last message has one.
+    """
+    name = name.lower()
+    if not _takes_marks(name, provider):
+        return
+    anywhere = "claude" in name and provider != "openrouter"
+    messages = request["messages"]
+    markable = messages if anywhere else [one for one in messages if one["role"] == "user"]
+    for message in (messages[0], *markable[-1:]):
+        content = message.get("content") or ""
+        text = content if isinstance(content, str) else content[-1].get("text", "an image")
+        if not text.strip():  # an empty block with a mark is refused
+            continue
+        if isinstance(content, str) or message["role"] == "tool":
+            message |= MARK
+        else:
+            message["content"] = [*content[:-1], content[-1] | MARK]
+    if anywhere and request.get("tools"):
+        request["tools"][-1] |= MARK
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_marks(name: str, provider: str) -> bool:
+    """True if the model takes marks there; Bedrock refuses them for models that cannot cache."""
+    if provider == "bedrock" and ("claude" in name or "nova" in name):
+        return bool(import_litellm().utils.supports_prompt_caching(name, custom_llm_provider=provider))
+    return "claude" in name and provider in {"anthropic", "azure_ai", "openrouter", "vertex_ai"}
+
+
 # -- prices of OpenAI's models, without importing LiteLLM
 
 _TABLE = "model_prices_and_context_window_backup.json"

@@ -32,6 +32,7 @@ class EvaluationOptions(TypedDict, total=False):
     temperature: float | None
     model_args: Mapping[str, Any]
     client: str
+    prompt_cache: bool
     parallel_tool_calls: bool
     few_shot_displays: str | os.PathLike[str] | None
     fastworkflow_policy: str
