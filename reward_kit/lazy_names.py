@@ -1,4 +1,4 @@
-"""Lazily imported public names of a package."""
+"""Lazily imported public names of a package, and a library that is imported as late."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+
+
+class _Requests:
+    """The library ``requests``, imported when one of its attributes is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("requests"), name)
+
+
+lazy_requests = _Requests()
 
 
 def lazy_names(

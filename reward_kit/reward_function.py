@@ -14,10 +14,10 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.lazy_names import lazy_requests
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import requests as requests
 
     from reward_kit.models import EvaluateResult
     from reward_kit.typed_interface import reward_function as reward_function
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 CONNECT_AND_READ_SECONDS = (10, 600)
 """Time limits of a remote reward, in seconds: to connect, and to answer."""
+
+
+requests: Any = lazy_requests
+"""Users' tests replace it: here, or as an attribute of the decorator, which has the name of this module."""
 
 
 class RewardFunction:
@@ -104,16 +108,17 @@ class RewardFunction:
         return as_result(result)
 
     def _call_remote(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
-        import requests
         from pydantic_core import to_jsonable_python
 
         from reward_kit.models import EvaluateResult
+        from reward_kit.typed_interface import reward_function
 
         assert self.endpoint is not None
         if ground_truth is None:
             ground_truth = others.get("original_messages", messages[:-1])
         body = {"messages": messages, "ground_truth": ground_truth, **others}
-        response = requests.post(
+        library = vars(reward_function)["requests"] if requests is lazy_requests else requests
+        response = library.post(
             self.endpoint,
             json=to_jsonable_python(body, exclude_none=True),
             headers={
@@ -208,8 +213,6 @@ def _as_metric(name: str, value: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "requests":
-        return importlib.import_module("requests")
     if name == "reward_function":
         return importlib.import_module("reward_kit.typed_interface").reward_function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

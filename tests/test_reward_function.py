@@ -5,7 +5,9 @@ import types
 from unittest.mock import patch
 
 import pytest
+import requests as real_requests
 
+import reward_kit.reward_function
 from reward_kit import EvaluateResult, MetricResult, RewardFunction, RewardOutput
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -104,6 +106,18 @@ class TestPatching:
             assert RewardFunction(mode="remote", endpoint="http://x/reward")(MESSAGES).score == 0.75
         assert post.call_args.args == ("http://x/reward",)
         assert post.call_args.kwargs["json"] == {"messages": MESSAGES, "ground_truth": MESSAGES[:1]}
+
+    @pytest.mark.parametrize("of_module", [True, False])
+    @pytest.mark.parametrize(
+        "options", [{"mode": "remote", "name": "a"}, {"mode": "fireworks_hosted", "model_id": "m"}]
+    )
+    def test_requests_of_the_module_and_of_the_decorator_of_its_name(self, of_module, options):
+        target = sys.modules["reward_kit.reward_function"] if of_module else reward_kit.reward_function
+        with patch.object(target, "requests") as requests:
+            requests.post.return_value.json.return_value = {"score": 0.75}
+            assert RewardFunction(**options)(MESSAGES).score == 0.75
+        requests.post.assert_called_once()
+        assert target.requests.post is real_requests.post
 
 
 class TestTrlAdapter:
