@@ -18,12 +18,15 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.task_row import FaultyBundleError
 from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text
+from reward_kit.agent.database.guard import Guard, describe_statement, numeric_limits
+from reward_kit.agent.database.statement import Limits, Statement
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ SECONDS = 5.0
 """Time for one rule."""
 MOST = 20
 """Violations of a rule that are kept of one rollout."""
+_STEPS = 1e7
+"""Steps of ``re``: some 0.2 s."""
 
 _TABLES = {
     **{name: f"SELECT * FROM ({query}) ORDER BY position" for name, query in VIEWS.items()},  # noqa: S608
@@ -67,8 +72,7 @@ def read_rules(folder: Path) -> tuple[Rule, ...]:
         return ()
     rules: dict[str, Rule] = {}
     faults = []
-    with closing(_database()) as connection:
-        connection.execute("PRAGMA query_only = ON")  # a rule that writes is refused here
+    with closing(_database(query_only=True)) as connection:
         for rule in _split(read_text(path), str(path)):
             fault = _fault(rule, connection)
             if rule.name in rules:
@@ -103,8 +107,7 @@ def violations_of(
         try:
             found[rule.name] = _rows(rule, connection)
         except sqlite3.Error as error:
-            fault = f"took longer than {SECONDS:g} s" if "interrupted" in str(error) else str(error)
-            raise RewardError(f"rule {rule.name!r}: {fault}", place=rule.place) from error
+            raise RewardError(f"rule {rule.name!r}: {_reason(error)}", place=rule.place) from error
     return found
 
 
@@ -128,28 +131,41 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
     if not _NAME.fullmatch(rule.name):
         given = f"{rule.name!r} is no name" if rule.name else "has no name"
         return f"the rule {given}; begin it with a line `-- rule: NAME  description` (A-Z a-z 0-9 _ -)"
+    statement = describe_statement(rule.sql)
+    if statement.verb and not statement.is_query and not statement.changes_rows:  # SQLite refuses changes
+        return f"rule {rule.name!r}: {statement.verb} is not allowed here; write one SELECT"
     try:
         _rows(rule, connection)
     except (sqlite3.Error, sqlite3.Warning) as error:
         if "one statement" in str(error):
             return f"rule {rule.name!r} has several statements; write one SELECT"
-        return f"rule {rule.name!r}: {error}"
+        return f"rule {rule.name!r}: {_reason(error)}"
     except TypeError:  # it has no columns
         return f"rule {rule.name!r} has no SELECT"
     return None
 
 
-def _database() -> sqlite3.Connection:
-    """A database with the tables of a rollout, which have the columns of an evaluation's views."""
+def _database(*, query_only: bool = False) -> sqlite3.Connection:
+    """A database with the tables of a rollout, which have the columns of an evaluation's views.
+
+    Rules have the limits of a tool's statements.
+    """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.create_function("regexp", 2, _matches, deterministic=True)
     connection.execute("CREATE TABLE trajectories (json, fields, rollout DEFAULT '')")
     for name, query in _TABLES.items():
         connection.execute(f"CREATE TABLE {name} AS {query}")
+    connection.execute(f"PRAGMA query_only = {query_only:d}")
+    for limit, value in numeric_limits(Limits()):
+        connection.setlimit(limit, value)
+    guard = Guard(Limits(), base_size=0)
+    guard.start(Statement("", None, None))
+    connection.set_authorizer(guard.authorize)
     return connection
 
 
 _of_thread = threading.local()
+"""``connection`` of the last rollout; of the rule that runs, its ``end``, and the ``fault`` of its REGEXP."""
 
 
 def _with_rollout(trajectory: str, fields: str) -> sqlite3.Connection:
@@ -168,13 +184,47 @@ def _with_rollout(trajectory: str, fields: str) -> sqlite3.Connection:
 
 
 def _matches(pattern: str, text: object) -> bool | None:
-    """``text REGEXP pattern``, with the syntax of Python."""
-    return None if text is None else re.search(pattern, str(text)) is not None
+    """``text REGEXP pattern``, with the syntax of Python; nothing but its own limit interrupts it."""
+    if text is None:
+        return None
+    try:
+        text = str(text)
+        plain, longest = _compiled(pattern)
+        if len(text) < longest:
+            return plain.search(text) is not None
+        import regex
+
+        left = max(_of_thread.end - time.monotonic(), 1e-3)
+        return regex.search(pattern, text, timeout=left, concurrent=True) is not None
+    except (re.error, TypeError, TimeoutError, RecursionError, OverflowError) as error:
+        _of_thread.fault = error  # SQLite passes on that there was one, and nothing of it
+        raise
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> tuple[re.Pattern[str], float]:
+    """The pattern, and the length of a text in which ``re`` is sure to end soon; ``regex`` takes longer.
+
+    The steps are at most: the choices of each group, times the length for the start and for each repetition.
+    """
+    choices = float(1 + pattern.count("|")) ** min(pattern.count("("), 40)
+    repetitions = len(re.findall(r"[*+?{]", pattern))
+    is_bounded = re.search(r"\)[*+?{]|\\\d", pattern) is None  # a repeated group's choices multiply
+    return re.compile(pattern), is_bounded * (_STEPS / choices) ** (1 / (1 + repetitions))
 
 
 def _rows(rule: Rule, connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    end = time.monotonic() + SECONDS
+    end = _of_thread.end = time.monotonic() + SECONDS
+    _of_thread.fault = None
     connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
     cursor = connection.execute(rule.sql)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchmany(MOST)]
+
+
+def _reason(error: sqlite3.Error | sqlite3.Warning) -> str:
+    """The reason why a rule failed, in words for its author."""
+    fault = _of_thread.fault
+    if "interrupted" in str(error) or isinstance(fault, TimeoutError):
+        return f"took longer than {SECONDS:g} s{' in REGEXP: simplify its pattern' if fault else ''}"
+    return f"REGEXP: {fault}" if fault is not None else str(error)

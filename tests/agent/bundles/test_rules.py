@@ -52,6 +52,20 @@ def bundle(bundle: Bundle) -> Bundle:
         ("-- rule: a\nSELECT 1; SELECT 2", 1, "rule 'a' has several statements"),
         ("-- rule: a\n-- later", 1, "rule 'a' has no SELECT"),
         ("-- rule: a\nDELETE FROM calls", 1, "rule 'a': attempt to write a readonly database"),
+        (
+            "-- rule: a\nATTACH 'written' AS other",
+            1,
+            "rule 'a': ATTACH is not allowed here; write one SELECT",
+        ),
+        ("-- rule: a\nVACUUM INTO 'written'", 1, "rule 'a': VACUUM is not allowed here; write one SELECT"),
+        ("-- rule: a\nPRAGMA user_version", 1, "rule 'a': PRAGMA is not allowed here; write one SELECT"),
+        (
+            "-- rule: a\nSELECT load_extension('x')",
+            1,
+            "rule 'a': not authorized to use function: load_extension",
+        ),
+        ("-- rule: a\nSELECT hex(zeroblob(450000000))", 1, "rule 'a': string or blob too big"),
+        ("-- rule: a\nSELECT 'x' REGEXP '('", 1, "rule 'a': REGEXP: missing ), unterminated subpattern"),
     ],
 )
 def test_a_faulty_file_is_an_error_with_its_line(bundle: Bundle, text: str, line: int, fault: str) -> None:
@@ -59,6 +73,7 @@ def test_a_faulty_file_is_an_error_with_its_line(bundle: Bundle, text: str, line
     with pytest.raises(BundleError) as raised:
         TaskBundle.load(bundle.dataset)
     assert str(raised.value).startswith(f"{path.resolve()}:{line}: {fault}")
+    assert not Path("written").exists()
 
 
 def test_all_faults_of_a_file_are_told(bundle: Bundle) -> None:
@@ -143,6 +158,18 @@ def test_a_rule_that_fails_on_a_rollout_leaves_it_unjudged(bundle: Bundle) -> No
     result = agent_eval(bundle.dataset, agent="gold", user="none", eval_id="e")
     assert result.unjudged == {"reward_error": 4}
     assert "rules.sql:1: rule 'a': malformed JSON" in str(result.outcomes[0].error)
+
+
+@pytest.mark.parametrize("pattern", ["(?:a|a)" * 30 + "b", "^(a|a)*$", r"^(\w|\w\w)+$"])
+def test_a_pattern_without_end_is_stopped(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.bundles.rules.SECONDS", 0.05)
+    text = f"-- rule: one\nSELECT 1\n-- rule: a\nSELECT text REGEXP '{pattern}' FROM lines"
+    bundle.write("rules.sql", text)
+    fault = r"rules.sql:3: rule 'a': took longer than 0.05 s in REGEXP: simplify its pattern"
+    with pytest.raises(RewardError, match=fault):
+        violations_of(read_rules(bundle.folder), {}, [{"role": "user", "content": "a" * 200 + "!"}], [])
 
 
 def test_an_endless_rule_is_stopped(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
