@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.printing import hide_in_output, say, warn
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 
@@ -114,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by the caller: the next file would get its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     _read_dotenv()
+    hide_in_output()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     if "_REWARD_KIT_COMPLETE" in os.environ:

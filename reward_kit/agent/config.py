@@ -19,7 +19,7 @@ from reward_kit.agent.base.option_values import (
     split_ids,
     unknown_option,
 )
-from reward_kit.agent.base.redaction import redacted, secrets_in, without_password
+from reward_kit.agent.base.redaction import keep_secrets, redacted, secrets_in, without_password
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -341,6 +341,7 @@ class EvaluationConfig:
                 )
             check_value(option, getattr(self, name))
         self._check_together()
+        keep_secrets(self.secrets())
 
     def _check_together(self) -> None:
         if self.eval_id is not None:

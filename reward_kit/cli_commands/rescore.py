@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.printing import warn
-from reward_kit.agent.base.text import count, from_here, one_line
+from reward_kit.agent.base.redaction import shown_line
+from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.reports.numbers import score
 from reward_kit.cli_commands.common_options import file_option, print_report, runs_option
 
@@ -80,6 +81,6 @@ def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
         place = f"  {rollout.now.row_id} #{rollout.now.index + 1}"
         both = (rollout.before.reward, rollout.now.reward)
         was, is_now = ("none" if reward is None else f"{reward:g}" for reward in both)
-        yield f"{place}: {was} -> {is_now}  {one_line(rollout.reason, 160)}".rstrip()
+        yield f"{place}: {was} -> {is_now}  {shown_line(rollout.reason, 160)}".rstrip()
     if len(rollouts) > SHOWN:
         yield f"  and {len(rollouts) - SHOWN} more"

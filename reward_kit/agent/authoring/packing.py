@@ -10,7 +10,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.base.redaction import environment_secrets, redact
+from reward_kit.agent.base.redaction import hide, redact
 from reward_kit.agent.bundles.archive import MANIFEST, MANIFEST_FORMAT
 from reward_kit.errors import BundleError
 
@@ -90,7 +90,7 @@ def _refuse_secrets(folder: Path, names: Mapping[str, str]) -> None:
             faults.append(f"{name}: holds a private key")
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            if any(secret in line for secret in environment_secrets()):
+            if hide(line, is_shown=True) != line:
                 faults.append(f"{name}:{number}: holds a secret of the environment")
             elif redact(line) != line:
                 faults.append(f"{name}:{number}: holds a text that looks like a key or password")

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -61,13 +62,19 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         file.write(data)
 
 
+def write_text(path: Path, text: bytes, *, durable: bool = True) -> None:
+    """``write_file`` for a text of people or programs: it is written without secrets."""
+    write_file(path, hide_bytes(text), durable=durable)
+
+
 def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | None = None) -> None:
-    """Write ``parts`` to a file that a person asked for, or, for ``-``, to ``output`` (standard output).
+    """Write texts without secrets to a file that a person asked for, or, for ``-``, to ``output`` (stdout).
 
     A file is written whole or not at all; a device or pipe as it is. Raises ``StorageError`` for a file, and
     ``OSError`` for an output that takes no more.
     """
     path = Path(target)
+    parts = map(hide_bytes, parts)
     if str(target) == TO_OUTPUT:
         stream = output or sys.stdout.buffer
         stream.writelines(parts)

@@ -6,14 +6,16 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.text import tamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 def say(text: str, *, err: bool = False, file: IO[Any] | None = None) -> None:
@@ -33,6 +35,17 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         stream.reconfigure(errors="replace")
     for line in lines:
         say(line, file=stream)
+
+
+def hide_in_output() -> None:
+    """Hide secrets in all that Python code of this process prints from now on, also code of a bundle."""
+
+    def write(write: Callable[[str], int], text: str) -> int:
+        return write(hide(text, is_shown=True))
+
+    for stream in (sys.stdout, sys.stderr):
+        if "write" not in vars(stream):  # once
+            stream.write = partial(write, stream.write)  # type: ignore[method-assign]
 
 
 def terminal_width(stream: IO[str]) -> int | None:

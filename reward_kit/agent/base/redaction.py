@@ -1,15 +1,21 @@
-"""Keys and passwords, removed from every text that is shown or written."""
+"""Secrets: recognised by name and value, and hidden in texts that are shown or stored.
+
+A secret is a key of a model, the value of a variable whose name says so (``SHOP_API_KEY``) if it looks
+random, or a password in an address. It is found in its encodings: in JSON, URLs and HTML. Values of fewer
+than ``SHORTEST_STORED`` characters are hidden only in what is shown; data with such a text stay as they are.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
-import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from reward_kit.agent.base.text import LONGEST_TEXT, one_line
 
 HIDDEN = "[hidden]"
 REDACTED = "***"
@@ -17,64 +23,166 @@ REDACTED = "***"
 LONGEST_LABEL = 200
 SHORTEST = 8
 """Characters; shorter texts are no keys, and would be found in ordinary words."""
+SHORTEST_STORED = 16
+"""Characters of a variable's value that is hidden in stored texts."""
 
-_ALLOWS = r"(?:key|token|secret|password|passwd|credentials?|authorization|cookie|signature)"
-_SECRET_NAME = re.compile(rf"(?:{_ALLOWS}|key[-_]?id)(?:[-_]?\d+)?$|^(?:x-)?auth", re.IGNORECASE)
-_COUNTED_NAME = re.compile(r"per_token$|^(?:bos|eos|pad|stop|end|sep|unk|mask)_token$", re.IGNORECASE)
-_PERHAPS_SECRET_NAME = re.compile(rf"{_SECRET_NAME.pattern}|{_ALLOWS}_", re.IGNORECASE)
+_PASSWORDS = r"pass(?:word|wd|phrase)|(?<![a-z])pass|(?:_|pg)pwd"
+_SECRET_NAME = re.compile(
+    rf"(?:{_PASSWORDS}|token|secret|api_?key|authorization|webhook(?:_ur[il])?"
+    r"|(?<![a-z])(?:key(?:_id)?|credentials?|cookie|signature|pat|jwt|auth))$|^x_auth"
+)
+_PASSWORD_NAME = re.compile(rf"(?:{_PASSWORDS}|secret)$")
+_COUNTED_NAME = re.compile(r"per_token$|^(?:bos|eos|pad|stop|end|sep|unk|mask)_token$")
+_HEADERS = re.compile(r"headers?$", re.IGNORECASE)
 _SECRET_LOOK = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|fw|hf)[-_][\w\-.*]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )\S+|(?<=Basic )[\w+/=-]{8,}"
 )
 _PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@\"']*@")
-_HEADERS = re.compile(r"headers?$", re.IGNORECASE)
+_ACCOUNT = re.compile(r"://([^/\s\"']+)@")
+_PASSWORD_SETTING = re.compile(r"\b(?:password|pwd)\s*=\s*([^\s;&\"']+)", re.IGNORECASE)
+_FACT = re.compile(
+    r"[\d\W_TZ]+|[a-z][\w+.-]*://[^@]*"  # a number or date, an address
+    r"|(?:~|\.{1,2})?(?:/[\w .@-]+){2,}/?|[a-z]:\\.*"  # a path
+    r"|[\w /.-]+\.[a-z]{2,5}(?::\d+)?(?:/[\w./-]*)?",  # a file, a host
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?!.*[bcdfghjklmnpqrstvwxz]{5})[^\W\d_]*\d{0,2}", re.IGNORECASE)
+
+
+class _Secret(NamedTuple):
+    """A value, the name and length of its variable, the longest text in it that no encoding changes."""
+
+    value: str
+    name: str
+    core: str
+    is_stored: bool
+
+
+_of_models: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """True if a setting, header or variable of this name allows calls, such as ``api_key``."""
-    return _SECRET_NAME.search(name) is not None and _COUNTED_NAME.search(name) is None
+    """True if the last word of a setting's, header's or variable's name says secret, as in ``api_key``."""
+    words = _words(name)
+    return _SECRET_NAME.search(words) is not None and _COUNTED_NAME.search(words) is None
+
+
+def _words(name: str) -> str:
+    """``apiKey``, ``Api-Key`` and ``API_KEY_2`` as ``api_key``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|-", "_", name).lower().rstrip("_0123456789")
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
-    """``text`` without ``secrets``, secrets of the environment, passwords in addresses, and texts that look
-    like keys.
-    """
-    text = hide(text, (*environment_secrets(), *secrets))
+    """A message without ``secrets``, secrets that are known, and texts that look like keys or passwords."""
+    text = hide(text, is_shown=True)
+    for secret in secrets:
+        text = _without(text, secret)
     return _SECRET_LOOK.sub(HIDDEN, _PASSWORD_IN_ADDRESS.sub(f"{HIDDEN}@", text))
 
 
-def environment_secrets() -> tuple[str, ...]:
-    """The secrets in the environment, the longest first: one may hold another."""
-    return _of_environment(tuple(os.environ.items()))
+def hide(text: str, found: set[str] | None = None, *, is_shown: bool = False) -> str:
+    """``text`` without the secrets that are known; also JSON, which stays valid.
 
-
-def hide(text: str, secrets: Collection[str]) -> str:
-    """``text`` without ``secrets``."""
-    for secret in secrets:
-        if secret in text:
-            text = text.replace(secret, HIDDEN)
+    ``found`` gets the names of those that were in it. A text that ``is_shown`` and never read
+    back has short secrets hidden, too.
+    """
+    for secret in known_secrets():
+        # one search for all encodings of all secrets takes 100 times longer than these
+        if secret.core in text and (is_shown or secret.is_stored):
+            before, text = text, _without(text, secret.value)
+            if found is not None and text != before:
+                found.add(secret.name)
     return text
 
 
-def hide_in_json(text: str, secrets: Collection[str]) -> str:
-    """JSON text without ``secrets`` in its strings; names of members stay."""
-    if not any(form in text for secret in secrets for form in _encoded(secret)):
+def shown_line(text: str, limit: int = LONGEST_TEXT) -> str:
+    """``one_line`` of foreign text without secrets: a part of one would not be recognised."""
+    return one_line(hide(text, is_shown=True), limit)
+
+
+def hide_bytes(text: bytes) -> bytes:
+    """``hide`` for an encoded text."""
+    if not known_secrets():
         return text
-    return json.dumps(_hidden(json.loads(text), secrets), ensure_ascii=False)
+    return hide(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def keep_secrets(secrets: frozenset[str]) -> frozenset[str]:
+    """Have secrets of a model's settings hidden from now on; returns them."""
+    _of_models.update(secret for secret in secrets if not _is_plain(secret))
+    return secrets
+
+
+def known_secrets() -> tuple[_Secret, ...]:
+    """The secrets in the environment and of models, the longest first: one may hold another."""
+    undecoded: dict[Any, Any] = vars(os.environ)["_data"]  # reading each by its name takes 10 times longer
+    return _known(tuple(undecoded.items()), frozenset(_of_models))
+
+
+@functools.lru_cache(maxsize=4)
+def _known(undecoded: tuple[tuple[Any, Any], ...], of_models: frozenset[str]) -> tuple[_Secret, ...]:
+    found: dict[str, tuple[str, bool]] = {}
+    for name, value in (map(os.fsdecode, variable) for variable in undecoded):
+        passwords = {*_of_address(value)}
+        named = {value, value.rpartition(" ")[2], value.partition(":")[2]} if is_secret_name(name) else set()
+        if named and "://" in value:
+            path = value.partition("://")[2].partition("/")[2]
+            named = {path, path.rpartition("/")[2]} if "webhook" in name.lower() else set()
+        elif _PASSWORD_NAME.search(_words(name)):
+            passwords |= {part for part in named if part[:1] not in ("/", "~", ".")}
+        for part in passwords | named:
+            is_long, is_random = len(part) >= SHORTEST_STORED, not _is_plain(part)
+            is_phrase = is_long and not _FACT.fullmatch(part)
+            if len(part) >= SHORTEST and (is_random or is_phrase or part in passwords):
+                found.setdefault(part, (f"{name} ({len(value)} characters)", is_random and is_long))
+    for value in of_models:
+        found[value] = found.get(value, ("a model's setting", True))[0], True
+    longest_first = sorted(found.items(), key=lambda item: -len(item[0]))
+    return tuple(
+        _Secret(value, name, max(re.findall(r"[A-Za-z0-9]*", value), key=len), is_stored)
+        for value, (name, is_stored) in longest_first
+    )
+
+
+def _is_plain(value: str) -> bool:
+    """True for a number, a place or words: nothing that looks random."""
+    return _FACT.fullmatch(value) is not None or all(map(_WORD.fullmatch, re.split(r"[\W_]+", value)))
+
+
+def _without(text: str, secret: str) -> str:
+    return _pattern(secret).sub(_replacement, text) if secret else text
 
 
 @functools.lru_cache(maxsize=256)
-def _encoded(secret: str) -> frozenset[str]:
-    return frozenset(json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+def _pattern(secret: str) -> re.Pattern[str]:
+    return re.compile("".join(map(_encodings, secret)))
 
 
-def _hidden(value: Any, secrets: Collection[str]) -> Any:
-    if isinstance(value, str):
-        return hide(value, secrets)
-    if isinstance(value, list):
-        return [_hidden(inner, secrets) for inner in value]
-    if isinstance(value, dict):
-        return {name: _hidden(inner, secrets) for name, inner in value.items()}
-    return value
+def _encodings(character: str) -> str:
+    """A character as it is, in JSON (also in JSON within JSON), in a URL, in HTML."""
+    if character.isascii() and character.isalnum():
+        return character
+    code = ord(character)
+    percent = "".join(f"%(?:25)?{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    plain = r"(?:\\\\)+|\\" if character == "\\" else rf"\\*{re.escape(character)}"
+    named = {
+        "\n": r"\\+n|",
+        "\t": r"\\+t|",
+        " ": r"\+|",
+        "&": "&amp;|",
+        "<": "&lt;|",
+        ">": "&gt;|",
+        '"': "&quot;|",
+    }
+    return rf"(?:{named.get(character, '')}(?i:{percent}|\\+u{code:04x}|&\#0*{code};|&\#x{code:x};)|{plain})"
+
+
+def _replacement(found: re.Match[str]) -> str:
+    """``HIDDEN``, after the rest of an escape (``\\n``) in which the match begins: JSON stays valid."""
+    before = found.string[max(0, found.start() - 100) : found.start()]
+    if (len(before) - len(before.rstrip("\\"))) % 2 and found[0][0] in "bfnrtu":
+        return found[0][: 5 if found[0][0] == "u" else 1] + HIDDEN
+    return HIDDEN
 
 
 @functools.lru_cache(maxsize=256)
@@ -96,19 +204,22 @@ def public_address(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if "://" in value else value
 
 
-def redacted(value: Any) -> Any:
+def redacted(value: Any, secrets: Collection[str] | None = None) -> Any:
     """Copy JSON values with secrets replaced by ``***``.
 
-    Secrets are everything under a name such as ``api_key``, authorization headers, and accounts in addresses.
+    Secrets are everything under a name such as ``api_key``, all of ``secrets_in``, and accounts in addresses.
     """
+    secrets = secrets_in(value) if secrets is None else secrets
     if isinstance(value, Mapping):
         return {
-            name: REDACTED if is_secret_name(str(name)) else redacted(inner) for name, inner in value.items()
+            name: REDACTED if is_secret_name(str(name)) else redacted(inner, secrets)
+            for name, inner in value.items()
         }
     if isinstance(value, str):
-        return REDACTED if value.startswith(("Bearer ", "Basic ")) else without_password(value)
+        is_secret = value in secrets or value.startswith(("Bearer ", "Basic "))
+        return REDACTED if is_secret else without_password(value)
     if isinstance(value, list | tuple):
-        return [redacted(inner) for inner in value]
+        return [redacted(inner, secrets) for inner in value]
     return value
 
 
@@ -122,8 +233,8 @@ def secrets_in(value: Any) -> frozenset[str]:
 def _found(value: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            named = _PERHAPS_SECRET_NAME.search(str(name)) and not _COUNTED_NAME.search(str(name))
-            yield from _found(inner, secret=secret or bool(named) or _HEADERS.search(str(name)) is not None)
+            named = is_secret_name(str(name)) or _HEADERS.search(str(name)) is not None
+            yield from _found(inner, secret=secret or named)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _found(inner, secret=secret)
@@ -135,23 +246,9 @@ def _found(value: Any, *, secret: bool) -> Iterator[str]:
 
 
 def _of_address(value: str) -> Iterator[str]:
-    """The password in an address: as written, decoded, and as clients send it."""
-    if "://" not in value or "@" not in value:
-        return
-    account = urlsplit(value).netloc.rpartition("@")[0]
-    user, _, password = account.partition(":")
-    if not account:
-        return
-    yield from (account, password, unquote(password))
-    yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
-
-
-@functools.lru_cache(maxsize=4)
-def _of_environment(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    found = set()
-    for name, value in variables:
-        if _PERHAPS_SECRET_NAME.search(name):
-            found.add(value)
-        elif "://" in value:
-            found.update(_of_address(value))
-    return tuple(sorted((one for one in found if len(one) >= SHORTEST), key=len, reverse=True))
+    """The password in an address or connection string: as written, decoded, and as clients send it."""
+    yield from _PASSWORD_SETTING.findall(value)
+    for account in _ACCOUNT.findall(value):
+        user, _, password = account.partition(":")
+        yield from (password or user, unquote(password or user))
+        yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()

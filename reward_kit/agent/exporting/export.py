@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_file, write_output
+from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
-from reward_kit.agent.records.evaluation_file import read_trajectories
+from reward_kit.agent.records.evaluation_file import read_trajectories, reading
 from reward_kit.agent.records.loading import read_rollouts
+from reward_kit.agent.records.rollout_record import redacted_warning
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import StorageError, UsageError
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
+
+logger = logging.getLogger(__name__)
+
+_REDACTED = "SELECT rollout FROM trajectories WHERE CASE WHEN json_valid(json) THEN json ->> '$.redacted' END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,10 @@ def export(
                 left_out["reward"] += 1
             else:
                 outcomes.append(outcome)
+    with reading(stored.log_path) as connection:
+        redacted = {rollout for (rollout,) in connection.execute(_REDACTED)}
+    if of_those := [outcome for outcome in outcomes if outcome.id in redacted]:
+        logger.warning("warning: %s", redacted_warning(of_those))
     return Export(stored, tuple(outcomes), +left_out, chosen, format)
 
 
@@ -141,7 +151,7 @@ def write_rollouts(found: Export, folder: Path) -> int:
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for rollout, text in zip(found.ids, read_trajectories(found.evaluation.log_path, found.ids), strict=True):
-        write_file(folder / f"roll_{rollout}.json", f"{text}\n".encode(), durable=False)
+        write_text(folder / f"roll_{rollout}.json", f"{text}\n".encode(), durable=False)
     return len(found.outcomes)
 
 

@@ -20,7 +20,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import is_secret_name, public_address
+from reward_kit.agent.base.redaction import hide, is_secret_name, public_address
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
@@ -80,7 +80,8 @@ class AnswerStore:
             answer = json.dumps(plain)
         except (TypeError, ValueError):  # a field that JSON cannot hold would come back changed
             return completion
-        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", key, answer)
+        if hide(answer) == answer:
+            self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", key, answer)
         kept = self.get(key)
         if kept is None:
             return completion

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.network import backoff as seconds_until_next
-from reward_kit.agent.base.redaction import secrets_in
+from reward_kit.agent.base.redaction import keep_secrets, secrets_in
 from reward_kit.agent.models.endpoint import base_from_environment
 from reward_kit.agent.models.errors import headers_of, model_error
 from reward_kit.errors import ModelError, ModelSetupError
@@ -145,7 +145,7 @@ class RemoteModel:
     limiters: Limiters | None = None
 
     def __post_init__(self) -> None:
-        self._secrets = secrets_in(self.model_args)
+        self._secrets = keep_secrets(secrets_in(self.model_args))
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines its answers besides the conversation, with secrets in ``model_args``."""

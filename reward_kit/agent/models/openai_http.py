@@ -19,7 +19,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from pydantic_core import to_json
 
-from reward_kit.agent.base.redaction import label, secrets_in
+from reward_kit.agent.base.redaction import keep_secrets, label, secrets_in
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel, Request
@@ -53,7 +53,7 @@ class OpenAIModel(RemoteModel):
     endpoint: Endpoint
 
     def __post_init__(self) -> None:
-        self._secrets = secrets_in({**self.model_args, "headers": self.endpoint.headers})
+        self._secrets = keep_secrets(secrets_in({**self.model_args, "headers": self.endpoint.headers}))
         arguments = body_arguments({"temperature": self.temperature, **self.model_args})
         self._fixed = {"model": self.endpoint.model, **arguments}
         self._session: aiohttp.ClientSession | None = None

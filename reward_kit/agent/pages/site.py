@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import UndefinedError
 
-from reward_kit.agent.base.files import as_storage_error, write_file
+from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option_values import NAME
+from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.explain.explanation import stored_explanations
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
@@ -151,7 +152,7 @@ def page_app(folder: Path, *others: Route) -> Starlette:
 
     def page(request: Request) -> Response:
         text, status, media = page_at(folder, request.path_params["address"], request.query_params)
-        return Response(text.encode(errors="replace"), status, HEADERS, media)
+        return Response(hide_bytes(text.encode(errors="replace")), status, HEADERS, media)
 
     # Without this check another web site could read the pages by DNS rebinding.
     names = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"], www_redirect=False)
@@ -189,5 +190,5 @@ def _write(out: Path, address: str, html: str) -> str:
         raise StorageError(f"the page {address!r} would lie outside of the folder", place=str(out))
     with as_storage_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, html.encode(errors="replace"), durable=False)
+    write_text(path, html.encode(errors="replace"), durable=False)
     return address

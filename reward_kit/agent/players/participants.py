@@ -54,6 +54,7 @@ class Participants:
     limiters: Limiters = field(default_factory=Limiters)
     interactive: bool = False
     recordings: Recordings | None = None
+    warnings: list[str] = field(default_factory=list)
 
     def user(self, task: Task) -> User | None:
         """Return a new user for a rollout of ``task``."""
@@ -185,6 +186,7 @@ def _check(
 ) -> Recordings | None:
     """Check that a player has a model and can play ``tasks``; return the recordings of a replay."""
     from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
+    from reward_kit.agent.records.rollout_record import redacted_warning
 
     make: Any = participants.make_agent if role == "agent" else participants.make_user[name]
     player = make.trial() if isinstance(make, OwnFactory) else make()
@@ -201,4 +203,6 @@ def _check(
         return None
     for task in tasks:
         player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
+    if redacted := player.recordings.redacted:
+        participants.warnings.append(f"--{role} {name}: {redacted_warning(redacted)}")
     return player.recordings

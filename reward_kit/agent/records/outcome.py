@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from reward_kit.agent.base.redaction import shown_line
 from reward_kit.agent.base.strict_json import as_json
-from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class RolloutOutcome(Attempt):
         if self.success:
             return ""
         if self.reward is None:
-            return one_line(self.error or self.stop_detail or self.stop_reason)
-        return one_line(self.failure_detail or self.stop_detail or self.failure or "")
+            return shown_line(self.error or self.stop_detail or self.stop_reason)
+        return shown_line(self.failure_detail or self.stop_detail or self.failure or "")
 
     @property
     def cost(self) -> float:

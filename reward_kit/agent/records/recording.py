@@ -22,8 +22,10 @@ class Recordings:
     def __init__(self, recordings: Iterable[RolloutRecord], source: Path) -> None:
         """Raises ``BundleError`` without recordings, and if a rollout is recorded twice."""
         self.source = source
+        self.redacted: list[RolloutRecord] = []
         self._rows: dict[str, dict[int, RolloutRecord]] = {}
         for recording in recordings:
+            self.redacted += [recording] if recording.redacted else []
             row = self._rows.setdefault(recording.row_id, {})
             other = row.setdefault(recording.index, recording)
             if other is not recording:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
+from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.strict_json import as_json, json_bytes, json_text
 from reward_kit.agent.base.text import html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, check_number
@@ -19,12 +20,15 @@ from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic import TypeAdapter
 
     from reward_kit.agent.base.task_row import Action, TaskRow
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
     from reward_kit.agent.database.database import Mode
     from reward_kit.agent.records.loading import Kind, StoredRollout
+    from reward_kit.agent.records.outcome import RolloutOutcome
 
 FORMAT: Final = "reward-kit.rollout/1"
 
@@ -42,10 +46,12 @@ class RolloutRecord(Attempt):
     one. ``sent_back`` are lines of its model that ``--guard-user`` did not let it say, by turn.
     ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those
     of the bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
+    ``redacted``: a secret was replaced in it when it was stored.
     ``source`` is the file or the place in an evaluation that it was read from; only the latter has its
     databases.
     """
 
+    redacted: bool = False  # before all fields of foreign JSON, see ``Store.add``
     eval_id: str
     agent: str
     user: str
@@ -207,6 +213,13 @@ class RolloutRecord(Attempt):
             return _adapter().dump_json(self, warnings=False).decode()
         except ValueError:  # half of a surrogate pair, foreign values, or nested too deep for this encoder
             return json_bytes(as_json(self)).decode()
+
+
+def redacted_warning(records: Iterable[RolloutRecord | RolloutOutcome]) -> str:
+    """The warning that these rollouts are stored without secrets."""
+    places = [f"{row} #{index + 1}" for row, index in sorted((one.row_id, one.index) for one in records)]
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return f"{', '.join(places[:3])}{more}: stored with {HIDDEN} in place of secrets; results may differ"
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.text import call_line, count, json_text
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.records.outcome import total_usage
@@ -47,6 +48,8 @@ def end_facts(record: RolloutRecord) -> Iterator[Fact]:
         if usage.calls or usage.input_tokens or usage.output_tokens:
             flow = f"{tokens(usage.input_tokens)} tokens in, {tokens(usage.output_tokens)} out"
             yield name, f"{money(usage)}, {count(usage.calls, 'model call')}, {flow}"
+    if record.redacted:
+        yield "redacted", f"secrets were replaced by {HIDDEN} when it was stored"
     for rule, rows in (record.violations or {}).items():
         yield from (("broken rule", f"{rule}: {violation_text(row)}") for row in rows)
 

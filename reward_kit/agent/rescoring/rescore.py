@@ -6,13 +6,14 @@ No model is asked and no tool is run: the reward gets the stored databases and m
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option_values import check_eval_id
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.types import UNJUDGED_STOPS
@@ -20,6 +21,7 @@ from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.records.evaluation_file import rollout_at
 from reward_kit.agent.records.loading import load_rollout
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, is_success
+from reward_kit.agent.records.rollout_record import redacted_warning
 from reward_kit.agent.rescoring.judging import DAMAGED, REWARD_TIMEOUT, judge_record
 from reward_kit.agent.rollout.judge import names_argument
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.storage.resume import Run
     from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "reward-kit.rescoring/1"
 AT_A_TIME = 8
@@ -142,7 +146,7 @@ async def rescore(
     task_dir: str | Path | None = None,
     eval_id: str | None = None,
     timeout: float = REWARD_TIMEOUT,
-    warn: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = logger.warning,
 ) -> Rescoring:
     """Judge the rollouts of the evaluation that ``name`` means again (see ``load_evaluation``).
 
@@ -173,6 +177,8 @@ async def rescore(
         limit = asyncio.Semaphore(AT_A_TIME)
         judge = _Judge(bundle, tasks, stored.folder, timeout, config.retries, cache(warn), limit)
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
+        if judge.redacted:
+            warn(redacted_warning(judge.redacted))
         done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
         return done if eval_id is None else store_rescoring(done, bundle.tasks)
 
@@ -188,6 +194,7 @@ class _Judge:
     retries: int
     warn_once: Callable[[str], None]
     limit: asyncio.Semaphore
+    redacted: list[RolloutOutcome] = field(default_factory=list)
 
     async def again(self, outcome: RolloutOutcome) -> Rejudged:
         """The outcome of a rollout as it is judged now."""
@@ -215,6 +222,8 @@ class _Judge:
 
     async def _again(self, outcome: RolloutOutcome) -> Rejudged:
         record = load_rollout(self.folder / outcome.file)
+        if record.redacted:
+            self.redacted.append(outcome)
         reward, record.fields = self._found(record)
         task = self.tasks.get(record.row_id)
         result = await judge_record(
@@ -290,7 +299,7 @@ def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
             store.add([_rescored(rollout, stored, config.eval_id)])
         store.end_run("complete", f"judged again from {stored.path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
-    write_file(result.results_path, readable_json(result.to_json()))
+    write_text(result.results_path, readable_json(result.to_json()))
     return replace(done, written=result)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
@@ -278,8 +278,10 @@ class Evaluation:
                 plain = result.to_json()
                 alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
                 opened.store.end_run(status, reason, tally.seconds, alone)
-                write_file(result.results_path, readable_json(plain))
+                write_text(result.results_path, readable_json(plain))
             self._progress.closed(tally)
+            for name in sorted(opened.store.hidden):
+                self._warn(f"the value of {name} is hidden in stored texts")
         return result
 
     def _result(

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
-from reward_kit.agent.base.files import write_file
+from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
@@ -110,6 +110,7 @@ class InProcess:
         else:
             tasks, participants = recorded.tasks, _recorded_participants(recorded)
             warnings += recorded.warnings
+        warnings += participants.warnings
         self._participants = participants
         self._tasks = {task.row.id: task for task in tasks}
         self._folder = RunsFolder(self._root)
@@ -255,10 +256,13 @@ class InProcess:
         Raises ``DatabaseError`` if what is stored is damaged.
         """
         from reward_kit.agent.records.loading import load_rollout
+        from reward_kit.agent.records.rollout_record import redacted_warning
         from reward_kit.agent.rescoring.judging import DAMAGED
 
         try:
             record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
+            if record.redacted:
+                self._note(f"judged again: {redacted_warning([record])}")
             await self._judge(record, row.task, account)
             assert record.stored is not None, "it was read from the evaluation"
             with ExitStack() as opened:
@@ -306,7 +310,7 @@ class InProcess:
 
             folder = await asyncio.to_thread(self._folder.row_folder, task)
             text = transcript(record).encode(errors="replace")
-            await asyncio.to_thread(write_file, folder / f"roll_{record.id}.log", text, durable=False)
+            await asyncio.to_thread(write_text, folder / f"roll_{record.id}.log", text, durable=False)
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import one_line
+from reward_kit.agent.base.redaction import shown_line
 from reward_kit.agent.records.outcome import Attempt, RolloutOutcome
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
@@ -75,7 +75,7 @@ def tool_faults_of(raised: Sequence[tuple[str, str]]) -> dict[str, ToolFault] | 
     """The tools that raised (pairs of name and exception), in order; None if none did."""
     faults: dict[str, ToolFault] = {}
     for name, text in raised:
-        fault = faults.setdefault(name, {"calls": 0, "first": one_line(text)})
+        fault = faults.setdefault(name, {"calls": 0, "first": shown_line(text)})
         fault["calls"] += 1
     return faults or None
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
@@ -102,7 +103,9 @@ class KeptGold:
     def add(self, key: str, gold: GoldReplay, stored: RowGold) -> None:
         """Keep a state, if other rollouts would come to the same one."""
         if gold.shared and gold.fault is None and stored.state is not None and len(stored.state) <= LARGEST:
-            self._unwritten[key] = json_text(gold.calls), json_text(stored.changes), stored.state
+            calls = json_text(gold.calls)
+            if hide(calls) == calls:  # kept whole, or not at all: the next evaluation reads the same answers
+                self._unwritten[key] = calls, json_text(stored.changes), stored.state
             if len(self._unwritten) >= GROUP:
                 self._write()
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import hide, hide_in_json
+from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id
 from reward_kit.agent.records.outcome import RolloutOutcome, usage_from_json
@@ -15,7 +15,7 @@ from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.base.types import Usage
@@ -39,21 +39,21 @@ _SELECT = ", ".join(_COLUMNS.get(one.name, "? || id") for one in fields(RolloutO
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 
 
-def row_of(played: PlayedRollout, run: int, secrets: Collection[str]) -> tuple[Any, ...]:
-    """The values of an attempt in ``WRITTEN``; ``secrets`` are hidden in texts of foreign code."""
+def row_of(played: PlayedRollout, run: int, hidden: set[str]) -> tuple[Any, ...]:
+    """The values of an attempt in ``WRITTEN``; ``hidden`` gets the secrets that were in its texts."""
     outcome = played.outcome
     values = list(_values(outcome))
     for place in _text_places:
-        values[place] = storable(values[place], secrets)
+        values[place] = storable(values[place], hidden)
     for place in _json_places:
         if values[place] is not None:
-            values[place] = hide_in_json(json_text(values[place]), secrets)
+            values[place] = hide(json_text(values[place]), hidden)
     return (*values, run, *totals(outcome.usage), played.base, played.judged)
 
 
-def storable(text: str | None, secrets: Collection[str]) -> str | None:
-    """``text`` without ``secrets``; halves of surrogate pairs, which SQLite does not take, are escaped."""
-    return None if text is None else hide(text, secrets).encode("utf-8", "backslashreplace").decode("utf-8")
+def storable(text: str | None, hidden: set[str]) -> str | None:
+    """``text`` without secrets; halves of surrogate pairs, which SQLite does not take, are escaped."""
+    return None if text is None else hide(text, hidden).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def read_outcomes(

@@ -8,13 +8,15 @@
         store.end_run("complete", None, seconds=12.0)
 
 SQLite gives atomicity, durability and recovery (write-ahead log, ``synchronous=FULL``); readers are never
-held up. Texts that may come from foreign code are written without the secrets of the environment.
+held up. Texts are written without secrets; a trajectory that had one is ``redacted``. Final states are
+data of the bundle: they stay as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import sqlite3
 import threading
@@ -24,7 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.files import as_storage_error, sync_folder
-from reward_kit.agent.base.redaction import environment_secrets, hide_in_json
+from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import (
     APPLICATION,
@@ -50,6 +52,8 @@ PAGE_SIZE = 8192
 """Bytes: a trajectory takes few pages, and an index that is hit at random none too large."""
 LARGEST_GROUP = 64
 """Rollouts in one transaction."""
+_REDACTED = re.compile(r'("redacted":\s*)false')
+"""The first is the field of the record: texts cannot hold a bare quote."""
 _UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
 _INSERT = (
     f"INSERT INTO rollouts ({', '.join(WRITTEN)}) VALUES ({', '.join('?' * len(WRITTEN))})"  # noqa: S608
@@ -74,6 +78,8 @@ class Store:
             )
         self.path = path
         self.run = 0
+        self.hidden: set[str] = set()
+        """The names of the secrets that were in texts, with the lengths of their values."""
         self._guard = threading.RLock()
         with ExitStack() as opened:
             opened.enter_context(writer_lock(path))
@@ -112,7 +118,7 @@ class Store:
                     run.eval_id,
                     time.time(),
                     f"{os.getpid()} on {socket.gethostname()}",
-                    *map(json_text, (run.configuration, run.versions, run.code, run.toolsets)),
+                    *map(self._text, (run.configuration, run.versions, run.code, run.toolsets)),
                 ),
             )
             self.run = begun.lastrowid or 0
@@ -127,7 +133,7 @@ class Store:
                         one.n_rollouts,
                         place,
                         one.base,
-                        *map(json_text, (one.fields, one.fingerprints)),
+                        *map(self._text, (one.fields, one.fingerprints)),
                     )
                     for place, one in enumerate(run.rows)
                 ),
@@ -148,7 +154,7 @@ class Store:
         with self.transaction() as connection:
             connection.execute(
                 "UPDATE evaluation SET status = ?, reason = ?, seconds = ? WHERE run = ?",
-                (status, storable(reason, environment_secrets()), seconds, self.run),
+                (status, storable(reason, self.hidden), seconds, self.run),
             )
             if results:
                 self.add_note("results", results)
@@ -159,12 +165,13 @@ class Store:
         One that is stored already is replaced. Raises ``StorageError`` if they cannot be written: then none
         of them is.
         """
-        secrets = environment_secrets()
         with self.transaction() as connection:
             for one in played:
                 rollout = one.outcome.id
-                connection.execute(_INSERT, row_of(one, self.run, secrets))
-                trajectory = hide_in_json(one.trajectory, secrets)
+                connection.execute(_INSERT, row_of(one, self.run, self.hidden))
+                trajectory = hide(one.trajectory, self.hidden)
+                if trajectory != one.trajectory:
+                    trajectory = _REDACTED.sub(r"\1true", trajectory, count=1)
                 connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?)", (rollout, trajectory))
                 for kind, state in (("final", one.state), ("gold", one.gold_state)):
                     if state is not None:
@@ -172,12 +179,10 @@ class Store:
                             "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (rollout, kind, state)
                         )
                 if (gold := one.row_gold) is not None:
-                    calls = hide_in_json(json_text(gold.calls), secrets)
-                    changes = hide_in_json(json_text(gold.changes), secrets)
                     connection.execute(
                         "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?"
                         " WHERE row_id = ? AND gold_calls IS NULL",
-                        (calls, changes, gold.state, gold.row_id),
+                        (self._text(gold.calls), self._text(gold.changes), gold.state, gold.row_id),
                     )
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
@@ -199,14 +204,16 @@ class Store:
         used: BrokenOff | None = None,
     ) -> None:
         """Store a note, with what making it has ``used``."""
-        text = hide_in_json(json_text(content), environment_secrets())
         with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO notes (run, created, kind, rollout, json) VALUES (?, ?, ?, ?, ?)",
-                (self.run, time.time(), kind, rollout, text),
+                (self.run, time.time(), kind, rollout, self._text(content)),
             )
             if used is not None:
                 self.add_usage(kind, used)
+
+    def _text(self, content: Any) -> str:
+        return hide(json_text(content), self.hidden)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -12,7 +12,7 @@ import threading
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.redaction import hide, redact
 from reward_kit.agent.telemetry.spans import spans_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Telemetry:
         if data.judgement is not None:
             span.add_event("gen_ai.evaluation.result", _known(data.judgement), timestamp=end)
         if data.error is not None:
-            span.set_status(Status(StatusCode.ERROR, data.error))
+            span.set_status(Status(StatusCode.ERROR, hide(data.error)))
         span.end(end)
         return span
 
@@ -152,7 +152,11 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _known(attributes: Attributes) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
+    return {
+        name: hide(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
 
 
 class _Delivery(logging.Handler):

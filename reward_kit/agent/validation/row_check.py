@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from reward_kit.agent.base.text import count, did_you_mean, one_line
+from reward_kit.agent.base.redaction import shown_line
+from reward_kit.agent.base.text import count, did_you_mean
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.database.changes import IGNORED
@@ -167,11 +168,11 @@ def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> It
         level: Level = "error"
         fault, kind = "", "invalid"
         if call.status == "failed" and raised:
-            fault = f"raised {one_line(raised)}; a tool that refuses a call raises ToolError"
+            fault = f"raised {shown_line(raised)}; a tool that refuses a call raises ToolError"
         elif call.status == "ok" and status == "failed" and raised:
-            fault = f"is missing in gold_db, which is made without a `rollout`: {one_line(raised)}"
+            fault = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
         elif call.status in FAULTY:
-            fault = f"answered {one_line(repr(call.content))}"
+            fault = f"answered {shown_line(repr(call.content))}"
         elif raised and status != "failed":
             level = "error" if "past its limit" in raised else "warning"
             fault, kind = raised, "slow-tool"
@@ -179,7 +180,7 @@ def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> It
             yield Verdict(level, f"{text} {fault}", kind)
         is_meant = (task.row.actions or ())[number].refused
         if call.status == "refused" and not is_meant:
-            fault = f"is refused by its tool, {one_line(repr(call.content))}: correct it, or add"
+            fault = f"is refused by its tool, {shown_line(repr(call.content))}: correct it, or add"
             yield Verdict("error", f'{text} {fault} "refused": true if that is meant', "refused-gold")
         elif call.status == "ok" and is_meant:
             fault = 'has "refused": true, but its tool carries it out: drop the mark or correct the call'
@@ -191,9 +192,9 @@ def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> It
 def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
     """The findings about the reward of the gold actions."""
     if gold.error:
-        yield Verdict("error", f"the gold actions cannot be judged: {one_line(gold.error)}")
+        yield Verdict("error", f"the gold actions cannot be judged: {shown_line(gold.error)}")
     elif not gold.reached:
-        why = f": {one_line(gold.reason, 200)}" if gold.reason else ""
+        why = f": {shown_line(gold.reason, 200)}" if gold.reason else ""
         yield Verdict("error", f"the gold actions give reward {gold.reward:g}, not 1{why}")
         for number, call in gold.calls.items():
             if call.changes and replayed[number].status == "skipped":
@@ -206,7 +207,7 @@ def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdi
         yield Verdict("ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}")
     for rule, rows in (gold.violations or {}).items():
         if rows:
-            broken = one_line(violation_text(rows[0]), 200)
+            broken = shown_line(violation_text(rows[0]), 200)
             yield Verdict("error", f"the gold actions break the rule {rule}: {broken}")
     if gold.reward is not None and round(gold.reward, 6) > 1:
         yield Verdict("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed")
@@ -215,7 +216,7 @@ def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdi
 def _idle_verdict(task: Task, idle: Played, gold: Played | None = None, *, changed: bool = False) -> Verdict:
     """The finding about doing nothing; ``changed``: the gold actions change data."""
     if idle.error:
-        return Verdict("error", f"the reward fails when nothing was done: {one_line(idle.error)}")
+        return Verdict("error", f"the reward fails when nothing was done: {shown_line(idle.error)}")
     gives = f"doing nothing gives {idle.reward:g}"
     if not idle.reached:
         return Verdict("ok", gives)

@@ -194,7 +194,7 @@ def test_a_rollout_is_stored_though_nobody_waits_for_it(path: Path) -> None:
 
 
 def test_no_secret_of_the_environment_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = 'hush-"é"-1234'
+    secret = 'hush-"é"-1234-5678'
     monkeypatch.setenv("MY_API_KEY", secret)
     monkeypatch.setenv("DB_PASSWORD", "17000000")
     text = json.dumps({"started": 17000000.5, "messages": [{"content": f"the key is {secret}!"}]})

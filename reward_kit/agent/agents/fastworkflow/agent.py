@@ -13,7 +13,7 @@ from reward_kit.agent.agents.fastworkflow import preflight
 from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
 from reward_kit.agent.agents.fastworkflow.workers import PLACE, Worker
 from reward_kit.agent.base.files import temporary_folder
-from reward_kit.agent.base.redaction import is_secret_name, redact
+from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
@@ -98,11 +98,10 @@ class FastWorkflow:
         # -I: keeps this process's import path out of the other environment
         program = ["-I", "-X", "utf8", str(WORKER_PROGRAM), str(self._home.workflow())]
         command = [str(self._home.python), *program]
-        hidden = [str(value) for name, value in self.config.model_args.items() if is_secret_name(name)]
         try:
             async with asyncio.TaskGroup() as starting:
                 for _ in range(self.config.fastworkflow_workers):
-                    worker = Worker(command, environment, folder, hidden=hidden)
+                    worker = Worker(command, environment, folder)
                     self.workers.append(worker)
                     self._resources.push_async_callback(worker.end, "the evaluation is over")
                     starting.create_task(worker.start())

@@ -40,9 +40,7 @@ class Worker:
     environment that this process's does not have; they are removed from its output.
     """
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, *, hidden: Sequence[str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self.rollouts: dict[str, Callable[[Answer], None]] = {}
         self.process: asyncio.subprocess.Process | None = None
         """The process while it takes requests, and its ``description`` of the workflow."""
@@ -50,7 +48,6 @@ class Worker:
         self._command = command
         self._environment = {**environment, "TMPDIR": str(folder)}
         self._folder = folder
-        self._hidden = hidden
         self._starting = asyncio.Lock()
         self._reading: asyncio.Future[None] | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -127,7 +124,7 @@ class Worker:
         errors = asyncio.ensure_future(self._log(process.stderr, process.pid, last_lines))
         try:
             async for line in process.stdout:
-                self._receive(json.loads(hide(line.decode(), self._hidden)))
+                self._receive(json.loads(hide(line.decode())))
             await process.wait()
             await asyncio.wait({errors}, timeout=1.0)  # a child may keep the pipe open
         finally:
@@ -145,7 +142,7 @@ class Worker:
 
     async def _log(self, lines: asyncio.StreamReader, pid: int, last_lines: collections.deque[str]) -> None:
         async for line in lines:
-            text = redact(line.decode(errors="replace").rstrip(), self._hidden)
+            text = redact(line.decode(errors="replace").rstrip())
             last_lines.append(text[-300:])
             logger.debug("worker %s: %s", pid, text)
 
