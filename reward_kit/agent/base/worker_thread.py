@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 from collections import deque
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -141,6 +141,22 @@ def _perform(job: _Job) -> None:
     except BaseException as raised:  # noqa: BLE001 - the caller gets whatever the function raises
         error = raised
     job.answers.put(job.future, result, error)
+
+
+def once(function: Callable[[], T]) -> Callable[[], T]:
+    """Run ``function`` in the first call alone; other threads wait for its result.
+
+    Two threads that import one large package can each wait for a module of the other's. Python then gives one
+    of them a module that is not complete.
+    """
+    result, lock = cache(function), threading.RLock()
+
+    @wraps(function)
+    def first_result() -> T:
+        with lock:
+            return result()
+
+    return first_result
 
 
 class _OfThread(threading.local):
