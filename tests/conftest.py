@@ -12,8 +12,8 @@ from hypothesis import settings
 settings.register_profile("reward-kit", deadline=None)  # a busy machine takes its time
 settings.load_profile("reward-kit")
 
-# stub_server and small_task are importable from every test folder, none of which is a package.
-sys.path.insert(0, str(Path(__file__).parent / "agent"))
+# stub_server, small_task and answer_shapes are importable from every test folder, none of which is a package.
+sys.path[:0] = [str(Path(__file__).parent / "agent" / folder) for folder in (".", "models")]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

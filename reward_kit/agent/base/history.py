@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
-from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.strict_json import copied, parsed_json
 from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.errors import AgentError
 
@@ -249,5 +249,5 @@ def _valid_name(name: Any) -> str:
 def _assistant_message(message: Message) -> Message:
     """Role and content first, then the fields a provider gave and wants back (reasoning, signatures)."""
     first = {"role": "assistant", "content": message.get("content")}
-    others = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
+    others = {key: copied(one) for key, one in message.items() if one is not None and key != "tool_calls"}
     return {**first, **others, "role": "assistant"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.models.answer_parts import reasoning_of
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _OPENAI_KEYS = {
     "tool": ("role", "content", "tool_call_id"),
 }
 _OPENAI_OTHERS = ("role", "content", "name")
-_TEMPLATE_KEYS = ("reasoning_content", "tool_calls", "tool_call_id", "name")
+_TEMPLATE_KEYS = ("tool_calls", "tool_call_id", "name")
 
 
 def line_of(
@@ -99,6 +100,7 @@ def _of_format(message: Message, layout: Format) -> Message:
     else:
         form = _object
         kept = {"role": message["role"], "content": message.get("content") or ""}
+        kept |= {"reasoning_content": thought} if (thought := reasoning_of(message)) else {}
         kept |= {key: message[key] for key in _TEMPLATE_KEYS if message.get(key)}
     if kept.get("tool_calls"):
         kept["tool_calls"] = [

@@ -18,6 +18,7 @@ ASKED = 2
 """Times that a model is asked for an answer that can be used."""
 LONGEST_SAID = 120
 """Characters of an unusable answer that its problem quotes."""
+WAS_EMPTY = "(Your last answer to this was empty.)"
 
 _TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
@@ -54,17 +55,23 @@ def joined(*thoughts: str | None) -> str:
 
 def reasoning_of(message: Message) -> str:
     """The reasoning that a provider gave beside the content."""
-    reasoning = message.get("reasoning_content")
-    return encodable(reasoning).strip() if isinstance(reasoning, str) else ""
+    found = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    return next((encodable(text).strip() for text in found if isinstance(text, str) and text), "")
 
 
 def text_in(message: Message) -> str:
     """The text of an answer, or that of the model's refusal if there is no other."""
     text = text_of(message.get("content"))
-    fields = message.get("provider_specific_fields")
-    if text.strip() or not isinstance(fields, dict):
-        return text
-    return text_of(fields.get("refusal"))
+    return text if text.strip() else text_of(message.get("refusal"))
+
+
+def add_note(messages: list[Message], note: str = WAS_EMPTY) -> list[Message]:
+    """The messages with a note at the end of the last one; a message of its own would break strict orders."""
+    last = messages[-1]
+    content = last.get("content")
+    if isinstance(content, list):
+        return [*messages[:-1], {**last, "content": [*content, {"type": "text", "text": note}]}]
+    return [*messages[:-1], {**last, "content": f"{text_of(content)}\n\n{note}"}]
 
 
 async def usable_answer(
@@ -84,7 +91,7 @@ async def usable_answer(
     for _ in range(ASKED):
         answer = await model.complete(messages, seed=seed)
         count(answer.usage)
-        text = text_in(answer.message)
+        text = split_thoughts(text_in(answer.message))[0]
         try:
             return read(text)
         except ValueError as error:

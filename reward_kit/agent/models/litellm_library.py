@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import distribution
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import label
 from reward_kit.agent.base.types import Completion, Message, Usage
+from reward_kit.agent.base.worker_thread import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _quiet: ContextVar[bool] = ContextVar("litellm_is_quiet", default=False)
 
 
-@functools.cache
+@once
 def import_litellm() -> ModuleType:
     """LiteLLM, which prints nothing and reads no price list from the network and no ``.env`` file.
 
@@ -80,6 +81,13 @@ _READ_AGAIN = frozenset(
     }
 )
 """Providers to which LiteLLM sends it in another form; some of the others refuse it."""
+_REFUSED = {
+    "cerebras": ("reasoning_content",),  # HTTP 400: inference-docs.cerebras.ai/capabilities/reasoning
+    "groq": ("reasoning_content", "executed_tools"),  # HTTP 400: console.groq.com/docs/api-reference
+    # HTTP 422; thoughts are parts of the content: docs.mistral.ai/studio-api/conversations/reasoning
+    "mistral": ("reasoning_content", "reasoning", "refusal"),
+}
+"""Fields of an answer that a provider does not take back. All others get back what they have sent."""
 
 
 CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip_mcp_handler": True}
@@ -88,15 +96,27 @@ CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip
 
 def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Message]:
     """Copies of ``messages``, since LiteLLM rewrites some, as they are to be sent to ``provider``."""
-    if provider in _READ_AGAIN:
-        return [dict(message) for message in messages]
-    return [{name: value for name, value in one.items() if name != OWN_FIELD} for one in messages]
+    left_out = {*_REFUSED.get(provider or "", ()), *(() if provider in _READ_AGAIN else (OWN_FIELD,))}
+    sent = [{name: value for name, value in one.items() if name not in left_out} for one in messages]
+    if provider == "mistral":
+        for one, given in zip(sent, messages, strict=True):
+            if thought := given.get("reasoning_content"):
+                one["content"] = [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": thought}]},
+                    *([{"type": "text", "text": one["content"]}] if one.get("content") else []),
+                ]
+    return sent
 
 
 # -- answers
 
-_RETURNED_FIELDS = ("reasoning_content", "thinking_blocks", "reasoning_details", "reasoning_items")
+_RETURNED_FIELDS = (
+    *("reasoning", "reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks"),
+    "refusal",
+)
 """Fields of an answer that some providers want back with the history."""
+ABSENT: tuple[Any, ...] = (None, [], {})
+"""Values that mean nothing; an empty text does, as DeepSeek wants empty reasoning back."""
 
 
 def response_headers(answer: Any) -> dict[str, Any]:
@@ -122,50 +142,10 @@ def read_answer(answer: Any, model: str, provider: str, secrets: frozenset[str] 
     )
 
 
-def read_json(answer: Any, model: str, provider: str, secrets: frozenset[str]) -> Completion:
-    """The completion in the JSON of a chat completion; raises ``ValueError`` if it cannot be read."""
+def usage_by_litellm(stated: dict[str, Any], answered_by: str, model: str, provider: str) -> Usage:
+    """The usage that an answer's JSON has ``stated``, with LiteLLM's price."""
     litellm = import_litellm()
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    for choice in choices if isinstance(choices, list) else ():
-        _put_into_form(choice)
-    from litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response import (
-        convert_to_model_response_object,
-    )
-
-    try:
-        response: Any = convert_to_model_response_object(
-            response_object=answer, model_response_object=litellm.ModelResponse(), hidden_params={}
-        )
-    except litellm.APIError as error:
-        raise ValueError(error.message) from error  # its status is made up: the answer's was 200
-    return read_answer(response, model, provider, secrets)
-
-
-def _put_into_form(choice: Any) -> None:
-    """Rewrite variants of the format that LiteLLM does not read.
-
-    Some servers omit the role, which can only be the assistant's, or give the content in parts.
-    """
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(message, dict):
-        return
-    message["role"] = message.get("role") or "assistant"
-    parts = message.get("content")
-    if isinstance(parts, list):
-        with suppress(TypeError, LookupError):  # LiteLLM says that it cannot be read
-            said, thought = "".join(_texts(parts, "text")), "".join(_texts(parts, "thinking"))
-            message["content"] = said
-            if thought and not message.get("reasoning_content"):
-                message["reasoning_content"] = thought
-
-
-def _texts(parts: list[dict[str, Any]], field: str) -> Iterator[str]:
-    """The texts, or thoughts, in the parts of a content; raises ``TypeError`` for parts of other kinds."""
-    for part in parts:
-        kind = {"text": "text", "output_text": "text", "thinking": "thinking"}[part["type"]]
-        if kind == field:
-            text = part[field]
-            yield "".join(_texts(text, "text")) if isinstance(text, list) else text
+    return _usage(litellm.ModelResponse(model=answered_by, usage=litellm.Usage(**stated)), model, provider)
 
 
 def _message(message: Any) -> Message:
@@ -174,9 +154,12 @@ def _message(message: Any) -> Message:
         kept["tool_calls"] = [
             call.model_dump(exclude_none=True, exclude={"index"}) for call in message.tool_calls
         ]
-    kept |= {name: value for name in _RETURNED_FIELDS if (value := getattr(message, name, None))}
     fields = getattr(message, OWN_FIELD, None) or {}
-    if fields := {key: value for key, value in fields.items() if value}:
+    given = {name: getattr(message, name, fields.get(name)) for name in _RETURNED_FIELDS}
+    if given["reasoning"]:  # under the name that the provider gave it; LiteLLM has copied it
+        del given["reasoning_content"]
+    kept |= {name: value for name, value in given.items() if value not in ABSENT}
+    if fields := {key: value for key, value in fields.items() if value and key not in kept}:
         kept[OWN_FIELD] = fields
     return kept
 
@@ -266,7 +249,7 @@ def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
     Raises ``NotPlain`` if the table has tiers, or kinds of tokens with prices of their own.
     """
     entry = next(filter(None, map(_entry, names)), None)
-    if entry is None or not (usage.input_tokens or usage.output_tokens):
+    if entry is None or not usage.input_tokens:
         return None
     if not entry.keys() >= {"input_cost_per_token", "output_cost_per_token"} or any(
         "cost" in name and name not in _READ and not name.endswith(_OF_OTHER_CALLS) and value

@@ -1,7 +1,8 @@
 """Models behind OpenAI-compatible endpoints, asked over aiohttp.
 
 This costs less CPU per call than LiteLLM. Requests, completions and errors equal those of ``litellm``; tests
-compare the two exchange by exchange. LiteLLM reads the answers that have an unusual shape.
+compare the two exchange by exchange. An answer needs nothing but a message: unknown fields are ignored, and
+nulls count as missing. What the message holds beside text and tool calls goes back with the history.
 """
 
 from __future__ import annotations
@@ -12,25 +13,27 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urljoin
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+from uuid import uuid4
 
-from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from reward_kit.agent.base.redaction import keep_secrets, label, secrets_in
-from reward_kit.agent.base.types import Completion, Message, Usage
+from reward_kit.agent.base.text import excerpt
+from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
+    ABSENT,
     OWN_FIELD,
     NotPlain,
     import_litellm,
     load_prices,
     openai_price,
-    read_json,
+    sent_messages,
+    usage_by_litellm,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ LONGEST_ANSWER = 2**25
 """Bytes of an answer, unpacked: far more than any model writes, far less than a machine has."""
 READ_BUFFER = 2**18
 """Bytes; an answer fits in it, so that reading it does not stop and start the connection."""
+FIRST_WORDS = 200
+"""Characters of an unreadable answer that its error quotes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -56,6 +61,7 @@ class OpenAIModel(RemoteModel):
         self._secrets = keep_secrets(secrets_in({**self.model_args, "headers": self.endpoint.headers}))
         arguments = body_arguments({"temperature": self.temperature, **self.model_args})
         self._fixed = {"model": self.endpoint.model, **arguments}
+        self._owner = (urlsplit(self.endpoint.base).hostname or "").rpartition(".")[0].rpartition(".")[2]
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -72,7 +78,11 @@ class OpenAIModel(RemoteModel):
         return self.endpoint.model, PROVIDER
 
     def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
-        body = to_json({**self._fixed, "messages": [_sent(message) for message in messages], **options})
+        sent = [
+            {name: value for name, value in one.items() if value is not None and name != OWN_FIELD}
+            for one in sent_messages(messages, self._owner)
+        ]
+        body = to_json({**self._fixed, "messages": sent, **options})
         return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body)
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
@@ -119,13 +129,6 @@ class OpenAIModel(RemoteModel):
         return self._session
 
 
-def _sent(message: Message) -> Message:
-    """A message without fields that are None, as LiteLLM sends it, and without LiteLLM's own field."""
-    if None not in message.values() and OWN_FIELD not in message:
-        return message
-    return {name: value for name, value in message.items() if value is not None and name != OWN_FIELD}
-
-
 async def _content(response: aiohttp.ClientResponse) -> bytes:
     content = bytearray()
     async for part in response.content.iter_any():
@@ -169,115 +172,98 @@ class StatedError(Exception):
 # -- answers
 
 
-class _Plain(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-
-
-class _Function(_Plain):
-    name: str
-    arguments: str
-
-
-class _ToolCall(_Plain):
-    id: str
-    type: Literal["function"]
-    function: _Function
-    index: Any = None
-
-
-class _Message(_Plain):
-    role: Literal["assistant"]
-    content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-    reasoning_content: str | None = None
-    refusal: Literal[""] | None = None
-    annotations: Annotated[list[Any], Len(0, 0)] | None = None
-    function_call: None = None
-    audio: None = None
-
-
-class _Choice(_Plain):
-    index: Any = None
-    message: _Message
-    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
-    logprobs: Any = None
-
-
-class _Usage(_Plain):
-    prompt_tokens: NonNegativeInt
-    completion_tokens: NonNegativeInt
-    total_tokens: Any = None
-    prompt_tokens_details: dict[str, NonNegativeInt | None] | None = None
-    completion_tokens_details: dict[str, NonNegativeInt | None] | None = None
-
-
-class _Answer(_Plain):
-    """An answer in the shape that nearly all have."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    choices: Annotated[list[_Choice], Len(1, 1)]
-    model: str
-    usage: _Usage
-    error: None = None
+_READ = frozenset({"role", "content", "tool_calls", "function_call", "annotations", "audio"})
+"""Fields of a message that are read, or that servers do not take back."""
+_FINISH_REASONS = {"max_tokens": "length", "model_length": "length", "eos": "stop", "end_turn": "stop"}
+"""Words of some servers, in OpenAI's."""
 
 
 async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Completion:
-    """The completion in an answer's body; a malformed one raises whatever reading it raises.
+    """The completion in an answer's body.
 
-    Raises ``StatedError`` for one that holds an error.
+    Raises ``StatedError`` for an answer that holds an error, ``ValueError`` for anything else.
     """
     try:
-        return _plain_completion(_Answer.model_validate_json(body), model, secrets)
-    except (ValidationError, NotPlain):
-        pass  # LiteLLM reads it, so that it means the same
-    answer = json.loads(body)
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    for holder in (answer, *(choices[:1] if isinstance(choices, list) else ())):
-        error = holder.get("error") if isinstance(holder, dict) else None
-        if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
-            raise StatedError(error)
-    if choices == []:
-        raise ValueError("it has no choices")
-    await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
-    return read_json(answer, model, PROVIDER, secrets)
-
-
-def _plain_completion(answer: _Answer, model: str, secrets: frozenset[str]) -> Completion:
-    """The completion of a plain answer; raises ``NotPlain`` if LiteLLM has to work out its price or text."""
-    (choice,) = answer.choices
-    said, used = choice.message, answer.usage
-    if said.content is not None and said.content.startswith("<"):
-        raise NotPlain  # thoughts, perhaps
-    usage = Usage(
-        calls=1,
-        input_tokens=used.prompt_tokens,
-        cached_tokens=_only_count(used.prompt_tokens_details, "cached_tokens"),
-        output_tokens=used.completion_tokens,
-        reasoning_tokens=_only_count(used.completion_tokens_details, "reasoning_tokens"),
-    )
-    if usage.cached_tokens > usage.input_tokens:
-        raise NotPlain
-    cost = openai_price(usage, (answer.model, model))
-    usage.cost, usage.unpriced_calls = cost or 0.0, int(cost is None)
-    message: Message = {"role": "assistant", "content": said.content}
-    if said.tool_calls:
-        message["tool_calls"] = [call.model_dump(exclude={"index"}) for call in said.tool_calls]
-    if said.reasoning_content:
-        message["reasoning_content"] = said.reasoning_content
-    stops_to_call = choice.finish_reason == "stop" and said.tool_calls
+        answer = _parsed(body)
+        choice = answer["choices"][0] if answer.get("choices") else {}
+        for error in (answer.get("error"), choice.get("error")):
+            if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
+                raise StatedError(error)
+        message = _message(choice["message"])
+        stated = answer.get("usage") or {}
+        usage = _usage(stated)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        said = excerpt(body[: 4 * FIRST_WORDS].decode(errors="replace"), FIRST_WORDS)
+        raise ValueError(f"no chat completion: {said or 'it is empty'}") from error
+    answered_by = str(answer.get("model") or model)
+    try:
+        cost = openai_price(usage, (answered_by, model))
+        usage.cost, usage.unpriced_calls = cost or 0.0, int(cost is None)
+    except NotPlain:
+        await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
+        usage = usage_by_litellm(stated, answered_by, model, PROVIDER)
+    reason = str(choice.get("finish_reason") or "stop")
+    reason = "tool_calls" if reason == "stop" and message.get("tool_calls") else reason
     return Completion(
         message=message,
         usage=usage,
-        finish_reason="tool_calls" if stops_to_call else choice.finish_reason,
-        model=label(answer.model or model, secrets),
+        finish_reason=label(_FINISH_REASONS.get(reason.lower(), reason), secrets),
+        model=label(answered_by, secrets),
     )
 
 
-def _only_count(details: dict[str, int | None] | None, name: str) -> int:
-    """The count of this name; raises ``NotPlain`` if others, such as sound, have prices of their own."""
-    counts = dict(details or {})
-    count = counts.pop(name, None) or 0
-    if any(counts.values()):
-        raise NotPlain
-    return count
+def _parsed(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError:  # half of a surrogate pair, or no JSON at all
+        return from_json(json.dumps(json.loads(body), ensure_ascii=False).encode(errors="replace"))
+
+
+def _message(given: dict[str, Any]) -> Message:
+    """The message as it came, but for its tool calls and its content, which become OpenAI's."""
+    content = given.get("content")
+    message: Message = {"role": "assistant", "content": None if content is None else _texts(content, "text")}
+    if calls := given.get("tool_calls"):
+        message["tool_calls"] = [_tool_call(call) for call in calls]
+    message |= {name: one for name, one in given.items() if name not in _READ and one not in ABSENT}
+    if isinstance(content, list) and (thought := _texts(content, "thinking")):
+        message.setdefault("reasoning_content", thought)
+    return message
+
+
+def _texts(content: Any, field: str) -> str:
+    """The text of a content, or the thoughts in its parts."""
+    if isinstance(content, list):
+        return "".join(_texts(part.get(field), "text") for part in content)
+    return content if isinstance(content, str) else ""
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    """The call with an id, and with arguments that are text."""
+    function = call["function"]
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments)
+    kept = {name: value for name, value in call.items() if value is not None and name != "index"}
+    call_id = call.get("id") or uuid4().hex[:9]
+    return {**kept, "id": call_id, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _usage(stated: dict[str, Any]) -> Usage:
+    """The tokens of a call; DeepSeek, Together and SGLang state some of them beside the details."""
+    prompt, completion = (stated.get(f"{part}_tokens_details") or {} for part in ("prompt", "completion"))
+    cached = _count(prompt, "cached_tokens") or _count(stated, "prompt_cache_hit_tokens", "cached_tokens")
+    input_tokens = _count(stated, "prompt_tokens")
+    return Usage(
+        calls=1,
+        input_tokens=input_tokens,
+        cached_tokens=min(cached, input_tokens),
+        output_tokens=_count(stated, "completion_tokens"),
+        reasoning_tokens=_count(completion, "reasoning_tokens") or _count(stated, "reasoning_tokens"),
+    )
+
+
+def _count(counts: dict[str, Any], *names: str) -> int:
+    """The first count of these names that is above 0, else 0."""
+    found = (counts.get(name) for name in names)
+    return next((int(n) for n in found if isinstance(n, int | float) and 0 < n <= MOST_COUNTED), 0)

@@ -10,6 +10,7 @@ from reward_kit.agent.base.history import shown_text
 from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.text import call_line, count, json_text
 from reward_kit.agent.bundles.rules import violation_text
+from reward_kit.agent.models.answer_parts import reasoning_of
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.numbers import duration, duration_with_waiting, money, tokens
 from reward_kit.agent.scoring.failures.row_differences import row_line
@@ -100,8 +101,7 @@ def conversation(record: RolloutRecord) -> Iterator[Entry]:
         if message["role"] == "tool" and answered is not None:
             answered.answer = text
             continue
-        thought = message.get("reasoning_content")
-        entry = Entry(message["role"], text, thought if isinstance(thought, str) else "")
+        entry = Entry(message["role"], text, reasoning_of(message))
         for call in message.get("tool_calls") or ():
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             found = made.get(call["id"])

@@ -48,6 +48,16 @@ def test_openai_gets_the_keys_that_it_knows_and_arguments_as_text() -> None:
 def test_chat_templates_get_arguments_as_objects_and_no_content_that_is_null() -> None:
     function = {"name": "take_seat", "arguments": {"number": 2}}
     call = {"id": "call00001", "type": "function", "function": function}
+    details = [{"type": "reasoning.text", "text": "Seat 2 it is."}]
+    of_others = {
+        **CALLED,
+        "reasoning_content": None,
+        "reasoning": "Seat 2 it is.",
+        "reasoning_details": details,
+    }
+    whole = [one if one is not CALLED else of_others for one in WHOLE]
+    assert conversation(whole, 2, "trl") == conversation(WHOLE, 2, "trl")
+    assert conversation(whole, 2, "openai") == conversation(WHOLE, 2, "openai")
     assert conversation(WHOLE, 2, "trl") == [
         SYSTEM,
         ASKED,

@@ -1,15 +1,19 @@
 """Models behind LiteLLM, asked over real HTTP."""
 
 import asyncio
+import importlib.util
 import logging
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_shapes import answer_of
 from stub_server import Answer, StubServer, call
 
+from reward_kit.agent.models import litellm_library
 from reward_kit.agent.models.litellm import LiteLLMModel, check_model
 from reward_kit.agent.models.litellm_library import import_litellm, sent_messages
 from reward_kit.errors import ModelError, ModelSetupError
@@ -68,6 +72,30 @@ async def test_reasoning_is_handed_back_with_the_history(stub_llm: StubServer) -
     seen = {"role": "tool", "tool_call_id": first.message["tool_calls"][0]["id"], "content": "sky"}
     await model().complete([*HELLO, first.message, seen], tools=TOOLS)
     assert stub_llm.requests[1]["messages"][1]["reasoning_content"] == "I had better look"
+
+
+@pytest.mark.parametrize(
+    ("provider", "shape"),
+    [
+        *[("hosted_vllm", "vllm"), ("groq", "groq"), ("openrouter", "openrouter"), ("deepseek", "deepseek")],
+        *[("mistral", "mistral"), ("cerebras", "groq"), ("openai", "gemini"), ("together_ai", "sparse")],
+    ],
+)
+async def test_a_server_gets_its_message_back_as_it_sent_it(
+    stub_llm: StubServer, provider: str, shape: str
+) -> None:
+    for name in ("m", f"{provider}/m"):  # as LiteLLM calls it
+        stub_llm.script(name, answer_of)
+    options: dict[str, Any] = {"api_base": stub_llm.url, "api_key": "sk-test-0123456789"}
+    asked = LiteLLMModel(f"{provider}/m", retries=0, timeout=20.0, model_args=options)
+    messages = [{"role": "system", "content": f"You are served by {shape}!"}, *HELLO]
+    first = (await asked.complete(messages, tools=TOOLS)).message
+    results = [
+        {"role": "tool", "tool_call_id": one["id"], "content": '{"booking_id": "b"}'}
+        for one in first["tool_calls"]
+    ]
+    second = await asked.complete([*messages, first, *results], tools=TOOLS)
+    assert [one["function"]["name"] for one in second.message["tool_calls"]] == ["pay_booking"]
 
 
 @pytest.mark.parametrize("provider", ["gemini", "anthropic", "vertex_ai"])
@@ -149,6 +177,24 @@ def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
     with pytest.raises(ModelSetupError, match="does not know logit_bias"):
         check_model("anthropic/claude-sonnet-4-5", model_args={"logit_bias": {}})
+
+
+def test_threads_that_need_the_library_at_once_all_get_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in that takes a moment."""
+    (tmp_path / "litellm.py").write_text("import time\ntime.sleep(0.1)\nModelResponse = dict\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    del sys.modules["litellm"]
+    spec = importlib.util.spec_from_file_location("not_called_before", litellm_library.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: library.import_litellm().ModelResponse, range(4)))
+    assert found == [dict] * 4
 
 
 def test_importing_the_library_leaves_logging_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,6 @@ ANSWERS = {
     "nothing": body(says(None)),
     "refusal": body(says(None, refusal="I must not")),
     "reasoning": body(says(reasoning_content="I think")),
-    "thoughts in the text": body(says("<think>I am</think>Hi")),
     "one call": body(wants(LOOK), reason="tool_calls"),
     "calls and text": body({**wants(LOOK, LOOK), "content": "Let me see"}, reason="tool_calls"),
     "calls, and stop": body(wants(LOOK)),
@@ -164,6 +163,22 @@ async def test_content_in_parts_is_read(stub_llm: StubServer, content: Any, said
     assert isinstance(direct, Completion)
     assert (direct.message["content"], direct.message.get("reasoning_content")) == (said, thought)
     assert (direct.usage.input_tokens, direct.usage.cost > 0) == (1000, True)
+
+
+async def test_thoughts_in_the_text_stay_there(stub_llm: StubServer) -> None:
+    """As they came; LiteLLM takes them out."""
+    (_, direct), _ = await both(stub_llm, body(says("<think>I am</think>Hi")))
+    assert isinstance(direct, Completion)
+    assert direct.message == says("<think>I am</think>Hi")
+
+
+async def test_a_price_that_depends_on_the_length_is_litellms(stub_llm: StubServer) -> None:
+    """Of a model behind a name that LiteLLM does not rewrite."""
+    usage = {**USAGE, **DETAILS, "prompt_tokens": 300_000}
+    (slow, direct), _ = await both(stub_llm, body(says(), usage, model="gpt-5.4"))
+    assert isinstance(direct, Completion)
+    assert direct == slow
+    assert direct.usage.cost > 0
 
 
 @pytest.mark.parametrize("packed", [False, True])
