@@ -181,7 +181,7 @@ class ModelCall:
     limits delayed it. ``answer`` is the text of the simulated user's model, with thoughts and rejected drafts
     (that of the agent's model is in the messages). If ``cached``, usage and ``seconds`` are those of the call
     that was made once. ``error`` is the reason for having no answer; then ``finish_reason`` is ``error`` and
-    the usage is empty.
+    the usage is empty. ``fault`` is a fault of an answer to the agent (``models.answer_parts``).
     """
 
     role: Role
@@ -196,3 +196,4 @@ class ModelCall:
     cached: bool = False
     error: str | None = None
     waited: float = 0.0
+    fault: str | None = None

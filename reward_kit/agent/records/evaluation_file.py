@@ -188,6 +188,20 @@ def find_named(name: str, evals: Path) -> Path:
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
 
+def count_answer_faults(path: Path) -> dict[str, int]:
+    """The number of rollouts with an answer that the set-up of the model's server had spoilt, by fault.
+
+    Raises ``StorageError`` for a missing or damaged file.
+    """
+    query = f"""
+SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
+FROM rollouts JOIN trajectories AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+WHERE {FINAL} AND (instr(t.json, '"fault":"') OR instr(t.json, '"fault": "')) AND fault IS NOT NULL
+GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
+    with reading(path) as connection:
+        return dict(connection.execute(query).fetchall())
+
+
 def written(file: Path) -> float:
     """Unix seconds at which an evaluation was last written to; 0 if it is gone."""
     paths = (file, file.with_name(f"{file.name}-wal"))

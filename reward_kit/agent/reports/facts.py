@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.config import DEFAULTS
+from reward_kit.agent.models.answer_parts import REMEDIES
+from reward_kit.agent.records.evaluation_file import count_answer_faults
 from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.reports.numbers import (
     NOTABLE_WAITING,
@@ -23,6 +26,7 @@ from reward_kit.agent.reports.numbers import (
     tokens,
 )
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,6 +149,10 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
         yield from _averages(result)
     yield from _spending(result)
     yield from _failures(result)
+    with suppress(StorageError):  # shared without its trajectories
+        for fault, number in count_answer_faults(result.log_path).items():
+            had = f"{number} of {count(len(result.outcomes), 'rollout')} had"
+            yield "warning", f"{had} {REMEDIES.get(fault, fault)}"
     yield from _unjudged(result)
     yield from _rules(result)
     faults = result.user_faults

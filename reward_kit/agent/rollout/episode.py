@@ -22,6 +22,7 @@ from reward_kit.agent.base.text import encodable, text_of
 from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.agent.bundles.rules import violations_of
+from reward_kit.agent.models.answer_parts import without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge, judged_with_retries
@@ -226,6 +227,7 @@ class Episode(EpisodeState):
         *,
         tools: list[dict[str, Any]] | None = None,
         role: Role = "agent",
+        again: int = 0,
     ) -> Completion:
         """Ask the model of ``role``; see ``Rollout.complete``."""
         self.check_running()
@@ -239,7 +241,7 @@ class Episode(EpisodeState):
             self.step()
             if tools is None:
                 tools = self.task.registry.openai_tools if self._tools is None else self._tools
-        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed}
+        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed ^ again}
         if tools and not self.limits.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
@@ -265,6 +267,8 @@ class Episode(EpisodeState):
         call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
         if role == "user":
             call.answer = text_of(completion.message.get("content"))
+        else:
+            completion, call.fault = without_faults(completion, tools or ())
         self._count(call)
         self.check_running()
         return completion
