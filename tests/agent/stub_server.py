@@ -73,6 +73,12 @@ def calls(*wanted: tuple[str, dict[str, Any] | str], content: str | None = None)
     return Answer(content=content, tool_calls=tool_calls)
 
 
+def _rollout(request: dict[str, Any]) -> Any:
+    """What tells rollouts apart: the seed without its last bits, which change when a model is asked again."""
+    seed = request.get("seed")
+    return seed >> 2 if isinstance(seed, int) else seed
+
+
 class _Server(ThreadingHTTPServer):
     request_queue_size = 1024  # with the usual 5, connections made at the same time are a second late
 
@@ -121,7 +127,7 @@ class StubServer:
         """One script for the first rollout, the next for the second, ...; they are told apart by ``seed``."""
 
         def choose(request: dict[str, Any], place: int) -> Script:
-            script = scripts[self._seeds.index(request.get("seed")) % len(scripts)]
+            script = scripts[self._seeds.index(_rollout(request)) % len(scripts)]
             return script[min(place, len(script) - 1)]
 
         self._scripts[model] = choose
@@ -143,8 +149,8 @@ class StubServer:
             self.requests.append(request)
             self.request_headers.append(headers)
             model = request.get("model", "")
-            if request.get("seed") not in self._seeds:
-                self._seeds.append(request.get("seed"))
+            if _rollout(request) not in self._seeds:
+                self._seeds.append(_rollout(request))
             if self._faults.get(model):
                 return self._faults[model].pop(0)
             if model not in self._scripts:
@@ -152,7 +158,7 @@ class StubServer:
             messages = request.get("messages", [])
             spoken = sum(message.get("role") == "assistant" for message in messages)
             first = messages[0].get("content") if messages else None
-            conversation = model, request.get("seed"), json.dumps(first)
+            conversation = model, _rollout(request), json.dumps(first)
             begun = self._beginnings.setdefault(conversation, spoken)
             self._beginnings[conversation] = begun = min(begun, spoken)
             chosen = self._scripts[model](request, spoken - begun)

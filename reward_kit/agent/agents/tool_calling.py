@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.models.answer_parts import add_note, joined, reasoning_of, split_thoughts, text_in
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ class ToolCallingAgent:
         """The assistant message with the reply, reasoning fields included."""
         empty = 0
         while True:
-            completion = await rollout.complete(self.messages(rollout))
+            messages = self.messages(rollout)
+            if empty:
+                messages = add_note(rollout.messages if messages is None else messages)
+            completion = await rollout.complete(messages, again=empty)
             message = completion.message
             if message.get("tool_calls"):
                 empty = 0
@@ -84,6 +87,7 @@ def _reply(message: Message) -> Message:
     """The message without thoughts."""
     said, thought = split_thoughts(text_in(message))
     reply = {**message, "content": said if said.strip() else ""}
+    reply.pop("refusal", None)  # it is the content
     if thought:
         reply["reasoning_content"] = joined(reasoning_of(message), thought)
     return reply

@@ -148,14 +148,16 @@ class Rollout:
         *,
         tools: list[dict[str, Any]] | None = None,
         role: Role = "agent",
+        again: int = 0,
     ) -> Completion:
         """Ask a model: the agent's (one step) or the simulated user's.
 
         Without ``messages`` it sees the rollout's; without ``tools`` the agent's model gets the rollout's
-        (``[]`` for none). Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
+        (``[]`` for none). ``again`` counts the answers to this that could not be used: the seed differs for
+        each. Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
         rollout is over.
         """
-        return await episode_of(self).complete(messages, tools=tools, role=role)
+        return await episode_of(self).complete(messages, tools=tools, role=role, again=again)
 
     def record(self, message: Message) -> Message:
         """Append an assistant message with tool calls; returned as recorded, with ids unique in the history.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.text import excerpt, filled, text_of
-from reward_kit.agent.models.answer_parts import split_thoughts, text_in
+from reward_kit.agent.models.answer_parts import add_note, split_thoughts, text_in
 from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import SimulatedUserError
 
@@ -66,14 +66,14 @@ class LLMUser:
 
         With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
         """
-        for _ in range(EMPTY_ANSWERS):
-            completion = await rollout.complete(messages, role="user")
+        for empty in range(EMPTY_ANSWERS):
+            asked = add_note(messages) if empty else messages
+            completion = await rollout.complete(asked, role="user", again=empty)
             draft = self.read(text_of(completion.message.get("content")))
             heard = rollout.lines[-1].text if rollout.lines else ""
             if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
-                noted = [*messages]
-                add_note(noted, prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY))
-                return await self.draft(rollout, noted)
+                note = prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY)
+                return await self.draft(rollout, add_note(messages, note))
             if draft.line:
                 return draft
         refusal = excerpt(text_in(completion.message), LONGEST_REFUSAL)
@@ -99,11 +99,6 @@ def swap_roles(lines: Iterable[Line], greeting: str) -> list[Message]:
     if messages and messages[0]["role"] == "user":
         return messages
     return [{"role": "user", "content": greeting}, *messages]
-
-
-def add_note(messages: list[Message], note: str) -> None:
-    """Add a note to the last message; a message of its own would break the alternation of roles."""
-    messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}
 
 
 def prompt(rollout: UserRollout, name: str, **parts: str) -> str:

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import text_of
-from reward_kit.agent.models.answer_parts import split_thoughts
-from reward_kit.agent.users.llm import Draft, LLMUser, add_note, prompt
+from reward_kit.agent.models.answer_parts import add_note, split_thoughts
+from reward_kit.agent.users.llm import Draft, LLMUser, prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,8 @@ class VerifyUser(LLMUser):
         for number in range(self.drafts):
             messages = self.conversation(rollout)
             if number:
-                add_note(messages, prompt(rollout, "user_again", line=draft.line, advice=advice))
+                again = prompt(rollout, "user_again", line=draft.line, advice=advice)
+                messages = add_note(messages, again)
             draft = await self.draft(rollout, messages)
             if verdict(await self.review(rollout, "user_verify", draft.line)):
                 break

@@ -38,10 +38,39 @@ async def test_reasoning_goes_back_to_the_model(tmp_path: Path) -> None:
 
 
 async def test_an_empty_answer_is_asked_for_again(tmp_path: Path) -> None:
-    rollout = await talk(tmp_path, ["", "  ", "Done"])
+    """Each time with another request: the same one would have the same answer."""
+    rollout = await talk(tmp_path, ["", "  ", wants(("ping", {})), "", "Done"])
     assert rollout.lines[-1].text == "Done"
-    assert rollout.steps == 3
-    assert [message["role"] for message in rollout.messages] == ["user", "assistant"]
+    assert rollout.steps == 5
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant"]
+    model = rollout.models["agent"]
+    note = "\n\n(Your last answer to this was empty.)"
+    assert [request[-1]["content"] for request in model.seen] == [
+        *("Book me a flight", f"Book me a flight{note}", f"Book me a flight{note}"),
+        *("pong", f"pong{note}"),
+    ]
+    first, second, third, after, again = (options["seed"] for options in model.options)
+    assert len({first, second, third}) == 3
+    assert (after, again) == (first, second)
+    assert all(0 <= seed < 2**31 for seed in (second, third))
+
+
+async def test_a_refusal_is_the_reply(tmp_path: Path) -> None:
+    rollout = await talk(tmp_path, [{"role": "assistant", "content": None, "refusal": "I must not."}])
+    assert rollout.messages[1:] == [{"role": "assistant", "content": "I must not."}]
+
+
+async def test_a_message_goes_back_as_it_came(tmp_path: Path) -> None:
+    details = [{"type": "reasoning.encrypted", "data": "ZW5j"}]
+    thinking = {**wants(("ping", {})), "reasoning": "hm", "reasoning_details": details}
+    thinking["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "s"}}
+    reply = {"role": "assistant", "content": "Done", "reasoning": "", "encrypted_content": "ZW5j"}
+    rollout = await talk(tmp_path, [thinking, reply, "Bye"], lines=["More"])
+    details[0]["data"] = "changed later"
+    sent = rollout.models["agent"].seen[2]
+    assert sent[1] == {**thinking, "reasoning_details": [{"type": "reasoning.encrypted", "data": "ZW5j"}]}
+    assert sent[3] == reply
+    assert rollout.messages[1] == sent[1]
 
 
 async def test_a_model_that_says_nothing_is_at_fault(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Simulated users that misbehave, over HTTP: each ends in the right stop reason and the right class."""
 
+import json
 from typing import Any
 
 import pytest
@@ -46,7 +47,8 @@ def test_a_silent_user_is_at_fault(evaluate: Any, stub_llm: Any, strategy: str, 
     assert outcome.stop_reason == "user_error"
     assert "3 answers in a row were empty" in outcome.stop_detail
     assert outcome.reward is None
-    assert len(stub_llm.requests_for(USER)) == 3
+    requests = [json.dumps(request) for request in stub_llm.requests_for(USER)]
+    assert (len(requests), len(set(requests))) == (3, 3)  # the same one would have the same answer
     assert record.usage["user"].calls == 3
     assert [line["content"] for line in record.messages if line["role"] == "user"] == ["Book me a flight"]
 
