@@ -27,6 +27,7 @@ UserFaultKind = Literal[
     "speaks_as_agent",
     "repeats_itself",
     "stop_token_in_text",
+    "stop_token_misspelt",
     "thought_aloud",
     "sent_back",
 ]
@@ -118,6 +119,7 @@ _GOODBYE = _any_of(
 _THOUGHT = _any_of(
     r"^[ \t>*_#`]*(?:thoughts?|reasoning|user\s+response)[*_`]*\s*:|</?think(?:ing)?>|\bmy instructions?\b"
 )
+_MISSPELT_STOP = re.compile(r"(?i:#+[ \t]*STOP[ \t]*#+)|\A[\W_]*STOP[\W_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,12 @@ def find_user_faults(
             for turn, line in (sent_back or {}).items()
         ),
     ]
+    unheard = spoken[:-1] if stop_reason == "user_stop" else spoken  # a bundle's own token may have ended it
+    faults += (
+        UserFault("stop_token_misspelt", each.turn, excerpt(each.text, LONGEST_QUOTE), decisive=False)
+        for each in unheard
+        if STOP_TOKEN not in each.text and _MISSPELT_STOP.search(each.text)
+    )
     if missing and stop_reason == "user_stop" and spoken:
         faults += _stopped_early(spoken, tool_calls)
     return sorted(faults, key=lambda fault: (fault.turn, USER_FAULT_KINDS.index(fault.kind)))

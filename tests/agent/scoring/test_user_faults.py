@@ -87,6 +87,17 @@ def test_the_stop_token_in_a_text_is_reported_unless_it_follows_a_goodbye() -> N
         assert kinds(OPENING, "Done.", line) == []
 
 
+@pytest.mark.parametrize("line", ["### STOP ###", "STOP", "**STOP.**", "Thanks! ###stop###", "# Stop #"])
+def test_a_stop_token_nearly_right_is_a_fault(line: str) -> None:
+    assert only(OPENING, "Done.", line, "Anything else?") == ("stop_token_misspelt", 1, False)
+    assert kinds(OPENING, "Done.", line, stop_reason="user_stop") == []  # it is the token of the bundle
+
+
+@pytest.mark.parametrize("line", ["Stop.", "Please stop it.", "It does not STOP at JFK."])
+def test_a_line_about_stopping_is_no_stop_token(line: str) -> None:
+    assert kinds(OPENING, "Done.", line, "Anything else?") == []
+
+
 @pytest.mark.parametrize("line", ["My zip code is 19123.", "It is order W7654321.", "My id is ann_lee_4712."])
 def test_another_id_of_the_same_form_contradicts_the_instruction(line: str) -> None:
     assert only(OPENING, ASKS, line) == ("contradicts_instruction", 1, True)
