@@ -88,7 +88,8 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         "not run yet": found.left_out.get("not run", 0),
         "not judged (--unjudged includes them)": found.left_out.get("not judged", 0),
         "for their reward": found.left_out.get("reward", 0),
-        "in which the agent said and called nothing": len(found.outcomes) - number,
+        "that cannot be read": len(found.damaged),
+        "in which the agent said and called nothing": len(found.outcomes) - len(found.damaged) - number,
     }
     left_out = ", ".join(f"{left} {reason}" for reason, left in reasons.items() if left)
     target = f" to {path}" if path is not None else ""

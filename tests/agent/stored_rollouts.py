@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.evaluation_file import rollout_at
+from reward_kit.agent.records.evaluation_file import checksum, rollout_at
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome
 from reward_kit.agent.storage.resume import Run, StoredRow
 from reward_kit.agent.storage.store import Store
@@ -78,5 +78,6 @@ def change_trajectory(address: Path, change: Callable[[dict[str, Any]], Any]) ->
     """Change the stored JSON of the rollout at ``NAME.db/ID``."""
     plain = json.loads(rollout_at(address).trajectory)
     change(plain)
-    update = "UPDATE trajectories SET json = ? WHERE rollout = ?"
-    edit(address.parent, update, json.dumps(plain), address.name)
+    text = json.dumps(plain)
+    update = "UPDATE trajectories SET json = ?, crc = ? WHERE rollout = ?"
+    edit(address.parent, update, text, checksum(text), address.name)

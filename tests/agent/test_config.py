@@ -58,6 +58,7 @@ def test_the_defaults_of_the_contract() -> None:
         ({"temperature": "hot"}, "--temperature takes a number"),
         ({"keep_db": "some"}, "--keep-db must be one of full, delta, none"),
         ({"eval_id": ".."}, "is not a valid file name"),
+        ({"eval_id": "latest"}, "--eval-id latest means the last evaluation. Choose another name"),
         ({"eval_id": "a" * 250}, "is not a valid file name. Use at most 200 letters"),
         ({"n_rollouts": 1_000_001}, "--n-rollouts must be at most 1000000, not 1000001"),
         ({"model_args": ["=1"]}, "is not KEY=VALUE"),

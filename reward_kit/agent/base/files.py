@@ -151,6 +151,9 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
         path = error.filename or path
         fault = "cannot be written: a file or a dangling link lies where a folder must be"
         remedy = "Remove it, or choose another folder with --output-dir."
+    elif error.errno == errno.ENOENT:
+        fault = f"cannot be written: {error.strerror}"
+        remedy = "Make its folder. If it was removed while the evaluation runs, --resume makes it again."
     else:
         return StorageError(f"cannot be written: {error.strerror or error}", place=str(path))
     return StorageError(fault, place=str(path), remedy=remedy)

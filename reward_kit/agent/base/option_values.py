@@ -113,3 +113,5 @@ def check_eval_id(name: object, flag: str = "--eval-id") -> None:
             f"{flag} {cut(name, LONGEST_NAME)!r} is not a valid file name",
             remedy=f"Use at most {LONGEST_NAME} letters, digits, '.', '_' and '-'.",
         )
+    if name == "latest" and flag == "--eval-id":
+        raise UsageError(f"{flag} latest means the last evaluation", remedy="Choose another name.")

@@ -28,7 +28,7 @@ RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache"})
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
 
-_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_ID_LENGTH}}}")
+_ID = re.compile(rf"(?!-)[A-Za-z0-9._-]{{1,{MAX_ID_LENGTH}}}")
 _MODULE = r"\.?[\w-]+(\.[\w-]+)*"
 _TOOLSET = re.compile(rf"(?!.*\.py$){_MODULE}(:[^\W\d]\w*)?")
 _REWARD = re.compile(rf"{_MODULE}:[^\W\d]\w*")
@@ -266,7 +266,7 @@ def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
 _RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
 _FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
 _EXPECTED = {
-    "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_" and "-"; {_RESERVED}',
+    "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_", "-" (not first); {_RESERVED}',
     "toolset": 'the import path of the tools module, such as "my_task.tools" or ".tools"',
     "initial_messages": "a list of messages",
     "reward": 'a string "module:function"',

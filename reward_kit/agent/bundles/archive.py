@@ -30,7 +30,7 @@ MAX_BYTES = 4 << 30
 
 MAX_FILES = 20_000
 
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, ValueError)
 """Errors of reading a damaged archive, or one of an unknown kind."""
 
 

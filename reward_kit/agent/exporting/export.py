@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_outpu
 from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
-from reward_kit.agent.records.evaluation_file import read_trajectories, reading
+from reward_kit.agent.records.evaluation_file import reading
 from reward_kit.agent.records.loading import read_rollouts
 from reward_kit.agent.records.rollout_record import redacted_warning
 from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.records.rollout_record import RolloutRecord
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Export:
 
     ``left_out`` counts the other rollouts that were planned: ``row`` (not one of the rows asked for),
     ``not run``, ``not judged``, ``reward`` (too low or too high). In the formats for training, an iteration
-    also leaves out those in which the agent says and calls nothing.
+    also leaves out those in which the agent says and calls nothing; in all, those that are ``damaged``.
     """
 
     evaluation: StoredEvaluation
@@ -43,25 +44,32 @@ class Export:
     left_out: Mapping[str, int]
     columns: tuple[str, ...]
     layout: Format
+    damaged: list[StorageError] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """A dict of the columns for each rollout; ``StorageError`` if a trajectory cannot be read."""
+        """A dict of the columns for each rollout."""
         stored = self.evaluation
         rewards = {row.row_id: row.rewards for row in stored.rows}
-        records = read_rollouts(stored.log_path, self.ids)
-        try:
-            for outcome, record in zip(self.outcomes, records, strict=True):
+        for outcome, record in self.records():
+            try:
                 line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
-                if line is not None:
-                    yield {name: line[name] for name in self.columns if self._has(line, name)}
-        except StorageError as error:
-            remedy = f"reward-kit agent-eval --resume {stored.eval_id} plays a lost rollout again."
-            raise StorageError(error.fault, place=error.place, remedy=error.remedy or remedy) from error
+            except StorageError as error:
+                self._leave_out(error)
+                continue
+            if line is not None:
+                yield {name: line[name] for name in self.columns if self._has(line, name)}
 
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the rollouts."""
-        return [outcome.id for outcome in self.outcomes]
+    def records(self) -> Iterator[tuple[RolloutOutcome, RolloutRecord]]:
+        """The rollouts; one that is missing or damaged is noted in ``damaged``, with a warning."""
+        found = {outcome.id: outcome for outcome in self.outcomes}
+        self.damaged.clear()
+        for record in read_rollouts(self.evaluation.log_path, found, self._leave_out):
+            assert record.stored is not None, "it was read from the evaluation"
+            yield found[record.stored.id], record
+
+    def _leave_out(self, error: StorageError) -> None:
+        self.damaged.append(error)
+        logger.warning("warning: a rollout is left out: %s", error)
 
     @property
     def without_tools(self) -> int:
@@ -150,9 +158,10 @@ def write_rollouts(found: Export, folder: Path) -> int:
     """
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for rollout, text in zip(found.ids, read_trajectories(found.evaluation.log_path, found.ids), strict=True):
-        write_text(folder / f"roll_{rollout}.json", f"{text}\n".encode(), durable=False)
-    return len(found.outcomes)
+    for outcome, record in found.records():
+        text = f"{record.encoded()}\n"
+        write_text(folder / f"roll_{outcome.id}.json", text.encode(), durable=False)
+    return len(found.outcomes) - len(found.damaged)
 
 
 def _encoded(line: Any) -> bytes:

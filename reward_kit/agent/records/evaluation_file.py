@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import zlib
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +19,7 @@ from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 SUFFIX = ".db"
 LATEST = "latest"
@@ -26,7 +27,7 @@ NAMED = 5
 """Evaluations or rollouts that an error message lists."""
 APPLICATION = 0x52776B45
 """SQLite's ``application_id`` of these files: ``RwkE``."""
-VERSION = 2
+VERSION = 3
 """SQLite's ``user_version`` of these files."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
@@ -54,7 +55,8 @@ CREATE TABLE rows (
     fingerprints TEXT NOT NULL,  -- JSON
     gold_calls TEXT,             -- JSON: gold actions with their answers and changed rows
     gold_changes TEXT,           -- JSON: rows that the gold actions change
-    gold_state BLOB              -- delta of the state after the gold actions
+    gold_state BLOB,             -- delta of the state after the gold actions
+    gold_crc INTEGER             -- of gold_state
 );
 CREATE TABLE rollouts (          -- one row per attempt
     seq INTEGER PRIMARY KEY,
@@ -92,11 +94,16 @@ CREATE TABLE rollouts (          -- one row per attempt
     violations TEXT              -- JSON: rows that each rule returned; NULL without rules
 );
 CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
-CREATE TABLE trajectories (rollout TEXT PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE trajectories (
+    rollout TEXT PRIMARY KEY,
+    json TEXT NOT NULL,
+    crc INTEGER NOT NULL         -- CRC-32 of json
+);
 CREATE TABLE states (
     rollout TEXT NOT NULL,
     kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
     delta BLOB NOT NULL,
+    crc INTEGER NOT NULL,        -- CRC-32 of delta
     PRIMARY KEY (rollout, kind)
 );
 CREATE TABLE usage (             -- apart from that of finished rollouts
@@ -172,6 +179,7 @@ def find_named(name: str, evals: Path) -> Path:
     path = evals / f"{name}{SUFFIX}"
     if path.is_file():
         return path
+    check_log(path)
     newest = sorted(stored_files(evals), key=written, reverse=True)
     if name == LATEST and newest:
         return newest[0]
@@ -196,10 +204,18 @@ def count_answer_faults(path: Path) -> dict[str, int]:
     query = f"""
 SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
 FROM rollouts JOIN trajectories AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND (instr(t.json, '"fault":"') OR instr(t.json, '"fault": "')) AND fault IS NOT NULL
+WHERE {FINAL} AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
 GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
     with reading(path) as connection:
         return dict(connection.execute(query).fetchall())
+
+
+def check_log(path: Path) -> None:
+    """Raise ``StorageError`` if only SQLite's log is left of an evaluation."""
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and log.exists():
+        fault = f"is missing, and only its log {log.name} is left"
+        raise StorageError(fault, place=str(path), remedy=f"Restore {path.name}, or remove {log.name}.")
 
 
 def written(file: Path) -> float:
@@ -292,7 +308,8 @@ def rollout_at(address: Path) -> RolloutData:
     """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
     with reading(address.parent) as connection:
         found = connection.execute(
-            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state)"
+            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state),"
+            " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
             " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
             " LEFT JOIN rows USING (row_id)"
             " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
@@ -302,19 +319,29 @@ def rollout_at(address: Path) -> RolloutData:
         ).fetchone()
     if found is None:
         raise _no_rollout(address)
-    return RolloutData(*found)
+    kept = RolloutData(*found[:5])
+    _check(address, (kept.trajectory, kept.state, kept.gold), found[5:])
+    return kept
 
 
-def read_trajectories(path: Path, rollouts: Iterable[str]) -> Iterator[str]:
-    """The trajectory of each rollout, read when its turn comes; ``StorageError`` if one is missing."""
-    with reading(path) as connection:
-        for rollout in rollouts:
-            found = connection.execute(
-                "SELECT json FROM trajectories WHERE rollout = ?", (rollout,)
-            ).fetchone()
-            if found is None:
-                raise _no_rollout(path / rollout)
-            yield found[0]
+def read_trajectory(connection: sqlite3.Connection, address: Path) -> str:
+    """The trajectory at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if it is missing or damaged."""
+    query = "SELECT json, crc FROM trajectories WHERE rollout = ?"
+    found = connection.execute(query, (address.name,)).fetchone()
+    if found is None:
+        raise _no_rollout(address)
+    _check(address, found[:1], found[1:])
+    return str(found[0])
+
+
+def checksum(data: str | bytes | None) -> int | None:
+    """CRC-32 of what is stored of a rollout; None of nothing."""
+    return None if data is None else zlib.crc32(data.encode() if isinstance(data, str) else data)
+
+
+def _check(address: Path, parts: Iterable[str | bytes | None], sums: Sequence[int | None]) -> None:
+    if tuple(map(checksum, parts)) != tuple(sums):
+        raise StorageError("is damaged: its checksum is another one", place=str(address))
 
 
 def _no_rollout(address: Path) -> StorageError:

@@ -24,7 +24,7 @@ from reward_kit.agent.records.evaluation_file import (
     checked_id,
     file_within,
     find_evaluation,
-    read_trajectories,
+    read_trajectory,
     reading,
     rollout_at,
     stored_files,
@@ -33,7 +33,7 @@ from reward_kit.agent.records.rollout_record import RolloutRecord, read_record
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import ExitStack
 
     from reward_kit.agent.database import Database
@@ -139,14 +139,23 @@ def read_file(path: Path) -> RolloutRecord:
         raise StorageError(f"cannot be read: {error}", place=str(path)) from error
 
 
-def read_rollouts(file: Path, rollouts: Iterable[str]) -> Iterator[RolloutRecord]:
+def read_rollouts(
+    file: Path, rollouts: Iterable[str], damaged: Callable[[StorageError], None] | None = None
+) -> Iterator[RolloutRecord]:
     """Rollouts of an evaluation by their ids, each read when its turn comes.
 
-    Raises ``StorageError`` for one that is missing or damaged.
+    One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
-    ids = list(rollouts)
-    for rollout, text in zip(ids, read_trajectories(file, ids), strict=True):
-        yield read_record(text, StoredRollout(file, rollout))
+    with reading(file) as connection:
+        for place in (StoredRollout(file, rollout) for rollout in rollouts):
+            try:
+                record = read_record(read_trajectory(connection, place.address), place)
+            except StorageError as error:
+                if damaged is None:
+                    raise
+                damaged(error)
+            else:
+                yield record
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:

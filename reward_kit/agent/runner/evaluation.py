@@ -273,8 +273,8 @@ class Evaluation:
             if fault is not None:
                 self.note(f"the usage of aborted rollouts is not stored: {fault}")
             ended = {"status": status, "reason": reason, "seconds": opened.seconds_before + tally.seconds}
-            result = self.result = self._result(opened, executor, explainer, ended)
             with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
+                result = self.result = self._result(opened, executor, explainer, ended)
                 plain = result.to_json()
                 alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
                 opened.store.end_run(status, reason, tally.seconds, alone)

@@ -33,6 +33,8 @@ from reward_kit.agent.records.evaluation_file import (
     SCHEMA,
     VERSION,
     check_format,
+    check_log,
+    checksum,
     sqlite_faults,
 )
 from reward_kit.agent.storage.lock import writer_lock
@@ -76,6 +78,7 @@ class Store:
                 place=str(path),
                 remedy="Remove it: an evaluation makes this file by itself.",
             )
+        check_log(path)
         self.path = path
         self.run = 0
         self.hidden: set[str] = set()
@@ -172,17 +175,20 @@ class Store:
                 trajectory = hide(one.trajectory, self.hidden)
                 if trajectory != one.trajectory:
                     trajectory = _REDACTED.sub(r"\1true", trajectory, count=1)
-                connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?)", (rollout, trajectory))
+                values: tuple[Any, ...] = rollout, trajectory, checksum(trajectory)
+                connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?, ?)", values)
                 for kind, state in (("final", one.state), ("gold", one.gold_state)):
                     if state is not None:
-                        connection.execute(
-                            "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (rollout, kind, state)
-                        )
+                        values = rollout, kind, state, checksum(state)
+                        connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", values)
                 if (gold := one.row_gold) is not None:
                     connection.execute(
-                        "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?"
+                        "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?, gold_crc = ?"
                         " WHERE row_id = ? AND gold_calls IS NULL",
-                        (self._text(gold.calls), self._text(gold.changes), gold.state, gold.row_id),
+                        (
+                            *(self._text(gold.calls), self._text(gold.changes)),
+                            *(gold.state, checksum(gold.state), gold.row_id),
+                        ),
                     )
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
@@ -223,18 +229,20 @@ class Store:
             if connection.in_transaction:
                 yield connection
                 return
+            self._check_file()
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 yield connection
             self._check_file()
 
     def _check_file(self) -> None:
-        """Raise ``StorageError`` if the file is not there any more: SQLite would write to no name."""
+        """Raise ``StorageError`` if the file is not there any more, or cut: SQLite would write to no name."""
         with suppress(OSError):
-            if os.path.samestat(self.path.lstat(), self._file):
+            now = self.path.lstat()
+            if os.path.samestat(now, self._file) and now.st_size >= self._file.st_size:
                 return
         raise StorageError(
-            "was deleted or replaced while the evaluation runs",
+            "was deleted, replaced or cut while the evaluation runs",
             place=str(self.path),
             remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
         )

@@ -132,6 +132,16 @@ def test_the_unpacked_size_and_number_of_files_are_bounded(tmp_path: Path) -> No
         unpack(tmp_path / "x.zip", max_files=1)
 
 
+def test_a_broken_sparse_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("tools.py")
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "tools.py"}
+    info.size = 512
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(b"no number\n" + bytes(502)))
+    with pytest.raises(BundleError, match=r"x\.tar: cannot be unpacked: invalid literal for int"):
+        unpack(tmp_path / "x.tar")
+
+
 @pytest.mark.parametrize("name", ["x.zip", "x.tar.gz"])
 def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")

@@ -75,6 +75,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
     ("fields", "expected"),
     [
         ({"id": 3}, "id: got 3 (a whole number), expected a folder name of at most 128 letters"),
+        ({"id": "-x"}, """id: got "-x" (a string), expected a folder name of at most 128 letters"""),
         ({"toolset": "tools.py"}, 'such as "my_task.tools"'),
         ({"reward": "evaluate"}, 'expected a string "module:function"'),
         ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import TOOLS, Bundle
 from planned_agent import change_log, evaluate, rows_of
-from stored_rollouts import change_trajectory, query
+from stored_rollouts import change_trajectory, edit, query
 
 from reward_kit.agent import TaskBundle, agent_eval, export, load_rollout
 from reward_kit.agent.exporting.export import write_lines
 from reward_kit.agent.exporting.lines import COLUMNS
-from reward_kit.errors import StorageError, UsageError
+from reward_kit.errors import UsageError
 
 PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}
 
@@ -79,13 +80,26 @@ class TestLines:
         {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []}, {"fields": 3},
         {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     ])  # fmt: skip
-    def test_a_damaged_trajectory_is_told_with_its_place(self, bundle: Bundle, damage: Any) -> None:
-        result = evaluate(bundle, "first", {"b": [1]})
+    def test_a_damaged_trajectory_is_told_and_left_out(
+        self, bundle: Bundle, damage: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        result = evaluate(bundle, "first", {"b": [1, 1]})
         path = result.folder / result.outcomes[0].file
         change_trajectory(path, lambda plain: plain.update(damage))
-        with pytest.raises(StorageError, match="is a damaged record of a rollout") as told:
-            list(export("first", format="trl"))
-        assert told.value.place == str(path)
+        found = export("first", format="trl")
+        assert len(list(found)) == 1
+        assert [error.place for error in found.damaged] == [str(path)]
+        assert f"a rollout is left out: {path}: is a damaged record of a rollout" in caplog.text
+
+    def test_so_are_a_lost_one_and_one_whose_bytes_have_changed(self, bundle: Bundle) -> None:
+        result = evaluate(bundle, "first", {"b": [1, 1, 1]})
+        edit(result.log_path, "UPDATE trajectories SET json = replace(json, 'Book', 'Look') WHERE rowid = 1")
+        edit(result.log_path, "DELETE FROM trajectories WHERE rowid = 2")
+        done = run_command("export", "first", "folder", "--format", "rollouts")
+        assert (done.code, len(list(Path("folder").iterdir()))) == (0, 1)
+        assert "1 rollout of 1 row exported to folder; left out: 2 that cannot be read" in done.err
+        assert done.err.count("warning: a rollout is left out: ") == 2
+        assert ": is damaged: its checksum is another one" in done.err
 
     def test_wrong_arguments_are_told_at_once(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
@@ -137,7 +151,7 @@ class TestWriting:
         assert write_lines([{"logprob": float("-inf"), "text": "größe\n"}, {"half": "\ud83d"}], path) == 2
         first, second = path.read_bytes().splitlines()
         assert first == '{"logprob":null,"text":"größe\\n"}'.encode()
-        assert json.loads(second) == {"half": "\ud83d"}
+        assert json.loads(second) == {"half": "?"}
 
     def test_a_file_is_whole_or_as_it_was(self, tmp_path: Path) -> None:
         path = tmp_path / "lines.jsonl"

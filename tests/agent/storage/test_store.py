@@ -7,13 +7,22 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stored_rollouts import begun, edit, outcome, played, query
 
-from reward_kit.agent.records.evaluation_file import FINAL, base_path, file_within, reading, rollout_at
+from reward_kit.agent.records.evaluation_file import (
+    FINAL,
+    base_path,
+    file_within,
+    find_named,
+    reading,
+    rollout_at,
+)
 from reward_kit.agent.records.outcome import PlayedRollout, RowGold, broken_off
 from reward_kit.agent.storage.lock import writer_of
 from reward_kit.agent.storage.outcome_rows import read_outcomes
@@ -125,12 +134,33 @@ def test_what_was_acknowledged_survives_a_kill_and_a_copy_taken_mid_write(tmp_pa
         assert copy.parent.name != "power0" or len(found) >= known_then
 
 
-def test_a_deleted_file_ends_the_run(path: Path) -> None:
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_file_that_is_deleted_or_cut_ends_the_run(path: Path, harm: Callable[[Path], object]) -> None:
     with begun(path) as store:
-        path.unlink()
+        harm(path)
         for _ in range(2):
-            with pytest.raises(StorageError, match="was deleted or replaced while the evaluation runs"):
+            with pytest.raises(StorageError, match="was deleted, replaced or cut while the evaluation runs"):
                 store.add([played(0)])
+
+
+def test_a_log_without_its_file_is_refused_with_the_remedy(path: Path) -> None:
+    path.with_name("e.db-wal").write_bytes(b"left")
+    for attempt in (lambda: Store(path), lambda: find_named("e", path.parent)):
+        with pytest.raises(
+            StorageError, match=r"only its log e\.db-wal is left\. Restore e\.db, or remove e"
+        ):
+            attempt()
+
+
+def test_changed_bytes_are_found(path: Path) -> None:
+    with begun(path) as store:
+        store.add([replace(played(0), state=b"delta", gold_state=b"gold")])
+    address = path / played(0).outcome.id
+    for table, column in (("trajectories", "json"), ("states", "delta")):
+        edit(path, f"UPDATE {table} SET {column} = {column} || ' '")
+        with pytest.raises(StorageError, match="is damaged: its checksum is another one"):
+            rollout_at(address)
+        edit(path, f"UPDATE {table} SET {column} = rtrim({column})")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +177,7 @@ def test_another_version_and_other_databases_are_refused(tmp_path: Path, path: P
     begun(path).close()
     edit(path, "PRAGMA user_version = 9")
     for attempt in (stored, Store):
-        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 2"):
+        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 3"):
             attempt(path)
     edit(tmp_path / "other.db", "CREATE TABLE t (x)")
     with pytest.raises(StorageError, match="is not the file of an evaluation"):
