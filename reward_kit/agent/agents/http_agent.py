@@ -96,7 +96,7 @@ class HttpAgents:
         remedy = _remedy(status, self._shown(location or "nowhere", secret))
         if remedy is not None and not self._has_answered:  # every rollout would meet the same
             raise ModelSetupError(fault, place=self.url, remedy=remedy, status=status)
-        if status >= 500 or status in _BUSY:
+        if status > 500 or status in _BUSY:  # 500 is a fault of the agent's own
             raise ModelError(fault, place=self.url, status=status, retryable=True)
         raise AgentError(fault)
 

@@ -166,9 +166,10 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
 def _averages(result: EvaluationResult) -> Iterator[Fact]:
     means = result.averages
     yield "reward", estimate(means.reward)
-    highest = max((outcome.reward or 0.0 for outcome in result.outcomes), default=0.0)
-    if round(highest, 6) > 1:
-        yield "", f"up to {highest:g}: a reward of 1 or more counts as passed"
+    odd = [one for one in result.outcomes if not 0 <= round(one.reward or 0.0, 6) <= 1]
+    if odd:
+        yield "warning", f"{count(len(odd), 'reward')} above 1 or below 0; 1 or more counts as passed"
+        yield "", _instance(odd[0], f"{odd[0].reward:g}")
     yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
     turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
     yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
@@ -212,6 +213,8 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
 def _failures(result: EvaluationResult) -> Iterator[Fact]:
     if result.failures:
         yield "failures", shares(result.failures)
+        if own := sum(one.stop_reason == "agent_error" for one in result.outcomes):
+            yield "", f"{own} of {count(len(result.outcomes), 'rollout')} ended by the agent itself"
         for reasons in ENDED_EARLY:
             for one in result.outcomes:
                 if one.failure and one.stop_reason in reasons:

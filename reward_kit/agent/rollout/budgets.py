@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.calls import Caller
 
 
+PLAYERS = "its agent or user"
+
+
 def spent_of(spent: float, most: float) -> str:
     """``5.02 of 5.00 USD are spent``; of less than ten cents two digits."""
     decimals = 2 if most >= 0.1 or not most else min(12, 1 - math.floor(math.log10(most)))
@@ -88,8 +91,8 @@ class RolloutLimits:
     ``parallel_tool_calls=False`` asks models for one tool call per answer and runs the first only.
     ``guard_user`` sends back lines that end too early. ``first_answers`` is shared by the rollouts of an
     evaluation. ``call_timeouts`` (seconds) are for models that have none of their own. ``on_usage`` is called
-    with role, usage and model of each model call, ``on_tool`` with the name of each tool as its call begins.
-    The time limit of the rollout becomes the clock of ``caller``.
+    with role, usage and model of each model call, ``on_begin`` with what acts from now on: a tool, the
+    ``PLAYERS``, the reward. The time limit of the rollout becomes the clock of ``caller``.
     """
 
     max_steps: int | None = None
@@ -103,5 +106,5 @@ class RolloutLimits:
     first_answers: FirstAnswers = field(default_factory=FirstAnswers)
     call_timeouts: Mapping[Role, float] = field(default_factory=dict)
     on_usage: Callable[[Role, Usage, str], None] | None = None
-    on_tool: Callable[[str], None] | None = None
+    on_begin: Callable[[str], None] | None = None
     caller: Caller | None = None

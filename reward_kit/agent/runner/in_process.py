@@ -21,7 +21,7 @@ from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollou
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.records.outcome import PlayedRollout, total_usage
-from reward_kit.agent.rollout.budgets import RolloutLimits, own_budget
+from reward_kit.agent.rollout.budgets import PLAYERS, RolloutLimits, own_budget
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
@@ -187,7 +187,7 @@ class InProcess:
         )
         watch = self.watch if request.watched else None
         if watch is not None:
-            watch("its agent or user")
+            watch(PLAYERS)
         finished = await run_rollout(
             task,
             request.index,
@@ -195,7 +195,7 @@ class InProcess:
             agent=self._participants.make_agent(),
             user=self._participants.user(task),
             models={role: model_of_rollout(one, caller) for role, one in self._participants.models.items()},
-            limits=replace(self._limits, on_usage=account.used, caller=caller, on_tool=watch),
+            limits=replace(self._limits, on_usage=account.used, caller=caller, on_begin=watch),
             seed=seed,
             gold_database=gold.database if gold else None,
         )

@@ -16,6 +16,7 @@ from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.records.outcome import PlayedRollout, broken_off
 from reward_kit.agent.records.rollout_record import RolloutRecord
+from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.runner.progress import note
 from reward_kit.agent.runner.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.runner.schedule import rollout_seed, run_jobs
@@ -122,8 +123,13 @@ class JobRunner:
             await self._save(replace(played, outcome=outcome), account)
 
     def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
-        """The record of a rollout that ended its process: nothing of it is left."""
+        """The record of a rollout that ended its process, of which nothing is left.
+
+        If the agent did, that is its failure: it must not choose which of its rollouts count.
+        """
         row = job.task.row
+        by_agent = PLAYERS in why
+        reason = "agent_error" if by_agent else "infrastructure_error"
         record = RolloutRecord(
             id=uuid.uuid4().hex,
             row_id=row.id,
@@ -136,10 +142,10 @@ class JobRunner:
             models=self.description.models,
             fields=row.reward_fields(),
             messages=[],
-            stop_reason="infrastructure_error",
+            stop_reason=reason,
             stop_detail=why,
-            reward=None,
-            failure={"kind": "infrastructure_error", "detail": why},
+            reward=0.0 if by_agent else None,
+            failure={"kind": reason, "detail": why},
             started=time.time(),
             base=job.task.seed.key,
         )

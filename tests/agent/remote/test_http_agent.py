@@ -167,7 +167,12 @@ class TestUnusableAnswers:
 
 
 class TestNoAnswer:
-    @pytest.mark.parametrize("status", [500, 503, 429])
+    async def test_an_error_of_its_own_is_the_agents(self, tmp_path):
+        finished, _ = await play(tmp_path, responds(status=500, text="Traceback"))
+        assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
+        assert "HTTP 500: Traceback" in finished.rollout.stop_detail
+
+    @pytest.mark.parametrize("status", [502, 503, 429])
     async def test_a_server_error_is_the_surroundings(self, tmp_path, status):
         finished, _ = await play(tmp_path, responds(status=status, text="overloaded"))
         assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)

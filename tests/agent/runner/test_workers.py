@@ -50,6 +50,16 @@ async def calls(rollout):
     return "Hello"
 
 
+async def leaves(rollout):
+    """Ends its process: at once, or after a call."""
+    await asyncio.sleep(0.05)
+    if rollout.metadata.get("tool"):
+        await rollout.call_tool(rollout.metadata["tool"], {})
+    if rollout.row_id != "sound":
+        os._exit(3)
+    return "Hello"
+
+
 async def dies_once(rollout):
     mark = Path("died")
     await asyncio.sleep(0.05)
@@ -201,6 +211,19 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(host
         assert f"{how} in tool '{name}', twice" in (lost.stop_detail or "")
         assert load_rollout(result.folder / lost.file).messages == []
     assert [one.judged for one in result.outcomes if one.row_id == "sound"] == [True] * 2
+
+
+def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
+    rows = ({"id": "at-once"}, {"id": "after-a-call", "metadata": {"tool": "closes_output"}}, {"id": "sound"})
+    hostile.rows(*({**row, "n_rollouts": 1} for row in rows))
+    result = run(hostile, "leaves", workers=2)
+    found = {outcome.row_id: outcome for outcome in result.outcomes}
+    for name in ("at-once", "after-a-call"):
+        lost = found[name]
+        assert (lost.stop_reason, lost.reward, lost.failure) == ("agent_error", 0.0, "agent_error")
+        assert (lost.stop_detail or "").endswith("exit code 3 in its agent or user, twice")
+    assert found["sound"].stop_reason == "agent_done"
+    assert result.unjudged == {}
 
 
 def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:
