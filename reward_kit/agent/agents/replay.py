@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
+from reward_kit.agent.rollout.rollout import episode_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,6 +120,6 @@ class ReplayUser:
 def _end(recording: RolloutRecord, rollout: Rollout) -> None:
     """End a replay where the recording ends: for the recorded reason, if no message brings it about."""
     if recording.stop_reason in CUT_OFF:
-        rollout.stop(recording.stop_reason, recording.stop_detail)  # type: ignore[arg-type]  # one of CUT_OFF
+        episode_of(rollout).stop(recording.stop_reason, recording.stop_detail)  # type: ignore[arg-type]  # one of CUT_OFF
     else:
-        rollout.stop("agent_done", "the recording ends here")
+        episode_of(rollout).stop("agent_done", "the recording ends here")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
-from reward_kit.agent.base.strict_json import copied, parsed_json
-from reward_kit.agent.base.text import encodable, text_of
+from reward_kit.agent.base.strict_json import parsed_json, plain
+from reward_kit.agent.base.text import encodable, foreign_name, text_of
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -75,12 +75,20 @@ class History:
     def announce(self, message: Message) -> Message:
         """Append an assistant message with tool calls; returned as recorded, with ids made unique.
 
-        Arguments that are not the JSON text of an object are wrapped in one, under ``MALFORMED``.
+        Arguments that are not the JSON text of an object are wrapped in one, under ``MALFORMED``. Raises
+        ``AgentError`` for any other message.
         """
+        message = plain(message)
+        if not isinstance(message, dict) or not message.get("tool_calls"):
+            fault = "record() takes an assistant message with tool calls; respond() returns what is said"
+            raise AgentError(fault)
+        calls = message["tool_calls"]
+        if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
+            raise AgentError('each of the tool_calls is like {"id": ..., "function": {"name": ..., ...}}')
         self.answer_open_calls()
         recorded = _assistant_message(message)
         recorded["content"] = text_of(message.get("content")) or None
-        recorded["tool_calls"] = [self._tool_call(call) for call in message["tool_calls"]]
+        recorded["tool_calls"] = [self._tool_call(call) for call in calls]
         self.messages.append(recorded)
         return recorded
 
@@ -117,12 +125,13 @@ class History:
             message = {"content": message}
         elif not isinstance(message, dict):
             raise AgentError(f"the agent answered with {type(message).__name__}, not a str or a message dict")
-        if message.get("tool_calls"):
+        said: Message = plain(message)
+        if said.get("tool_calls"):
             raise AgentError("the agent answered with tool calls in the message; they go through call_tool")
-        text = text_of(message.get("content"))
+        text = text_of(said.get("content"))
         if not text.strip():
             raise AgentError("the agent answered with nothing to say")
-        self.say("agent", {**_assistant_message(message), "content": text})
+        self.say("agent", {**_assistant_message(said), "content": text})
 
     def answer_open_calls(self) -> None:
         """Answer what was announced and never run, so that the history stays valid."""
@@ -142,9 +151,9 @@ class History:
         }
         return recorded
 
-    def _unique(self, call_id: str | None) -> str:
+    def _unique(self, given: Any) -> str:
         """An id not used before; nine letters and digits, the strictest form a provider asks for."""
-        call_id = encodable(call_id) if call_id else None
+        call_id = foreign_name(given) if given else ""
         while not call_id or call_id in self._used:
             self._issued += 1
             call_id = f"call{self._issued:05d}"
@@ -207,7 +216,9 @@ def parse_arguments(arguments: dict[str, Any] | str | None) -> dict[str, Any] | 
     """
     if isinstance(arguments, dict):
         return arguments
-    if arguments is None or arguments.isspace() or not arguments:
+    if not isinstance(arguments, str | None):
+        return None
+    if not arguments or arguments.isspace():
         return {}
     try:
         parsed = parsed_json(arguments)
@@ -249,5 +260,5 @@ def _valid_name(name: Any) -> str:
 def _assistant_message(message: Message) -> Message:
     """Role and content first, then the fields a provider gave and wants back (reasoning, signatures)."""
     first = {"role": "assistant", "content": message.get("content")}
-    others = {key: copied(one) for key, one in message.items() if one is not None and key != "tool_calls"}
+    others = {key: one for key, one in message.items() if one is not None and key != "tool_calls"}
     return {**first, **others, "role": "assistant"}

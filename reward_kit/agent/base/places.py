@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import signal
 import sysconfig
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.text import foreign_text
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -33,6 +38,16 @@ def fault_line(error: BaseException) -> str:
     return f"{line}: {text}" if line else text
 
 
+def ends_task(error: BaseException) -> bool:
+    """True for a cancellation or a Ctrl-C from outside; foreign code may raise the same exceptions itself.
+
+    While a run handles SIGINT, a Ctrl-C raises no ``KeyboardInterrupt`` in a task that is not cancelled.
+    """
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(error, asyncio.CancelledError | KeyboardInterrupt) and is_cancelled()
+
+
 def import_fault(error: BaseException) -> str:
     """The line of a module that cannot be imported, and the error: ``tools.py:3: KeyError: 'seat'``."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -52,10 +67,10 @@ def place_of(function: Callable[..., Any]) -> str:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, RewardKitError):
-        return redact(str(error))
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        return redact(foreign_text(error))
+    said = foreign_text("".join(traceback.format_exception_only(error))).strip().splitlines()
     text = redact("\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT)))
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… [{len(text):,} characters]"
+    return foreign_text(text, LONGEST_TEXT)
 
 
 def _line_of(error: BaseException) -> str | None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.text import foreign_text
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 MAX_DEPTH = 100
 """Levels: far deeper than anything real, far from where Python's recursion ends."""
+MOST_VALUES = 100_000
+"""Values in one that foreign code hands over."""
+LONGEST_VALUE = 1_000_000
+"""Characters of a text in it."""
+LONGEST_INTEGER = 1023
+"""Bits of an integer in it, as many as of the largest float."""
 
 
 def finite(text: str) -> float:
@@ -71,6 +80,51 @@ def copied(value: Any) -> Any:
     return value
 
 
+def plain(value: Any, *, strict: bool = True) -> Any:
+    """A copy of a foreign value that can be written as JSON, and read again.
+
+    Names and unknown values become text, halves of surrogate pairs ``?``; long texts are cut, huge integers
+    hexadecimal. Raises ``ValueError`` for a value that holds itself or is too deep or too large; unless
+    ``strict``, that part of it becomes ``…``.
+    """
+    left = MOST_VALUES
+
+    def of(value: Any, levels: int) -> Any:
+        nonlocal left
+        kind = type(value)
+        if kind is str:
+            fits = value.isascii() and len(value) <= LONGEST_VALUE
+            return value if fits else foreign_text(value, LONGEST_VALUE)
+        if kind in _SCALARS:
+            return hex(value) if kind is int and value.bit_length() > LONGEST_INTEGER else value
+        if kind is not dict and kind is not list:
+            value = _simple(value)
+            if isinstance(value, str | int | float):
+                return of(value, levels)
+        left -= len(value)
+        if not levels or left < 0:
+            if strict:
+                raise ValueError("it holds itself, or is nested too deeply or too large")
+            return "…"
+        if isinstance(value, Mapping):
+            return {of(str(name), 1): of(inner, levels - 1) for name, inner in value.items()}
+        return [of(inner, levels - 1) for inner in value]
+
+    return of(value, MAX_DEPTH)
+
+
+def _simple(value: Any) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if hasattr(value, "model_dump"):
+        value = value.model_dump()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = as_json(value)
+    return value if isinstance(value, Mapping | list | tuple | set | frozenset) else str(value)
+
+
 def as_json(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, several of them; unlike ``asdict`` this copies nothing."""
     names, values = _fields(value.__class__)
@@ -84,22 +138,18 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any
 
 
 def json_bytes(value: Any) -> bytes:
-    """``value`` as UTF-8 JSON without spaces; dataclasses become objects, unknown values their text."""
+    """``value`` as UTF-8 JSON without spaces; what that cannot hold is as ``plain`` makes it."""
     from pydantic_core import to_json
 
     try:
         return to_json(value, inf_nan_mode="constants", fallback=str)
-    except ValueError:  # half of a surrogate pair, as models sometimes write, or nested too deep for it
-        return json.dumps(value, default=_plain).encode()
+    except ValueError:  # half of a surrogate pair, bytes that are no text, or nested too deep for it
+        return to_json(plain(value, strict=False), inf_nan_mode="constants")
 
 
 def json_text(value: Any) -> str:
     """``json_bytes`` as text."""
     return json_bytes(value).decode()
-
-
-def _plain(value: Any) -> Any:
-    return as_json(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def readable_json(members: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from difflib import get_close_matches
+from functools import partial
 from html import escape
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 FILE = "file:"
 """Begins a text that is the name of a file beside the dataset."""
 LONGEST_TEXT = 300
+LONGEST_ERROR = 65_536
+"""Characters of foreign error texts and details that are kept."""
+LONGEST_NAME = 200
+"""Characters of foreign names that are kept."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """Terminal colours, cursor movements, titles and links."""
 
@@ -32,7 +38,7 @@ def cut(text: str, length: int) -> str:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name[:LONGEST_NAME], known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -74,6 +80,16 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def foreign_text(text: object, most: int = LONGEST_ERROR) -> str:
+    """Text of foreign code that can be encoded, cut before it is searched, compared or stored."""
+    if not isinstance(text, str):
+        text = str(text) if isinstance(text, BaseException) else reprlib.repr(text)
+    return encodable(text if len(text) <= most else f"{text[:most]}… [{len(text):,} characters]")
+
+
+foreign_name = partial(foreign_text, most=LONGEST_NAME)
+
+
 def text_of(content: Any) -> str:
     """The text of a message's content: a str, None, or a list of parts."""
     if isinstance(content, str):
@@ -110,7 +126,7 @@ def _name(tool: Any) -> str:
         return "?"
     function = tool.get("function")
     named = function.get("name") if isinstance(function, dict) else tool.get("type")
-    return encodable(str(named or "?"))
+    return foreign_name(named or "?")
 
 
 def count(number: int, noun: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import reprlib
+import time
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
+
+from reward_kit.agent.base.text import foreign_name
 
 Role = Literal["agent", "user", "judge"]
 """Owner of a model call; ``judge``: the reward's, which asks with a client of its own."""
+ROLES = get_args(Role)
 
 StopReason = Literal[
     "user_stop",
@@ -21,6 +26,8 @@ StopReason = Literal[
     "infrastructure_error",
 ]
 
+AGENT_STOPS = ("agent_done", "agent_error")
+"""Reasons for which an agent or a tool may stop a rollout; both are judged."""
 UNJUDGED_STOPS = ("user_error", "infrastructure_error")
 """Reasons that are not the agent's fault: such a rollout has no reward and counts in no metric."""
 
@@ -99,11 +106,33 @@ _COUNTERS = tuple(one.name for one in fields(Usage))
 _counts = attrgetter(*_COUNTERS)
 
 
+def counted(usage: Any, before: Usage | None) -> Usage:
+    """A copy of what foreign code counts, with whole numbers of tokens.
+
+    Raises ``TypeError`` for what is no ``Usage``, and for numbers that would spoil sums: ``before`` is one.
+    """
+    if not isinstance(usage, Usage):
+        raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
+    usage.check()
+    numbers = zip(_COUNTERS, _counts(usage), strict=True)
+    copy = Usage(*(number if "cost" in name else int(number) for name, number in numbers))
+    total = replace(before or Usage())
+    total.add(copy)
+    total.check()
+    return copy
+
+
+def check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` for what is none of the ``known`` words."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} is {' or '.join(known)}, not {reprlib.repr(value)}")
+
+
 def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:
     """Raise ``TypeError`` for a value that would spoil a sum: no number, below 0, or above ``most``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not value >= 0:
-        raise TypeError(f"{name} is {value!r}, not a number from 0")
+        raise TypeError(f"{name} is {reprlib.repr(value)}, not a number from 0")
     if value > most:  # Python may refuse to write it
         raise TypeError(f"{name} is above {most}, which counts nothing")
 
@@ -197,3 +226,13 @@ class ModelCall:
     error: str | None = None
     waited: float = 0.0
     fault: str | None = None
+
+
+def judge_call(rollout: Any, usage: Any, model: Any, seconds: float) -> ModelCall:
+    """A model call of the reward, counted in ``rollout.usage``; raises ``TypeError`` as ``counted`` does."""
+    used = counted(usage, rollout.usage.get("judge"))
+    check_number("seconds", seconds)
+    used.calls = used.calls or 1
+    rollout.usage.setdefault("judge", Usage()).add(used)
+    name, started = foreign_name(model), time.time()
+    return ModelCall("judge", rollout.steps, rollout.turns, name, "stop", used, started, seconds)

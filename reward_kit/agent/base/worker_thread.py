@@ -136,8 +136,8 @@ def _perform(job: _Job) -> None:
     error: BaseException | None = None
     try:
         result = job.context.run(job.function)
-    except StopIteration as stopped:
-        error = RuntimeError(f"StopIteration: {stopped}")
+    except (StopIteration, GeneratorExit) as stopped:
+        error = RuntimeError(f"{type(stopped).__name__}: {stopped}")
     except BaseException as raised:  # noqa: BLE001 - the caller gets whatever the function raises
         error = raised
     job.answers.put(job.future, result, error)
@@ -175,8 +175,8 @@ if hasattr(os, "register_at_fork"):
 async def in_thread(function: Callable[[], T]) -> T:
     """Return or raise the outcome of ``function()``, run in a thread with the caller's context variables.
 
-    If the caller is cancelled, the thread runs on and its outcome is dropped. ``StopIteration``, which a
-    future cannot carry, arrives as ``RuntimeError``.
+    If the caller is cancelled, the thread runs on and its outcome is dropped. ``StopIteration`` and
+    ``GeneratorExit``, which a future cannot carry, arrive as ``RuntimeError``.
     """
     loop = asyncio.get_running_loop()
     answers = _of_thread.answers

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.redaction import HIDDEN
-from reward_kit.agent.base.strict_json import as_json, json_bytes, json_text
+from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.text import html_table, text_of
-from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, check_number
+from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.records.outcome import Attempt
 from reward_kit.errors import StorageError
 
@@ -160,22 +159,7 @@ class RolloutRecord(Attempt):
 
     def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
         """Count a model call of a reward; ``TypeError`` for a number below 0, not finite or above 2**53."""
-        usage.check()
-        check_number("seconds", seconds)
-        counted = replace(usage, calls=usage.calls or 1)
-        self.usage.setdefault("judge", Usage()).add(counted)
-        self.model_calls.append(
-            ModelCall(
-                role="judge",
-                step=self.steps,
-                turn=self.turns,
-                model=str(model),
-                finish_reason="stop",
-                usage=counted,
-                started=time.time(),
-                seconds=seconds,
-            )
-        )
+        self.model_calls.append(judge_call(self, usage, model, seconds))
 
     def close(self) -> None:
         """Close the databases that ``reward_arguments`` opened."""
@@ -209,10 +193,7 @@ class RolloutRecord(Attempt):
 
     def encoded(self) -> str:
         """The JSON object that is stored, as text."""
-        try:
-            return _adapter().dump_json(self, warnings=False).decode()
-        except ValueError:  # half of a surrogate pair, foreign values, or nested too deep for this encoder
-            return json_bytes(as_json(self)).decode()
+        return json_text(self)
 
 
 def redacted_warning(records: Iterable[RolloutRecord | RolloutOutcome]) -> str:

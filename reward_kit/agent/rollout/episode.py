@@ -13,21 +13,24 @@ Each ``async`` method has a twin ``..._sync`` for code without an event loop.
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from functools import partial
 from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from reward_kit.agent.base.text import encodable, text_of
-from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage
+from reward_kit.agent.base.strict_json import LONGEST_VALUE, json_text, plain
+from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
+from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.answer_parts import without_faults
 from reward_kit.agent.models.function import answer_of
+from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge, judged_with_retries
 from reward_kit.agent.rollout.rollout import JudgedRollout, Rollout, UserRollout
-from reward_kit.agent.rollout.state import EpisodeState
+from reward_kit.agent.rollout.state import EpisodeState, listed
 from reward_kit.errors import ModelError, ModelSetupError, RewardError, SimulatedUserError, StorageError
 
 if TYPE_CHECKING:
@@ -96,6 +99,11 @@ class Episode(EpisodeState):
         self.check_running()
         if not isinstance(tool, str):
             raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
+        tool = foreign_name(tool)
+        call_id = None if call_id is None else foreign_name(call_id)
+        arguments = plain(arguments)
+        if not isinstance(arguments, dict | str):
+            arguments = json_text(arguments)
         self.begin_turn()
         if not self._turn_has_steps:
             self._count_step()
@@ -104,8 +112,7 @@ class Episode(EpisodeState):
         clock = perf_counter()
         self._in_flight.append(task)
         try:
-            if self.limits.on_tool is not None:
-                self.limits.on_tool(f"tool {tool!r}")
+            self._acts(f"tool {tool!r}")
             result = await self.task.registry.call(
                 tool,
                 arguments,
@@ -123,6 +130,8 @@ class Episode(EpisodeState):
                 self.tool_faults.append((tool, result.raised))
         finally:
             self._in_flight.remove(task)
+            if not self._in_flight:
+                self._acts(PLAYERS)
             call.seconds = perf_counter() - clock
             self._record_call(call, call_id)
         if result.terminal:
@@ -173,11 +182,12 @@ class Episode(EpisodeState):
         """The result of the reward, or the error; None and None if the reward is not asked."""
         if self.stop_reason in UNJUDGED_STOPS:
             return None, None
+        self._acts("its reward")
         judging = partial(self._judged_once, gold_database)
         try:
             return await judged_with_retries(judging, self.limits.reward_retries), None
         except RewardError as error:
-            return None, str(error)
+            return None, foreign_text(error)
 
     async def _judged_once(self, gold_database: Database | None) -> EvaluateResult | RewardOutput:
         """The result of the reward; what its own model calls cost is counted here."""
@@ -231,6 +241,12 @@ class Episode(EpisodeState):
     ) -> Completion:
         """Ask the model of ``role``; see ``Rollout.complete``."""
         self.check_running()
+        check_one_of("role", role, ("agent", "user"))
+        messages = self.messages if messages is None else listed("messages", messages)
+        if tools is None and role == "agent":
+            tools = self._tools
+        if tools is not None:
+            tools = listed("tools", tools)
         model = self.models.get(role)
         if model is None:
             option = "--model" if role == "agent" else "--sim-model"
@@ -240,8 +256,8 @@ class Episode(EpisodeState):
         else:
             self.step()
             if tools is None:
-                tools = self.task.registry.openai_tools if self._tools is None else self._tools
-        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed ^ again}
+                tools = self.task.registry.openai_tools
+        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed ^ (again & 0xFFFF)}
         if tools and not self.limits.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
@@ -249,27 +265,28 @@ class Episode(EpisodeState):
         try:
             completion = await answer_of(
                 model,
-                self.messages if messages is None else messages,
+                messages,
                 options,
                 role=role,
                 seconds=self.limits.call_timeouts.get(role),
                 first=self.limits.first_answers,
             )
         except ModelError as error:
-            call.seconds, call.error = perf_counter() - clock, str(error)
+            call.seconds, call.error = perf_counter() - clock, foreign_text(error)
             self.model_calls.append(call)
             if isinstance(error, ModelSetupError):
                 self.refused = error  # all others will meet it too, even if this agent carries on
                 self.stop("infrastructure_error", str(error))
             raise
-        call.model = completion.model or model.name
-        call.finish_reason, call.usage = completion.finish_reason, completion.usage
+        call.model = foreign_name(completion.model or model.name)
+        call.finish_reason, call.usage = foreign_name(completion.finish_reason), completion.usage
         call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
         if role == "user":
             call.answer = text_of(completion.message.get("content"))
         else:
             completion, call.fault = without_faults(completion, tools or ())
-        self._count(call)
+        self.count_call(call)
+        completion.usage = call.usage
         self.check_running()
         return completion
 
@@ -281,12 +298,17 @@ class Episode(EpisodeState):
             return None
         self.pending_log.check()
         if not isinstance(line, str) or not line.strip():
-            raise SimulatedUserError(f"the user said {line!r}, not a line of text")
-        self.history.say("user", {"role": "user", "content": encodable(line)})
+            raise SimulatedUserError(f"the user said {reprlib.repr(line)}, not a line of text")
+        line = foreign_text(line, LONGEST_VALUE)
+        self.history.say("user", {"role": "user", "content": line})
         self.speaker = "agent"
         if any(token in line for token in (STOP_TOKEN, *self.task.prompts.get("stop", "").split())):
             self.stop("user_stop")
         return line
+
+    def _acts(self, who: str) -> None:
+        if self.limits.on_begin is not None:
+            self.limits.on_begin(who)
 
     def _overrun(self, why: str) -> None:
         """End the time of the episode: a tool has ignored its cancellation."""

@@ -15,11 +15,11 @@ import math
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded, is_cancelled
+from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError
-from reward_kit.agent.base.places import fault_line, place_of
-from reward_kit.agent.base.strict_json import copied, json_bytes
+from reward_kit.agent.base.places import ends_task, fault_line, place_of
+from reward_kit.agent.base.strict_json import copied, plain
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
@@ -144,13 +144,13 @@ async def call_reward(
         raise RewardError(f"took longer than {timeout:g} s", place=place) from None
     except MissingAwaitError as error:
         raise RewardError(error.fault, place=error.place or place, remedy=error.remedy) from None
-    except (RewardError, KeyboardInterrupt, GeneratorExit):
+    except RewardError:
         raise
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        raise RewardError("cancelled the task that it runs in (CancelledError)", place=place) from error
     except BaseException as error:  # the border to the reward's code
+        if ends_task(error):
+            raise
+        if isinstance(error, asyncio.CancelledError):
+            raise RewardError("cancelled the task that it runs in (CancelledError)", place=place) from error
         fault = _result_fault(error.__context__) if isinstance(error, ValueError) else None
         remedy = "Where there may be no row, ask with scalar() or first(): it gives None then."
         raise RewardError(
@@ -220,7 +220,7 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         reason = f": {cut(why, LONGEST_REASON)}" if why else ""
         raise RewardError(f"says that its score is not valid{reason}", place=place)
     try:
-        json_bytes(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
+        plain(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"returned a result that cannot be written as JSON: {type(error).__name__}: {error}"
         raise RewardError(fault, place=place) from None

@@ -12,7 +12,7 @@ from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
-from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
@@ -142,7 +142,7 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
                 return
             episode.pending_log.check()
             await episode.say(reply)
-    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+    except asyncio.CancelledError:
         raise
     except ModelError as error:
         refuses_conversation = isinstance(error, ModelInputError)  # which is its speakers' doing
@@ -150,6 +150,8 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
         episode.refused = episode.refused or (error if isinstance(error, ModelSetupError) else None)
         episode.stop(reason, str(error))
     except BaseException as error:  # the border to the code of agent and user
+        if ends_task(error):
+            raise
         if episode.stop_reason is None:
             episode.stop(_fault_of(episode.speaker), fault_line(error))
             logger.debug("the %s of %s failed", episode.speaker, episode.row.id, exc_info=error)
@@ -171,5 +173,7 @@ async def close_quietly(resource: Any, level: int) -> None:
         closing = resource.close() if hasattr(resource, "close") else None
         if inspect.isawaitable(closing):
             await closing
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border to that code
+    except BaseException as error:  # the border to that code
+        if ends_task(error):
+            raise
         logger.log(level, "%s cannot be closed: %s", type(resource).__name__, fault_line(error))

@@ -12,20 +12,28 @@ the answers through it::
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
 from reward_kit.agent.base.pending import PendingLog, pending
-from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import encodable
-from reward_kit.agent.base.types import Role, RolloutStopped, StopReason, Usage, check_number
+from reward_kit.agent.base.strict_json import LONGEST_VALUE, copied
+from reward_kit.agent.base.text import foreign_text
+from reward_kit.agent.base.types import (
+    AGENT_STOPS,
+    Role,
+    RolloutStopped,
+    StopReason,
+    Usage,
+    check_one_of,
+    judge_call,
+)
 from reward_kit.agent.bundles.files import AGENT_PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.base.types import Completion, Message, ModelCall
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout.episode import Episode
 
@@ -59,6 +67,7 @@ class Rollout:
     """One rollout as an agent or a tool sees it: the conversation, the tools, and the agent's model."""
 
     __slots__ = ("__weakref__", "_id")
+    _stops: ClassVar[tuple[str, ...]] = AGENT_STOPS
 
     def __init__(self, episode: Episode) -> None:
         self._id = episode.id
@@ -190,7 +199,7 @@ class Rollout:
 
         It counts no step (``step`` does). ``seconds`` and ``waited`` (held back by limits) are durations,
         ``started`` is in Unix seconds, now if it is not given. Raises ``TypeError`` for a number that is
-        negative, not finite or above 2**53.
+        negative, not finite or above 2**53, or brings a sum of the rollout above that.
         """
         episode_of(self).count_usage(
             usage,
@@ -203,7 +212,12 @@ class Rollout:
         )
 
     def stop(self, reason: StopReason, detail: str | None = None) -> None:
-        """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on."""
+        """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on.
+
+        ``reason`` is ``agent_done`` or ``agent_error``, of a user ``user_stop``; raises ``ValueError`` for
+        others, which are the engine's.
+        """
+        check_one_of("reason", reason, self._stops)
         episode_of(self).stop(reason, detail)
 
     def __repr__(self) -> str:
@@ -214,6 +228,7 @@ class UserRollout(Rollout):
     """A rollout as its simulated user sees it: with the row's texts about the user."""
 
     __slots__ = ()
+    _stops: ClassVar[tuple[str, ...]] = ("user_stop",)
 
     @property
     def sim_user_prompt(self) -> str | None:
@@ -237,7 +252,7 @@ class UserRollout(Rollout):
         episode = episode_of(self)
         if not episode.limits.guard_user or episode.turns in episode.sent_back:
             return False
-        episode.sent_back[episode.turns] = encodable(line)
+        episode.sent_back[episode.turns] = foreign_text(line, LONGEST_VALUE)
         return True
 
 
@@ -271,7 +286,7 @@ class JudgedRollout:
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-        self._counted: list[dict[str, Any]] = []
+        self._counted: list[ModelCall] = []
 
     def __getattr__(self, name: str) -> Any:
         if name in _PLAIN:
@@ -286,15 +301,9 @@ class JudgedRollout:
     def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
         """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``.
 
-        Raises ``TypeError`` for numbers that are negative or not finite.
+        Raises ``TypeError`` for numbers that are negative, not finite or too large.
         """
-        if not isinstance(usage, Usage):
-            raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
-        usage.check()
-        check_number("seconds", seconds)
-        counted = replace(usage, calls=usage.calls or 1)
-        self.usage.setdefault("judge", Usage()).add(counted)
-        self._counted.append({"usage": counted, "model": encodable(str(model)), "seconds": seconds})
+        self._counted.append(judge_call(self, usage, model, seconds))
 
     def complete(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: agent and user are not asked any more."""
@@ -305,7 +314,7 @@ class JudgedRollout:
     def hand_over_usage(self) -> None:
         """Count in the episode what the reward has counted, once it has been called."""
         while self._counted:
-            self._episode.count_usage(role="judge", **self._counted.pop(0))
+            self._episode.count_call(self._counted.pop(0))
 
 
 _PLAIN = ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail")

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.deadline import Deadline, end_tasks
 from reward_kit.agent.base.history import INTERRUPTED, History, parse_arguments
 from reward_kit.agent.base.pending import PendingLog
-from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import names_of_own_tools
+from reward_kit.agent.base.strict_json import copied, plain
+from reward_kit.agent.base.text import foreign_name, foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import (
     LATEST,
+    ROLES,
     ModelCall,
     RolloutStopped,
     ToolCall,
     Usage,
     check_number,
+    check_one_of,
+    counted,
 )
 from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.errors import AgentError, RewardKitError
+from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +39,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.users import User
     from reward_kit.errors import ModelSetupError
+
+
+def listed(name: str, given: Any) -> list[dict[str, Any]]:
+    """A copy of foreign messages or tools; ``TypeError`` or ``ValueError`` if they are no list of objects."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+        raise TypeError(f"{name} is a list of dicts")
+    objects: list[dict[str, Any]] = plain(given)
+    return objects
 
 
 class EpisodeState:
@@ -137,12 +148,12 @@ class EpisodeState:
 
     @tools.setter
     def tools(self, tools: list[dict[str, Any]]) -> None:
-        self._tools = tools
+        self._tools = listed("tools", tools)
 
     @property
     def offered_tools(self) -> list[str] | None:
         """The names in ``tools`` if these are not the bundle's; else None."""
-        return names_of_own_tools(self._tools, self.task.registry.openai_tools)
+        return names_of_own_tools(plain(self._tools, strict=False), self.task.registry.openai_tools)
 
     def begin_turn(self) -> None:
         """Count the agent's next turn, unless it has begun."""
@@ -171,7 +182,7 @@ class EpisodeState:
         """End the episode; the first reason stays."""
         if self.stop_reason is None:
             self.stop_reason = reason
-            self.stop_detail = detail
+            self.stop_detail = None if detail is None else foreign_text(detail)
 
     def check_running(self) -> None:
         """Raise ``RolloutStopped`` if the episode is over."""
@@ -181,10 +192,6 @@ class EpisodeState:
     def record(self, message: Message) -> Message:
         """Append an assistant message with tool calls; see ``Rollout.record``."""
         self.check_running()
-        if not message.get("tool_calls"):
-            raise AgentError(
-                "record() takes an assistant message with tool calls; respond() returns what is said"
-            )
         return self.history.announce(message)
 
     def count_usage(
@@ -199,20 +206,20 @@ class EpisodeState:
         finish_reason: str = "stop",
     ) -> None:
         """Count a model call; see ``Rollout.count_usage``."""
-        usage.check()
+        check_one_of("role", role, ROLES)
         check_number("seconds", seconds)
         check_number("waited", waited)
         check_number("started", started or 0.0, LATEST)
         started = unix_time() if started is None else started
-        self._count(
-            ModelCall(
-                *(role, self.steps, self.turns, model, finish_reason, usage, started, seconds), waited=waited
-            )
+        names = foreign_name(model), foreign_name(finish_reason or "unknown")
+        self.count_call(
+            ModelCall(role, self.steps, self.turns, *names, usage, started, seconds, waited=waited)
         )
 
-    def _count(self, call: ModelCall) -> None:
-        """Count a model call whose numbers have been checked."""
-        role, usage, model = call.role, call.usage, call.model
+    def count_call(self, call: ModelCall) -> None:
+        """Count a model call; raises ``TypeError`` for a usage that spoils sums."""
+        role, model = call.role, call.model
+        call.usage = usage = counted(call.usage, self.usage.get(role))
         if not usage.calls:
             if usage == Usage():  # nothing is known of the call, which need not be free
                 usage.unpriced_calls = 1

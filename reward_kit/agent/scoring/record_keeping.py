@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import shown_line
+from reward_kit.agent.base.strict_json import plain
 from reward_kit.agent.records.outcome import Attempt, RolloutOutcome
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
@@ -138,5 +139,6 @@ def plain_result(result: Any) -> dict[str, Any] | None:
     """The object that a reward returned, as JSON values."""
     if result is None:
         return None
-    plain: dict[str, Any] = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
-    return plain
+    given = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
+    returned: dict[str, Any] = plain(given, strict=False)
+    return returned

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from reward_kit.agent.base.strict_json import is_too_deep, parsed_json
-from reward_kit.agent.base.text import cut, did_you_mean
+from reward_kit.agent.base.strict_json import is_too_deep, parsed_json, plain
+from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -50,11 +50,14 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"
     try:
         if isinstance(arguments, str):
-            text = arguments if arguments.strip() else "null"
+            text = encodable(arguments) if arguments.strip() else "null"
             arguments = parsed_json(text)
         else:
             text = _ENCODER.encode(arguments)
         is_deep = is_too_deep(arguments, text)
+        if "\\u" in text and not is_deep:  # half of a surrogate pair, perhaps
+            arguments = plain(arguments)
+            text = _ENCODER.encode(arguments)
     except RecursionError:
         is_deep = True
     except (ValueError, TypeError) as error:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
+from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
 from reward_kit.agent.base.pending import MissingAwaitError
-from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.text import foreign_text
+from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
@@ -95,8 +97,8 @@ async def run_tool(
 
     ``timeout`` is in seconds. ``pending`` holds what was made on ``rollout`` and is not awaited.
     ``on_overrun`` is called with a message if the tool keeps running after its time is over and it was
-    cancelled. Exceptions of the tool, ``SystemExit`` included, end up in the result;
-    only the cancellation of the caller and other ``BaseException`` pass through.
+    cancelled. Exceptions of the tool, ``SystemExit`` and the like included, end up in the result; only
+    ``RolloutStopped``, the cancellation of the caller and a Ctrl-C pass through.
     """
     given: dict[str, Any] | None = None
     changes: Changes | None = None
@@ -121,8 +123,8 @@ async def run_tool(
     except OutOfTimeError as error:
         content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
         return ToolResult(content, "failed", given, error=_traceback(tool, error))
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # the border to the tool's own code
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+    except BaseException as error:  # the border to the tool's own code
+        if isinstance(error, RolloutStopped) or ends_task(error):
             raise
         if hasattr(db, "note_fault"):
             db.note_fault(error)
@@ -223,7 +225,7 @@ def _blocked(tool: Tool, limit: TimeLimit) -> str | None:
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:
-    trace = redact("".join(traceback.format_exception(error)))
+    trace = redact(foreign_text("".join(traceback.format_exception(error))))
     logger.debug("tool %r failed\n%s", tool.name, trace)
     return trace
 
@@ -232,7 +234,8 @@ def _error_text(error: BaseException) -> str:
     """``Error: `` and the exception's text without secrets, with its type if the text alone is not enough."""
     text = ""
     with suppress(Exception):  # the exception's class is the tool's own code as well
-        text = "the tool tried to exit" if isinstance(error, SystemExit) else str(error).strip()
+        exits = isinstance(error, SystemExit)
+        text = "the tool tried to exit" if exits else foreign_text(error).strip()
     if isinstance(error, KeyError | StopIteration) or not text:
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

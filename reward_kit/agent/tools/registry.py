@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.text import did_you_mean, foreign_name
 from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
@@ -180,6 +180,7 @@ class ToolRegistry:
         if tool is None:
             known = list(self.tools)
             available = ", ".join(known) or "none"
+            name = foreign_name(name)
             content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
             return ToolResult(content_of(content), "unknown_tool")
         result = await run_tool(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
 import threading
 import time
 from typing import Any
 
 import pytest
 
+from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.tools.execution import ToolResult
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import ToolError
-
-
-class Stop(BaseException):
-    """Stands for whatever ends a rollout from inside a tool."""
 
 
 async def call(function: Any, arguments: Any = None, *, timeout: float = 60, **options: Any) -> ToolResult:
@@ -71,13 +69,43 @@ async def test_the_traceback_is_for_logs_and_never_for_the_model(caplog: pytest.
     assert (await call(refuses)).error is None
 
 
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
-async def test_the_end_of_the_rollout_and_ctrl_c_pass_through(error: type[BaseException]) -> None:
+async def test_the_end_of_the_rollout_passes_through() -> None:
     def stop():
+        raise RolloutStopped
+
+    with pytest.raises(RolloutStopped):
+        await call(stop)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit])
+async def test_other_exceptions_that_end_programs_cost_the_call(error: type[BaseException]) -> None:
+    def ends():
         raise error
 
-    with pytest.raises(error):
-        await call(stop)
+    assert (await call(ends)).status == "failed"
+
+
+async def test_ctrl_c_passes_through_where_nobody_handles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+
+    async def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await call(interrupted)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": "x\\ud83d"}', '{"a": "x\\uD83D"}', '{"a": "x\ud83d"}', {"a": "x\ud83d"}]
+)
+async def test_half_a_surrogate_pair_is_replaced_before_the_tool_sees_it(text: Any) -> None:
+    seen = []
+
+    async def take(a: str):
+        seen.append(a)
+
+    result = await call(take, text)
+    assert (result.status, seen, result.arguments) == ("ok", ["x?"], {"a": "x?"})
 
 
 @pytest.mark.parametrize("arguments", [None, "", "  ", "null", "{}", {}, b"{}"])
@@ -93,7 +121,6 @@ async def test_models_have_many_ways_to_write_no_arguments(arguments: Any) -> No
         ("[1]", "the arguments must be a JSON object, got [1] (array)"),
         (5, "the arguments must be a JSON object, got 5 (number)"),
         ('{"a": NaN}', "NaN is not a JSON number"),
-        ('{"a": "\\ud83d"}', "the arguments are not valid JSON"),
         ("[" * 100_000, "the arguments are not valid JSON (nested too deeply)"),
     ],
 )

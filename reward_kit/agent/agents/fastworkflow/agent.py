@@ -176,7 +176,10 @@ class FastWorkflowAgent:
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.turn_limit)
         if event["event"] == "model_call" and self._rollout is not None:
-            self._rollout.count_usage(Usage(**event["usage"]), **event["call"])
+            try:
+                self._rollout.count_usage(Usage(**event["usage"]), **event["call"])
+            except (TypeError, ValueError) as error:  # costs this rollout, not the worker's others
+                self._rollout.stop("agent_error", f"FastWorkflow counts a model call wrongly: {error}")
 
 
 def _heard(rollout: Rollout) -> str:
