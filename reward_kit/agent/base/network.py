@@ -41,6 +41,10 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 _UNIX_SECONDS = 1e9
 """From here on a bare number is a point in time (2001 and later), not a number of seconds."""
 _UNIX_MILLISECONDS = 1e12
+LONGEST_NAMED = 366 * 86400.0
+"""Seconds; a later reset is read as one in a year."""
+LONGEST_TEXT_OF_A_TIME = 100
+"""Characters; a longer text is no time."""
 
 _random = random.SystemRandom()
 
@@ -66,26 +70,32 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 
 
 def seconds_until(text: str) -> float | None:
-    """Seconds until a reset: ``6m0s``, ``7.66s``, a number, Unix time, an RFC 3339 or HTTP date."""
+    """Seconds until a reset: ``6m0s``, ``7.66s``, a number, Unix time, an RFC 3339 or HTTP date.
+
+    From 0 to ``LONGEST_NAMED``; None for any other text.
+    """
     text = text.strip()
+    if len(text) > LONGEST_TEXT_OF_A_TIME:
+        return None
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = _date(text) - time.time()
-    if seconds >= _UNIX_MILLISECONDS:
-        seconds = seconds / 1000.0 - time.time()
-    elif seconds >= _UNIX_SECONDS:
-        seconds -= time.time()
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = _date(text) - time.time()
+        if seconds >= _UNIX_MILLISECONDS:
+            seconds = seconds / 1000.0 - time.time()
+        elif seconds >= _UNIX_SECONDS:
+            seconds -= time.time()
+    return min(LONGEST_NAMED, max(0.0, seconds)) if math.isfinite(seconds) else None
 
 
 def _date(text: str) -> float:
     """Unix time of a date; NaN for any other text."""
     for read in (datetime.fromisoformat, email.utils.parsedate_to_datetime):
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, LookupError, OverflowError, OSError):
             return read(text).timestamp()
     return math.nan
 

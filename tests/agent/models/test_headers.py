@@ -4,9 +4,12 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from reward_kit.agent.base.network import retry_after, seconds_until
+from reward_kit.agent.base.network import LONGEST_NAMED, retry_after, seconds_until
 from reward_kit.agent.models.litellm_library import response_headers
+from reward_kit.agent.models.rate_limits import QUOTAS as QUOTA_NAMES
 from reward_kit.agent.models.rate_limits import Quota, quotas
 
 
@@ -22,10 +25,25 @@ from reward_kit.agent.models.rate_limits import Quota, quotas
         ({"retry-after": "30s"}, 30.0),
         ({"retry-after": "1000000000"}, 0.0),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "0001-01-01T00:00:00+23:59"}, 0.0),
+        ({"retry-after": "9999-12-31T23:59:59-23:59"}, LONGEST_NAMED),
+        ({"retry-after": "9" * 90}, LONGEST_NAMED),
+        ({"retry-after": "1" + "0" * 400 + "s"}, None),
+        ({"retry-after-ms": "1" + "0" * 400, "retry-after": "2"}, 2.0),
+        ({"retry-after": "1" * 100_000}, None),
     ],
 )
 def test_the_wait_that_is_asked_for(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds
+
+
+@settings(max_examples=300)
+@given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ (Jan|Dec) \d+ [\d:]+ ([A-Z]+|[+-]\d+)", fullmatch=True))
+def test_any_header_is_read_without_an_error(text: str) -> None:
+    headers = {name: text for names in QUOTA_NAMES for name in names}
+    found = [seconds_until(text), *(quota.seconds for quota in quotas(headers))]
+    assert all(seconds is None or 0.0 <= seconds <= LONGEST_NAMED for seconds in found)
 
 
 @pytest.mark.parametrize(
