@@ -92,10 +92,11 @@ def pass_table(counts: Sequence[tuple[int, int]]) -> PassTable:
     ``left_out``.
     """
     of_rows = RowCounts(counts)
+    curves_of = {count: pass_curves(*count) for count in set(counts)}
     pass_power: dict[int, Estimate] = {}
     pass_at: dict[int, Estimate] = {}
     for k in range(1, max((n for n, _ in counts), default=0) + 1):
-        curves = [pass_curves(n, c)[k - 1] for n, c in counts if n >= k]
+        curves = [curves_of[count][k - 1] for count in counts if count[0] >= k]
         tasks = (len(curves), len(counts) - len(curves))
         powers, ats = zip(*curves, strict=True)
         pass_power[k] = Estimate(average(powers), *tasks, partial(of_rows.intervals, k))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD, is_success
+from reward_kit.agent.scoring import metrics
 from reward_kit.agent.scoring.intervals import RowCounts
 from reward_kit.agent.scoring.metrics import (
     mean,
@@ -95,3 +96,16 @@ def test_tables_show_the_first_ks_the_powers_of_two_and_the_last() -> None:
     assert shown_ks(21) == [1, 2, 3, 4, 8, 16, 21]
     assert shown_ks(2) == [1, 2]
     assert shown_ks(0) == []
+
+
+def test_each_curve_of_a_table_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def counted(n: int, c: int) -> list[tuple[float, float]]:
+        computed.append((n, c))
+        return pass_curves.__wrapped__(n, c)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(metrics, "pass_curves", counted)
+    counts = [(30, c) for c in range(30)] * 2
+    assert len(pass_table(counts).pass_power) == 30
+    assert sorted(computed) == sorted(set(counts))
