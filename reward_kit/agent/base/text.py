@@ -22,6 +22,8 @@ LONGEST_ERROR = 65_536
 """Characters of foreign error texts and details that are kept."""
 LONGEST_NAME = 200
 """Characters of foreign names that are kept."""
+LONGEST_COMPARED = 100
+"""Characters; longer names are not compared, since the time of a comparison grows with their product."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
 """Terminal colours, cursor movements, titles and links."""
 
@@ -38,8 +40,16 @@ def cut(text: str, length: int) -> str:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` if a known name is close, else an empty text."""
-    close = get_close_matches(name[:LONGEST_NAME], known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = closest(name, known)
+    return f" (did you mean {close!r}?)" if close else ""
+
+
+def closest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like ``name``, if their likeness is at least ``cutoff``."""
+    if len(name) > LONGEST_COMPARED:
+        return None
+    short = [one for one in known if len(one) <= LONGEST_COMPARED]
+    return next(iter(get_close_matches(name, short, 1, cutoff)), None)
 
 
 def filled(text: str, **parts: str) -> str:

@@ -6,7 +6,6 @@ over several lines if the later ones are indented (or begin with a closing brack
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from reward_kit.agent.base.task_row import (
     RowFaults,
     TaskRow,
 )
-from reward_kit.agent.base.text import FILE, cut
+from reward_kit.agent.base.text import FILE, closest, cut
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -182,5 +181,4 @@ def _oddities(row: TaskRow) -> Iterator[FieldFault]:
 @lru_cache(maxsize=1024)
 def _likely_misspelling(name: str) -> str | None:
     plain = name.lower().replace("-", "_").strip("_")
-    close = difflib.get_close_matches(plain, KNOWN_FIELDS, n=1, cutoff=0.8)
-    return close[0] if close else None
+    return closest(plain, KNOWN_FIELDS, cutoff=0.8)
