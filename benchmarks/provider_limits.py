@@ -19,12 +19,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent"))
 
-from virtual_provider import Provider, WindowLimit, now, refused, rollouts
+from virtual_provider import BucketLimit, Provider, WindowLimit, now, refused, rollouts, without_limiter
 from virtual_time import simulate
 
 from reward_kit.agent.models.limiter import Limiter
@@ -63,23 +64,19 @@ FORMER = {
 """Time as a multiple of the least possible, and refused calls for each answered one, at commit 1aab554."""
 
 Verdict = Callable[[], ModelError | None]
-Scenario = tuple[str, Callable[[Provider, random.Random], Verdict], Callable[[int, int, float], float]]
+Named = Callable[[float], float]
+"""The seconds that a refusal names, from those until the next call would be answered."""
+NAMED: dict[str, Named | None] = {"": None, ", says when": float, ", whole seconds": math.ceil}
 
 
-class Bucket:
-    """So many calls a second, and ``burst`` at once; a refusal names the time if ``say_when``."""
+class Scenario(NamedTuple):
+    """``least``: the least time for rollouts, calls of each and seconds of an answer; None: that without a
+    limiter."""
 
-    def __init__(self, rate: float, burst: int, *, say_when: bool = False) -> None:
-        self._rate, self._burst, self._say_when = rate, burst, say_when
-        self._left, self._at = float(burst), now()
-
-    def __call__(self) -> ModelError | None:
-        self._left = min(self._burst, self._left + (now() - self._at) * self._rate)
-        self._at = now()
-        if self._left < 1:
-            return refused(retry_after=(1 - self._left) / self._rate if self._say_when else None)
-        self._left -= 1
-        return None
+    name: str
+    limit: Callable[[Provider, random.Random], Verdict]
+    least: Callable[[int, int, float], float] | None
+    rollouts: int | None = None
 
 
 class SlidingLimit:
@@ -96,38 +93,39 @@ class SlidingLimit:
         return None
 
 
-def played(provider: Provider, count: int, calls: int) -> float:
-    """Seconds that ``count`` rollouts take, none of which fails."""
+def played(provider: Provider, count: int, calls: int, *, limited: bool = True) -> float:
+    """Seconds that ``count`` rollouts take, none of which fails; ``limited``: through the limiter."""
 
     async def main() -> float:
         begin = now()
-        results = await rollouts(provider, Limiter("stub", ceiling=100), count, calls)
-        assert results == [None] * count
+        if limited:
+            results = await rollouts(provider, Limiter("stub", ceiling=count), count, calls)
+            assert results == [None] * count
+        else:
+            await without_limiter(provider, count, calls)
         return now() - begin
 
     return simulate(main())
 
 
 def scenarios() -> Iterator[Scenario]:
-    """Name, what makes the limit, and the least time for rollouts, calls of each and seconds of an answer."""
+    """The scenarios, in the order of the table."""
     for slots in (1, 3, 17, 60):
-        yield (
+        yield Scenario(
             f"{slots} at once",
             lambda provider, _, slots=slots: lambda: refused() if provider.under_way > slots else None,
             lambda count, calls, latency, slots=slots: max(calls, count * calls / slots) * latency,
         )
-    for rate, burst in ((1, 1), (20, 1), (50, 10), (200, 1), (200, 20)):
-        for say_when in (False, True):
-            yield (
-                f"{rate} a second, burst {burst}{', says when' if say_when else ''}",
-                lambda *_, rate=rate, burst=burst, say_when=say_when: _begun(
-                    lambda: Bucket(rate, burst, say_when=say_when)
-                ),
+    for rate, burst in ((1, 1), (20, 1), (50, 10), (60, 10), (200, 1), (200, 20)):
+        for words, named in NAMED.items():
+            yield Scenario(
+                f"{rate} a second, burst {burst}{words}",
+                lambda *_, rate=rate, burst=burst, named=named: BucketLimit(rate, burst, named),
                 lambda count, calls, latency, rate=rate: max(calls * latency, count * calls / rate),
             )
     for most, seconds in ((10, 1), (100, 1), (200, 5)):
         for say_when in (False, True):
-            yield (
+            yield Scenario(
                 f"{most} in each {seconds} s{', says when' if say_when else ''}",
                 lambda *_, most=most, seconds=seconds, say_when=say_when: WindowLimit(
                     most, seconds, say_when=say_when
@@ -136,34 +134,31 @@ def scenarios() -> Iterator[Scenario]:
                     calls * latency, count * calls / most * seconds
                 ),
             )
-    yield (
+    yield Scenario(
         "10 in any 1 s",
         lambda *_: SlidingLimit(10, 1.0),
         lambda count, calls, latency: max(calls * latency, count * calls / 10),
     )
     for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4):
-        yield (
+        yield Scenario(
             f"{share:.0%} by chance",
             lambda _, chance, share=share: lambda: refused() if chance.random() < share else None,
             lambda count, calls, latency, share=share: calls * latency / (1 - share),  # noqa: ARG005
         )
-    yield (
+    for share, at_once in ((0.2, 1), (0.2, 20), (0.2, 200)):
+        yield Scenario(
+            f"{share:.0%} by chance, Retry-After: 1, {at_once} at once",
+            lambda _, chance, share=share: (
+                lambda: refused(retry_after=1.0) if chance.random() < share else None
+            ),
+            None,
+            at_once,
+        )
+    yield Scenario(
         "each third",
         lambda *_: _each_third(),
         lambda count, calls, latency: calls * latency * 1.5,  # noqa: ARG005
     )
-
-
-def _begun(make: Callable[[], Verdict]) -> Verdict:
-    """What ``make`` makes with the first call, since a bucket needs to know the time."""
-    made: list[Verdict] = []
-
-    def verdict() -> ModelError | None:
-        if not made:
-            made.append(make())
-        return made[0]()
-
-    return verdict
 
 
 def _each_third() -> Verdict:
@@ -177,21 +172,29 @@ def _each_third() -> Verdict:
 @click.option("--latency", default=0.2, help="Seconds of an answer.")
 @click.option("--refusal-latency", default=0.02, help="Seconds of a refusal.")
 @click.option("--plays", default=5)
-def main(rollouts: int, calls: int, latency: float, refusal_latency: float, plays: int) -> None:
+@click.option("--only", default="", help="Part of the names of the limits to play.")
+def main(rollouts: int, calls: int, latency: float, refusal_latency: float, plays: int, only: str) -> None:
     """Print a table: each limit, the time as a multiple of the least possible, and the refused calls."""
     print(f"{rollouts} rollouts of {calls} calls, answers after {latency:g} s, {plays} plays")
-    print(f"{'limit':34} {'least':>8} {'time':>8} {'ratio':>6} {'longest':>7} {'refused':>8}   at 1aab554")
-    for name, limit, least_time in scenarios():
-        times, shares = [], []
+    print(f"{'limit':43} {'least':>8} {'time':>8} {'ratio':>6} {'longest':>7} {'refused':>8}   at 1aab554")
+    for name, limit, least_time, at_once in scenarios():
+        if only not in name:
+            continue
+        times, shares, naive = [], [], []
         for play in range(plays):
-            provider = Provider(latency=latency, refusal_latency=refusal_latency)
+            provider, other = (Provider(latency=latency, refusal_latency=refusal_latency) for _ in range(2))
             provider.verdict = limit(provider, random.Random(play))
-            times.append(played(provider, rollouts, calls))
+            times.append(played(provider, at_once or rollouts, calls))
             shares.append(provider.refusals / len(provider.accepted))
-        least, median = least_time(rollouts, calls, latency), statistics.median(times)
+            if least_time is None:
+                other.verdict = limit(other, random.Random(play))
+                naive.append(played(other, at_once or rollouts, calls, limited=False))
+        least = least_time(rollouts, calls, latency) if least_time else statistics.median(naive)
+        median = statistics.median(times)
+        former = "{:6.2f} {:8.1%}".format(*FORMER[name]) if name in FORMER else ""
         print(
-            f"{name:34} {least:6.1f} s {median:6.1f} s {median / least:6.2f} {max(times) / least:7.2f}"
-            f" {statistics.median(shares):8.1%}   {FORMER[name][0]:6.2f} {FORMER[name][1]:8.1%}",
+            f"{name:43} {least:6.1f} s {median:6.1f} s {median / least:6.2f} {max(times) / least:7.2f}"
+            f" {statistics.median(shares):8.1%}   {former}".rstrip(),
             flush=True,
         )
 

@@ -81,6 +81,39 @@ async def rollouts(provider: Provider, limiter: Limiter, count: int, calls: int)
     return await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
 
 
+async def without_limiter(provider: Provider, count: int, calls: int) -> None:
+    """The rollouts where each refused call waits as long as it is told, and no other does."""
+
+    async def one() -> None:
+        for _ in range(calls):
+            answered = False
+            while not answered:
+                fault = await provider.attempt()
+                answered = isinstance(fault, Completion)
+                await asyncio.sleep(getattr(fault, "retry_after", 0.0))
+
+    await asyncio.gather(*(one() for _ in range(count)))
+
+
+class BucketLimit:
+    """So many calls a second, and ``burst`` at once; ``named`` makes the time that a refusal names.
+
+    It is given the seconds until a call would be answered.
+    """
+
+    def __init__(self, rate: float, burst: int, named: Callable[[float], float] | None = None) -> None:
+        self._rate, self._burst, self._named = rate, burst, named
+        self._left, self._at = float(burst), 0.0
+
+    def __call__(self) -> ModelError | None:
+        self._left = min(self._burst, self._left + (now() - self._at) * self._rate)
+        self._at = now()
+        if self._left < 1:
+            return refused(retry_after=self._named and self._named((1 - self._left) / self._rate))
+        self._left -= 1
+        return None
+
+
 class WindowLimit:
     """At most ``most`` requests in each fixed window of ``seconds``; others are told when the next begins."""
 

@@ -17,11 +17,13 @@ class _Selector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
+        self.steps = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise AssertionError("everybody waits, and nothing will ever happen")
         self.now += max(0.0, timeout)
+        self.steps += 1
         return super().select(0)
 
 
@@ -34,11 +36,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.clock.now
 
 
-def simulate(main: Coroutine[Any, Any, T]) -> T:
-    """Run ``main`` in a loop of its own with virtual time."""
+def simulate(main: Coroutine[Any, Any, T], most_steps: int | None = None) -> T:
+    """Run ``main`` in a loop of its own with virtual time; the loop wakes ``most_steps`` times at most."""
     loop = VirtualLoop()
     try:
-        return loop.run_until_complete(main)
+        result = loop.run_until_complete(main)
+        assert most_steps is None or loop.clock.steps <= most_steps, f"{loop.clock.steps} steps"
+        return result
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:

@@ -24,7 +24,7 @@ from reward_kit.agent.audit import KINDS
 from reward_kit.agent.audit.findings import Kind
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
-from reward_kit.agent.models import concurrency, limiter, outage, rate_limits
+from reward_kit.agent.models import aimd, circuit_breaker, limiter, rate_limits
 from reward_kit.agent.models.local import backends, guard, server
 from reward_kit.agent.players.names import AGENTS, USERS
 from reward_kit.agent.rollout.orchestrator import run_rollout
@@ -130,20 +130,21 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
 def test_limits_of_models() -> None:
     text = flat("limits")
     for said in (
-        f"begins with {concurrency.START:.0f} calls at a time",
-        f"more than {concurrency.TOLERATED:.0%}".replace("%", " %"),
-        f"at most {concurrency.LONGEST_SPACING:.0f} seconds",
-        f"shrunk to {concurrency.FELL:.0%}".replace("%", " %"),
+        f"begins with {aimd.START:.0f} calls at a time",
+        f"more than {aimd.TOLERATED:.0%}".replace("%", " %"),
+        f"at most {aimd.LONGEST_PAUSE:.0f} seconds",
+        f"shrunk to {aimd.FELL:.0%}".replace("%", " %"),
         f"refusals for {limiter.TRUST:.0f} seconds",
-        f"more than {outage.EXPECTED:.0%}".replace("%", " %"),
         f"`--patience` seconds ({EvaluationConfig().patience:g})",
         "three times that share",
         "below 1 in 64",
+        "The first two failures of a call",
         "Three attempts in a row",
     ):
         assert said in text
-    assert (concurrency.DECREASE, concurrency.INCREASE, concurrency.DOUBT) == (0.75, 0.1, 3.0)
-    assert (outage.UNLIKELY, outage.FAILURES, outage.MOST_MORE) == (1 / 64, 3, 20)
+    assert (aimd.DECREASE, aimd.INCREASE, aimd.DOUBT) == (0.75, 0.1, 3.0)
+    assert (circuit_breaker.UNLIKELY, circuit_breaker.FAILURES, circuit_breaker.MOST_MORE) == (1 / 64, 3, 20)
+    assert (limiter.FREE, circuit_breaker.BELIEVED) == (2, 60.0)
     for name in (name for remaining, reset, _ in rate_limits.QUOTAS for name in (remaining, reset)):
         assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
 

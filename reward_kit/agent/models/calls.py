@@ -62,7 +62,10 @@ class Call:
     not_before: float = 0.0
     sent: float = 0.0
     generation: int = 0
+    failures: int = 0
+    failing_since: float = 0.0
     answers_before: int = 0
+    faults_before: int = 0
     reserved: int = 0
     is_sent: bool = False
 

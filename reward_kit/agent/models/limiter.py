@@ -1,7 +1,7 @@
 """One limiter for each provider endpoint, through which all model calls of an evaluation go.
 
-It decides when a call may be made: as many at once as the provider takes (``concurrency``), as ``--rpm`` and
-``--tpm`` and the provider's headers allow (``rate_limits``), and one at a time while it is down (``outage``).
+It decides when a call may be made: as many at once as it takes (``aimd``), as ``--rpm``, ``--tpm`` and
+headers allow (``rate_limits``), and only a probe while it is down or asks to wait (``circuit_breaker``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import public_address
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.models.concurrency import START, Concurrency
+from reward_kit.agent.models.aimd import AIMD, START
+from reward_kit.agent.models.circuit_breaker import CircuitBreaker
 from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
-from reward_kit.agent.models.outage import Failures
-from reward_kit.agent.models.rate_limits import RateLimits, quotas
+from reward_kit.agent.models.rate_limits import MINUTE, RateLimits, quotas
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ NOTABLE = 10.0
 """Seconds; longer pauses are announced. A conversation at fault waits if another was answered within them."""
 FIRST_BACKOFF = 0.05
 """Seconds until a refused call comes back, doubled with each further refusal."""
-REPEAT = 60.0
-"""Seconds until a message of the same kind is given again."""
+FREE = 2
+"""Failures of a call that are no retries if other calls are answered meanwhile."""
 
 logger = logging.getLogger(__name__)
 _random = random.SystemRandom()
@@ -51,7 +51,7 @@ class Limiter:
     tokens per minute. A provider without a good answer for ``patience`` seconds is given up: every call then
     raises ``ProviderDownError``. ``tell`` gets messages for people. Calls that wait are served in order.
     Used in one event loop. ``in_flight`` and ``waiting`` count the calls that were let through, and those
-    that were not yet; ``proven`` is True once a call has been answered.
+    that were not yet and stand in the ``queue``; ``proven`` is True once a call has been answered.
     """
 
     def __init__(
@@ -67,17 +67,16 @@ class Limiter:
         self.name = name
         self.in_flight = self.waiting = 0
         self.proven = False
-        self._concurrency = Concurrency(ceiling)
+        self.queue = asyncio.Lock()
+        self._aimd = AIMD(ceiling)
         self._rates = RateLimits(rpm, tpm)
         self._patience = patience
         self._tell = tell
         self._announced: dict[str, float] = {}
-        self._failures = Failures()
-        self._head = asyncio.Lock()
+        self._breaker = CircuitBreaker()
         self._changed = asyncio.Event()
         self._deadlines: set[asyncio.Timeout] = set()
         self._patience_ends: asyncio.TimerHandle | None = None
-        self._trial: Call | None = None
         self._closed_until = self._next_start = 0.0
         self._last_usage: Usage | None = None
         self._last_answer = -math.inf
@@ -85,11 +84,9 @@ class Limiter:
         self._given_up: ProviderDownError | None = None
 
     @property
-    def room(self) -> int | None:
-        """Calls that would be let through now; None while calls wait, or while none is let through."""
-        if self.waiting or self._failures.down or self._now() < self._closed_until:
-            return None
-        return max(0, self._concurrency.at_once - self.in_flight)
+    def room(self) -> int:
+        """Further calls that may be in flight."""
+        return max(0, self._aimd.at_once - self.in_flight)
 
     async def attempt(self, call: Call, make: Attempt) -> tuple[Completion | ModelError, bool]:
         """Make an attempt once the call may be made; True if the next attempt is no retry.
@@ -106,7 +103,8 @@ class Limiter:
                 await self._enter(call)
                 answer = None
                 try:
-                    with call.unclocked() if call is self._trial else nullcontext():
+                    trial = self._breaker.down and call is self._breaker.probe
+                    with call.unclocked() if trial else nullcontext():
                         answer = await make()
                 finally:
                     excused = self._leave(call, answer)
@@ -122,7 +120,7 @@ class Limiter:
         for quota in quotas(headers):
             # other calls in flight are requests that the provider may not have counted
             if not quota.suffices(self._last_usage, self.in_flight - 1):
-                until = self._now() + quota.seconds + (_jitter(quota.seconds) if quota.seconds else 0.0)
+                until = self._now() + quota.seconds + _jitter(quota.seconds)
                 self._closed_until = max(self._closed_until, until)
 
     # -- before a call
@@ -130,7 +128,7 @@ class Limiter:
     async def _enter(self, call: Call) -> None:
         """Wait until the call may be made; those that wait are served in order."""
         wait = call.not_before - self._now()
-        if wait <= 0 and not self._head.locked() and self._delay(call) <= 0:
+        if wait <= 0 and not self.queue.locked() and self._delay(call) <= 0:
             self._admit(call)
             return
         began = self._now()
@@ -138,7 +136,7 @@ class Limiter:
             await asyncio.sleep(wait)
             self.waiting += 1
             try:
-                async with self._head:
+                async with self.queue:
                     while (wait := self._delay(call)) > 0:
                         self._changed.clear()
                         with suppress(TimeoutError):
@@ -152,31 +150,28 @@ class Limiter:
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
         now = self._now()
-        if self._failures.down:
-            wait = math.inf if self._trial is not None else self._failures.next_try - now
-        elif self.in_flight >= self._concurrency.at_once:
-            wait = math.inf
-        else:
-            wait = max(self._closed_until, self._next_start) - now
+        wait = self._breaker.delay(now)
+        if not self._breaker.down:
+            wait = max(wait, self._closed_until - now, self._next_start - now)
+            if self.in_flight >= self._aimd.at_once and not self._breaker.is_open(now):
+                wait = math.inf
         return wait if wait > 0 else self._rates.delay(call, now)
 
     def _admit(self, call: Call) -> None:
         call.sent = now = self._now()
-        self._failures.sent(call, self.in_flight)
+        self._breaker.sent(call, now, self.in_flight)
         self.in_flight += 1
-        self._next_start = max(now, self._next_start) + self._concurrency.spacing
-        self._concurrency.sent(call)
+        self._next_start = max(now, self._next_start) + self._aimd.spacing
+        self._aimd.sent(call)
         # before an answer, modules may have to be imported until the request is sent
         self._rates.take(call, now, sent=self.proven)
-        if self._failures.down:
-            self._trial = call
 
     # -- after a call
 
     def _leave(self, call: Call, answer: Completion | ModelError | None) -> bool:
         """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
         now = self._now()
-        full = self.waiting > 0 or self.in_flight >= self._concurrency.at_once
+        full = self.waiting > 0 or self.in_flight >= self._aimd.at_once
         self.in_flight -= 1
         excused = False
         if isinstance(answer, ModelError):
@@ -186,70 +181,71 @@ class Limiter:
             usage = None if answer is None else answer.usage
             self._rates.settle(call, usage, now, spent=True)
             if answer is not None:
-                self._is_back(now)
                 self.proven, self._last_usage, self._last_answer = True, usage, now
-                self._failures.answered(call)
-                self._concurrency.answered(call, now, full=full)
-        if call is self._trial:
-            self._trial = None
+                if self._breaker.answered(call, now):
+                    self._aimd.restart(now, self._aimd.limit)
+                self._aimd.answered(call, now, full=full)
+                self._is_back(now)
+        if call is self._breaker.probe:
+            self._breaker.probe = None
         self._changed.set()
         return excused
 
     def _failed(self, call: Call, fault: ModelError, now: float) -> bool:
         refused = fault.status in REFUSED
-        asked = fault.retry_after or 0.0
         if not fault.retryable or not (fault.status is None or refused or fault.status >= 500):
             if fault.status is not None:  # the provider has answered
                 self._is_back(now)
             return False
-        least = 4 if refused and not asked else 2
-        streak = self._failures.failed(call, now, refused=refused, least=least)
-        by_chance = not refused and self._failures.is_chance(streak.failures)
-        excused = refused or asked > 0
-        if streak.is_own and not self._failures.down and fault.no_answer != "connection":
-            excused = excused and now - self._last_answer < NOTABLE
-        else:
-            self._slow_down(call, fault, now)
-            if self._failures.down:
+        named = fault.retry_after or 0.0
+        asked = named and min(self._patience, named + _jitter(named))
+        own = self._breaker.failed(call, now, least=4 if refused and not named else 2)
+        own = own and not self._breaker.down and fault.no_answer != "connection"
+        if not own:
+            self._slow_down(call, fault, now, asked)
+            if self._breaker.down:
                 return True
-        call.not_before = now + backoff(streak.failures, first=FIRST_BACKOFF, asked=asked)
-        return (excused or by_chance) and now - streak.began <= (self._patience if self.proven else TRUST)
+        call.not_before = now + backoff(call.failures, first=FIRST_BACKOFF, asked=asked)
+        answers = now - self._last_answer < NOTABLE
+        excused = answers or not own if refused or named else answers and call.failures <= FREE
+        return excused and now - call.failing_since <= (self._patience if self.proven else TRUST)
 
-    def _slow_down(self, call: Call, fault: ModelError, now: float) -> None:
-        """Make fewer calls, none for as long as the provider says, and one at a time if it is down."""
-        refused = fault.status in REFUSED
-        asked = min(fault.retry_after or 0.0, self._patience)  # then it is tried again, or given up
-        if refused and self._failures.down:
+    def _slow_down(self, call: Call, fault: ModelError, now: float, asked: float) -> None:
+        """Make fewer calls, none for as long as the provider asks, and one at a time if it is down."""
+        breaker, refused, named = self._breaker, fault.status in REFUSED, fault.retry_after or 0.0
+        if refused and breaker.down:
             self._is_back(now)
-        since = self._failures.note(call, now)
+        since = breaker.note(call, now)
         self._last_fault = fault
         if self._patience_ends is None:
             loop = asyncio.get_running_loop()
             self._patience_ends = loop.call_at(since + self._patience, self._give_up)
-        if refused or asked or fault.status == 503 or fault.no_answer == "time":
-            pause = self._concurrency.refused(call, now, named=asked > 0, doubtful=not refused)
-            if asked:
-                pause = asked + _jitter(asked)
-            if asked >= NOTABLE:
+        if asked and not breaker.down:
+            breaker.open_for(call, now, named=named, pause=asked, latency=self._aimd.latency)
+            if asked >= NOTABLE and breaker.is_open(now):
                 self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
+        doubtful = asked or fault.status == 503 or fault.no_answer == "time"
+        if (refused or doubtful) and call is not breaker.probe:
+            window = breaker.window if asked else None
+            pause = self._aimd.refused(call, now, window=window, doubtful=not refused)
             self._closed_until = max(self._closed_until, now + pause)
-        reason = f"{self._failures.began} ({cut(fault.fault, 100)})"
+        reason = f"{breaker.began} ({cut(fault.fault, 100)})"
         if refused:
             if now - since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
-        elif call is self._trial:
-            self._failures.plan_try(now)
-            wait = _duration(self._failures.next_try - now)
+        elif breaker.down and call is breaker.probe:
+            breaker.plan_probe(now)
+            wait = _duration(breaker.probe_at - now)
             self._say("down", f"has not answered since {reason}; retrying in {wait}")
-        elif not self._failures.down and self._failures.begins(fault, now, self.in_flight):
-            self._concurrency.restart(now)
+        elif not breaker.down and breaker.outage_begins(fault, now, self.in_flight):
+            self._aimd.restart(now)
 
     def _is_back(self, now: float) -> None:
-        if self._failures.since is None:
+        if self._breaker.since is None:
             return
         if self._announced.pop("down", None) is not None:
-            self._tell(f"{self.name} answers again after {_duration(now - self._failures.since)}")
-        self._failures.end()
+            self._tell(f"{self.name} answers again after {_duration(now - self._breaker.since)}")
+        self._breaker.end_outage()
         if self._patience_ends is not None:
             self._patience_ends.cancel()
             self._patience_ends = None
@@ -257,19 +253,19 @@ class Limiter:
     def _say(self, kind: str, text: str) -> None:
         """Give a message, at most once a minute of each kind."""
         now = self._now()
-        if now - self._announced.get(kind, -math.inf) >= REPEAT:
+        if now - self._announced.get(kind, -math.inf) >= MINUTE:
             self._announced[kind] = now
             self._tell(f"{self.name} {text}")
 
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
         self._patience_ends = None
-        if self.proven and self._failures.of_one and not self._failures.down:
+        if self.proven and self._breaker.of_one and not self._breaker.down:
             return  # its retries decide
         fault = self._last_fault
         assert fault is not None
         self._given_up = ProviderDownError(
-            f"no good answer since {self._failures.began}, the last was: {fault.fault}",
+            f"no good answer since {self._breaker.began}, the last was: {fault.fault}",
             place=self.name,
             remedy="Resume when it answers again; --patience sets how long to wait.",
             status=fault.status,
@@ -310,16 +306,17 @@ class Limiters:
             self._limiters[provider, place] = limiter
         return limiter
 
-    def room(self) -> int:
-        """Rollouts that may begin now so that their calls do not pile up.
+    async def room(self) -> int:
+        """Wait until no call waits; returns how many rollouts may begin so that their calls do not pile up.
 
-        0 while calls wait or a provider is down; otherwise as many as calls would be let through, or 8, since
-        not every rollout is calling a model all the time.
+        As many as calls may be in flight, or 8, since not every rollout is calling a model all the time.
         """
-        rooms = [limiter.room for limiter in self._limiters.values()]
-        if not rooms:
+        while busy := next((one for one in self._limiters.values() if one.waiting), None):
+            async with busy.queue:  # until the calls that wait now are let through
+                pass
+        if not self._limiters:
             return int(START)
-        return 0 if None in rooms else max(8, sum(filter(None, rooms)))
+        return max(8, sum(limiter.room for limiter in self._limiters.values()))
 
     def _say(self, text: str) -> None:
         logger.info("%s", text)

@@ -24,7 +24,7 @@ REMEMBERED = 32
 TOKENS_PER_CHARACTER = 0.25
 
 
-class Bucket:
+class TokenBucket:
     """At most ``limit`` in any minute, spread over it. All times are seconds of one clock.
 
     An amount that is taken counts from the moment it is taken until a minute after it was settled.
@@ -34,7 +34,7 @@ class Bucket:
         self.limit = limit
         self._window = MINUTE * SLACK
         self._settled: deque[tuple[float, float]] = deque()
-        self._open = 0.0
+        self._counted = 0.0  # what is open and settled
         self._next = -math.inf
 
     def delay(self, amount: float, now: float) -> float:
@@ -43,10 +43,9 @@ class Bucket:
         An amount above the limit may be taken when nothing else counts.
         """
         while self._settled and self._settled[0][0] <= now - self._window:
-            self._settled.popleft()
+            self._counted -= self._settled.popleft()[1]
         spread = max(0.0, self._next - BURST * MINUTE - now)
-        counted = self._open + sum(settled for _, settled in self._settled)
-        excess = counted + min(amount, self.limit) - self.limit
+        excess = self._counted + min(amount, self.limit) - self.limit
         if excess <= 1e-9:
             return spread
         for time, settled in self._settled:
@@ -57,12 +56,12 @@ class Bucket:
 
     def take(self, amount: float, now: float) -> None:
         """Count ``amount``; ``settle`` has to follow."""
-        self._open += amount
+        self._counted += amount
         self._next = max(self._next, now) + amount * self._window / self.limit
 
     def settle(self, amount: float, actual: float, now: float) -> None:
         """Replace an ``amount`` that was taken by the ``actual`` one."""
-        self._open -= amount
+        self._counted += actual - amount
         if actual > 0:
             self._settled.append((now, actual))
         self._next += (actual - amount) * self._window / self.limit
@@ -76,8 +75,8 @@ class RateLimits:
     """
 
     def __init__(self, rpm: float | None, tpm: float | None) -> None:
-        self._requests = Bucket(rpm) if rpm else None
-        self._tokens = Bucket(tpm) if tpm else None
+        self._requests = TokenBucket(rpm) if rpm else None
+        self._tokens = TokenBucket(tpm) if tpm else None
         self._per_character: deque[float] = deque(maxlen=REMEMBERED)
         self._outputs: deque[int] = deque(maxlen=REMEMBERED)
         self._open = 0
@@ -159,7 +158,7 @@ def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
         try:
             left = int(float(headers[remaining]))
             seconds = seconds_until(str(headers[reset]))
-        except (LookupError, ValueError, OverflowError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             continue
         if seconds is not None and seconds <= LONGEST_RESET:
             yield Quota(left, seconds, kind)

@@ -35,7 +35,7 @@ from reward_kit.agent.telemetry.telemetry import open_telemetry
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from reward_kit.agent.base.types import Model, ModelCall, Role
@@ -74,7 +74,7 @@ class InProcess:
         players: Mapping[Role, Any] | None = None,
     ) -> None:
         """``models`` and ``players`` are objects in place of those that ``config`` names."""
-        self.room: Callable[[], int] | None = None
+        self.room: Callable[[], Awaitable[int]] | None = None
         self.watch: Callable[[str], None] | None = None
         """Called with each thing that a watched rollout begins: ``tool 'x'``."""
         self.recorded: RecordedRun | None = None

@@ -19,7 +19,7 @@ from reward_kit.agent.bundles.task import PlannedTask, Toolset
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, RowGold, usage_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.bundles.bundle import BundleRows
@@ -130,12 +130,12 @@ class Account(Protocol):
 class Executor(Protocol):
     """Plays rollouts; ``describe`` comes first, and ``close`` last, whatever happens.
 
-    ``room``, unless None, gives the number of rollouts that may begin now without their model calls piling
-    up at a provider.
+    ``room``, unless None, waits until no model call waits for a provider, and gives the number of rollouts
+    that may begin then without their calls piling up.
     """
 
     @property
-    def room(self) -> Callable[[], int] | None: ...
+    def room(self) -> Callable[[], Awaitable[int]] | None: ...
 
     async def describe(self) -> Description:
         """Load the bundle, the agent and the users, seed the bases, and say what they are.

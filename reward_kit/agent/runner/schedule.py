@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _Job = TypeVar("_Job")
 _Row = TypeVar("_Row", "Task", TaskRow)
 
-LOOK_EVERY = 0.01
-"""Seconds between two checks for room for more jobs."""
+SETTLING = 0.01
+"""Seconds in which jobs that have begun make their first calls, before it is asked for room for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,18 @@ async def run_jobs(
     *,
     concurrency: int,
     may_start: Callable[[], bool] = lambda: True,
-    room: Callable[[], int] | None = None,
+    room: Callable[[], Awaitable[int]] | None = None,
 ) -> None:
     """Play the jobs in order, at most ``concurrency`` at a time.
 
-    ``room`` gives the number of jobs that may begin now: the number of running ones grows with it, up to
-    ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish. The first
-    error, or a cancellation, cancels all others and is raised when they have ended.
+    ``room`` waits until further jobs may begin, and gives their number: the number of running ones grows with
+    it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish.
+    The first error, or a cancellation, cancels all others and is raised when they have ended.
     """
     waiting = iter(jobs)
+    most = min(concurrency, len(jobs))
     stopping = False
+    workers: list[asyncio.Future[None]] = []
 
     async def work() -> None:
         for job in waiting:
@@ -116,22 +118,26 @@ async def run_jobs(
                 return
             await play(job)
 
-    most = min(concurrency, len(jobs))
-    workers: list[asyncio.Future[None]] = []
-    try:
-        while len(workers) < most and may_start() and not any(worker.done() for worker in workers):
-            more = most - len(workers)
-            if room is not None:
-                more = min(more, room())
-            workers += [asyncio.ensure_future(work()) for _ in range(more)]
+    async def start() -> None:
+        while len(workers) < most and may_start():
+            more = most - len(workers) if room is None else min(most - len(workers), await room())
+            for _ in range(more):
+                workers.append(asyncio.ensure_future(work()))
+                workers[-1].add_done_callback(lambda _: starting.cancel())  # no job is left, or one failed
             if len(workers) < most:
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(SETTLING)
+
+    starting = asyncio.ensure_future(start())
+    try:
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
         if workers:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             for worker in done:
                 worker.result()
     finally:
         stopping = True  # a job that ends in spite of its cancellation starts no other
-        for worker in workers:
+        for worker in (starting, *workers):
             worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.gather(starting, *workers, return_exceptions=True)

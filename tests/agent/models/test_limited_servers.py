@@ -20,7 +20,7 @@ from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.models import outage, rate_limits
+from reward_kit.agent.models import circuit_breaker, rate_limits
 from reward_kit.agent.runner.progress import NoProgress
 from reward_kit.agent.storage.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
@@ -39,7 +39,7 @@ Verdict = Callable[[float], Answer | None]
 @pytest.fixture
 def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(outage, "FIRST_INTERVAL", 0.2)
+    monkeypatch.setattr(circuit_breaker, "FIRST_INTERVAL", 0.2)
     return bundle
 
 
@@ -115,8 +115,9 @@ def sliding_window(most: int, seconds: float, wait: Callable[[float], dict[str, 
     [
         ("direct", lambda left: {"Retry-After": f"{left:.3f}"}),
         ("litellm", lambda left: {"Retry-After": "nan", "retry-after-ms": f"{left * 1e3:.0f}"}),
+        ("direct", lambda left: {"Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}),
     ],
-    ids=["seconds", "milliseconds"],
+    ids=["seconds", "milliseconds", "year 10^20"],
 )
 def test_a_rate_limit_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, wait: Any) -> None:
     server = Server(stub_llm, sliding_window(12, 0.3, wait))

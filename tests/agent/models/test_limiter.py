@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from virtual_provider import Provider, WindowLimit, answer, now, refused, rollouts, unreachable
+from virtual_provider import (
+    BucketLimit,
+    Provider,
+    WindowLimit,
+    answer,
+    now,
+    refused,
+    rollouts,
+    unreachable,
+    without_limiter,
+)
 from virtual_time import simulate
 
 from reward_kit.agent.base import network
 from reward_kit.agent.base.types import Completion
 from reward_kit.agent.models import limiter
+from reward_kit.agent.models.aimd import START
 from reward_kit.agent.models.calls import Call, Caller
-from reward_kit.agent.models.concurrency import START
 from reward_kit.agent.models.limiter import Limiter, Limiters
+from reward_kit.agent.runner.schedule import run_jobs
 from reward_kit.errors import ModelError, ModelSetupError, ProviderDownError
 
 
@@ -109,19 +121,35 @@ class TestRefusals:
         assert seconds < 1.5 * 50 * 60 * 0.05 / slots
         assert provider.refusals <= 0.3 * len(provider.accepted)
 
-    def test_no_call_is_made_before_the_time_that_the_provider_named(self) -> None:
-        named: list[float] = []
+    def test_one_call_tries_before_the_time_that_a_window_names(self) -> None:
+        begin, end = 1000.5, 1008.0
+        provider = Provider(verdict=lambda: refused(retry_after=end - now()) if begin < now() < end else None)
+        assert served(timed(provider, 40, 5, ceiling=20)[0])
+        assert len([time for time in provider.arrivals if begin + 0.15 < time < end]) == 1
 
-        def verdict() -> ModelError | None:
-            if len(provider.arrivals) in range(30, 40):
-                named.append(now() + 7.0)
-                return refused(retry_after=7.0)
-            return None
+    @pytest.mark.parametrize(("rate", "burst"), [(60, 10), (50, 10), (5, 5)])
+    def test_a_bucket_that_names_whole_seconds_is_used(self, rate: int, burst: int) -> None:
+        provider = Provider(refusal_latency=0.02, verdict=BucketLimit(rate, burst, math.ceil))
+        results, seconds, _ = timed(provider, 50, 20)
+        assert served(results)
+        assert seconds <= 1.15 * 50 * 20 / rate
+        assert provider.refusals <= 0.1 * len(provider.accepted)
 
-        provider = Provider(verdict=verdict)
-        assert served(timed(provider, 40, 5)[0])
-        first, last = min(named) - 7.0, max(named)
-        assert not [time for time in provider.arrivals if first + 0.3 < time < last - 0.3]
+    @pytest.mark.parametrize("count", [1, 20, 200])
+    @pytest.mark.parametrize("named", [1.0, 10.0])
+    def test_a_call_that_is_refused_at_random_waits_alone(self, count: int, named: float) -> None:
+        async def ideal() -> float:
+            await without_limiter(provider(), count, 20)
+            return now() - 1000.0
+
+        def provider() -> Provider:
+            chance = random.Random(3)
+            verdict = lambda: refused(retry_after=named) if chance.random() < 0.2 else None  # noqa: E731
+            return Provider(verdict=verdict)
+
+        results, seconds, _ = timed(provider(), count, 20)
+        assert served(results)
+        assert seconds <= 1.3 * simulate(ideal())
 
     def test_tokens_that_do_not_suffice_for_another_call_hold_it_back(self) -> None:
         left = iter([500, 50])
@@ -226,7 +254,7 @@ class TestFailuresByChance:
         results, seconds, told = timed(provider, 100, 30)
         assert sum(result is not None for result in results) <= 1
         assert told == []
-        assert seconds <= 1.7 * 30 * 0.2 / (1 - share) + 2.0
+        assert seconds <= 1.8 * 30 * 0.2 / (1 - share) + 2.0
 
 
 class Evaluation:
@@ -290,6 +318,15 @@ class TestBlame:
         assert evaluation.told == []
         assert 4 * len(bad) <= len(evaluation.broken.arrivals) <= 6 * len(bad)
 
+    def test_bad_requests_of_many_rows_show_no_outage(self) -> None:
+        fault = ModelError("HTTP 400: no such argument", status=400)
+        evaluation = Evaluation(set(range(30)), fault)
+        simulate(evaluation.play(40))
+        assert evaluation.failed == set(range(30))
+        assert evaluation.told == []
+        assert len(evaluation.broken.arrivals) == 30
+        assert evaluation.seconds_of_others < 2.0
+
     @pytest.mark.parametrize(("fault", "count"), [(refused(500), 3), (timed_out(), 3), (unreachable(), 1)])
     def test_failures_of_several_rows_or_no_connection_show_an_outage(
         self, fault: ModelError, count: int
@@ -314,20 +351,33 @@ class TestLimiters:
         assert limiters.of("anthropic", None) is not openai
 
     def test_rollouts_begin_as_calls_are_let_through(self) -> None:
-        async def main() -> list[int]:
+        async def main() -> None:
             limiters = Limiters(ceiling=500)
             one = limiters.of("openai", None)
-            room = [limiters.room()]
+            assert await limiters.room() == START
             provider = Provider()
             asking = [asyncio.ensure_future(provider.ask(one)) for _ in range(int(START) + 5)]
             await asyncio.sleep(0.01)
-            room.append(limiters.room())
+            room = asyncio.ensure_future(limiters.room())
+            await asyncio.sleep(0.01)
+            assert not room.done()
             for call in asking[:6]:
                 call.cancel()
-            await asyncio.sleep(0.01)
-            room.append(limiters.room())
-            return room
+            assert await room > 0
 
-        first, full, again = simulate(main())
-        assert (first, full) == (START, 0)
-        assert again > 0
+        simulate(main())
+
+    def test_rollouts_wait_for_room_without_looking_for_it(self) -> None:
+        """One call per 10 seconds: the loop wakes for calls, not a hundred times a second."""
+
+        async def main() -> None:
+            limiters = Limiters(ceiling=1)
+            provider = Provider(latency=10.0)
+            one = limiters.of("openai", None)
+
+            async def play(_: int) -> None:
+                await provider.ask(one)
+
+            await run_jobs(range(50), play, concurrency=50, room=limiters.room)
+
+        assert simulate(main(), most_steps=2000) is None

@@ -14,7 +14,7 @@ from virtual_time import simulate
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import Call
 from reward_kit.agent.models.limiter import Limiter
-from reward_kit.agent.models.rate_limits import Bucket
+from reward_kit.agent.models.rate_limits import TokenBucket
 
 
 @pytest.mark.parametrize("rpm", [1, 10, 59, 3000])
@@ -35,6 +35,30 @@ def test_no_minute_has_more_requests_than_allowed_nor_are_they_in_a_heap(rpm: in
     assert seconds <= made / rpm * 60 * 1.03 + 2
 
 
+def test_a_look_at_a_full_minute_costs_no_more_than_at_an_empty_one() -> None:
+    """At 30 000 calls per minute, each call looks several times."""
+    looks = 0
+
+    class Counted(float):
+        def __add__(self, other: float) -> float:
+            nonlocal looks
+            looks += 1
+            return Counted(float(self) + other)
+
+        __radd__ = __add__
+
+    bucket = TokenBucket(30_000)
+    for number in range(30_000):
+        now = number * 60.6 / 30_000
+        assert bucket.delay(1.0, now) == 0.0
+        bucket.take(1.0, now)
+        bucket.settle(1.0, Counted(1.0), now)
+    looks = 0
+    for _ in range(100):
+        assert bucket.delay(1.0, 60.5) > 0.0
+    assert looks <= 100
+
+
 @settings(max_examples=50)
 @given(
     limit=st.integers(1, 50),
@@ -42,7 +66,7 @@ def test_no_minute_has_more_requests_than_allowed_nor_are_they_in_a_heap(rpm: in
 )
 def test_any_window_stays_within_the_limit(limit: int, calls: list[tuple[float, int, int]]) -> None:
     """Costs are settled at once, never above what was taken: then no window holds more than the limit."""
-    bucket = Bucket(limit)
+    bucket = TokenBucket(limit)
     clock = 0.0
     taken: list[tuple[float, int]] = []
     for gap, cost, saved in calls:
