@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json
@@ -94,7 +95,7 @@ class RowResult:
 
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
-        return pass_curves(self.judged, self.passed)[k - 1][0] if 1 <= k <= self.judged else None
+        return comb(self.passed, k) / comb(self.judged, k) if 1 <= k <= self.judged else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as in the results file."""

@@ -36,7 +36,7 @@ def test_no_minute_has_more_requests_than_allowed_nor_are_they_in_a_heap(rpm: in
 
 
 def test_a_look_at_a_full_minute_costs_no_more_than_at_an_empty_one() -> None:
-    """At 30 000 calls per minute, each call looks several times."""
+    """A call looks several times before it is made."""
     looks = 0
 
     class Counted(float):
@@ -47,9 +47,9 @@ def test_a_look_at_a_full_minute_costs_no_more_than_at_an_empty_one() -> None:
 
         __radd__ = __add__
 
-    bucket = TokenBucket(30_000)
-    for number in range(30_000):
-        now = number * 60.6 / 30_000
+    bucket = TokenBucket(2_000)
+    for number in range(2_000):
+        now = number * 60.6 / 2_000
         assert bucket.delay(1.0, now) == 0.0
         bucket.take(1.0, now)
         bucket.settle(1.0, Counted(1.0), now)
