@@ -243,10 +243,12 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
     server = None
     if config.workers and config.ray is None:
+        from reward_kit.agent.players.participants import needs_litellm
         from reward_kit.agent.runner.fork_server import ForkServer
         from reward_kit.agent.runner.worker import main
 
-        server = ForkServer(fork=main)  # now: there is no thread and no event loop yet
+        # now: there is no thread and no event loop yet
+        server = ForkServer(fork=main, litellm=needs_litellm(config))
     evaluation = Evaluation(config, progress=_progress(config), warn=warn, server=server)
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.choice import find_models
+from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.models.limiter import Limiters
+from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
 from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, agent_spec, is_own, user_of, uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
-from reward_kit.errors import BundleError, RewardError, UsageError
+from reward_kit.errors import BundleError, ModelSetupError, RewardError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +39,25 @@ _MODEL_REMEDIES = {
     "user": "Name one with --sim-model or the environment variable MODEL_SIM, "
     "or do without a user: --no-sim-user.",
 }
+
+
+def needs_litellm(config: EvaluationConfig) -> bool:
+    """True if LiteLLM has to ask a model that the options or the environment name."""
+    named = replace(config)
+    if named.agent and not uses_model(named.agent):
+        return False
+    named.from_environment(model=True, sim_model=True)
+    asked = (
+        (named.model, named.provider, dict(named.model_args)),
+        (named.sim_model, named.user_provider, dict(named.user_model_args)),
+    )
+    with suppress(ModelSetupError):  # it is raised again where the models are made
+        return any(
+            (named.client != "direct" or find_endpoint(name, provider, args) is None)
+            for name, provider, args in asked
+            if name and not names_local_model(name, provider=provider, model_args=args)
+        )
+    return False
 
 
 @dataclass(slots=True)

@@ -32,8 +32,8 @@ MOST_FILES = 4096
 _END = struct.Struct("!ii")
 """The report of a worker's end: its process id and its exit code."""
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from reward_kit.agent.runner import fork_server, worker; "
-    "fork_server.serve(int(sys.argv[1]), worker.main)"
+    "import sys; sys.path[:] = sys.argv[3:]; from reward_kit.agent.runner import fork_server, worker; "
+    "fork_server.serve(int(sys.argv[1]), worker.main, litellm=bool(sys.argv[2]))"
 )
 
 
@@ -42,6 +42,7 @@ class ForkServer:
 
     With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
     anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
+    With ``litellm`` it imports LiteLLM, so that no worker has to.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         *,
         fork: Callable[[socket.socket], NoReturn] | None = None,
+        litellm: bool = False,
     ) -> None:
         self._control, theirs = socket.socketpair()
         self._ends: dict[int, asyncio.Future[int]] = defaultdict(asyncio.Future)
@@ -58,10 +60,11 @@ class ForkServer:
                 sys.stdout.flush()
                 self._pid = os.fork()
                 if not self._pid:
-                    serve(theirs.fileno(), fork)
+                    serve(theirs.fileno(), fork, litellm=litellm)
             else:
                 theirs.set_inheritable(True)
-                program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
+                preload = "litellm" if litellm else ""
+                program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), preload, *sys.path]
                 self._pid = os.posix_spawn(sys.executable, program, environment or os.environ)
 
     def fork(self) -> socket.socket:
@@ -100,7 +103,7 @@ class ForkServer:
                 os.waitpid(self._pid, 0)
 
 
-def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoReturn:
+def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], *, litellm: bool = False) -> NoReturn:
     """Fork a process that runs ``play`` for each socket that arrives at ``descriptor``; ends with it.
 
     Of this process's files the workers get stderr alone, which is also their standard output.
@@ -112,6 +115,10 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn]) -> NoRetur
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, MOST_FILES)
     control = socket.socket(fileno=descriptor)
+    if litellm:
+        from reward_kit.agent.models.litellm_library import import_litellm
+
+        import_litellm()  # it starts no thread
     gc.freeze()  # a collection in a worker would copy all pages
     end, bell = socket.socketpair()  # it rings as a worker ends
     bell.setblocking(False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.config import OPTIONS
+from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.runner.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.runner.fork_server import ForkServer
 from reward_kit.agent.runner.protocol import Description, RolloutLostError, planned_tasks
@@ -92,7 +93,7 @@ class Workers:
         self._note = note
         self._eval_id = eval_id
         self._cluster = cluster
-        self._server = server or ForkServer()
+        self._server = server or ForkServer(litellm=needs_litellm(config))
         self._processes = processes_of(config, rows)
         self._tasks: dict[str, PlannedTask] = {}
         self._workers: list[Worker] = []

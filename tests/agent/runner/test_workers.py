@@ -14,7 +14,9 @@ from flight_bundle import GOLD, TOOLS, Bundle
 from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
+from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.records.outcome import RowGold
+from reward_kit.agent.runner.fork_server import ForkServer
 from reward_kit.agent.runner.protocol import decoded, encoded
 from reward_kit.agent.runner.workers import worker_config
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
@@ -163,6 +165,34 @@ def test_workers_give_what_this_process_gives(bundle: Bundle) -> None:
     assert there.pass_power[1].value == pytest.approx(2 / 3)
     processes = {int(path.name.partition("_")[2]) for path in Path().glob("process_*")}
     assert len(processes - {os.getpid()}) == 2
+
+
+def test_the_process_that_forks_imports_litellm_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """With a stand-in, which notes its process."""
+    (tmp_path / "litellm.py").write_text("import os\nopen('imported', 'a').write(f'{os.getpid()} ')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    server = ForkServer(litellm=True)
+    wait_for((tmp_path / "imported").exists)
+    server.close()
+    assert (tmp_path / "imported").read_text().split() == [str(server._pid)]
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({"model": "openai/gpt-4o"}, False),
+        ({"model": "openai/gpt-4o", "client": "litellm"}, True),
+        ({"model": "openai/gpt-4o", "sim_model": "anthropic/claude-haiku-4-5"}, True),
+        ({"agent": "gold"}, False),
+        ({"agent": "react"}, True),
+    ],
+)
+def test_it_does_so_only_if_a_model_needs_litellm(options: Any, needed: bool, monkeypatch: Any) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
+    monkeypatch.setenv("MODEL_AGENT", "groq/llama")
+    monkeypatch.delenv("MODEL_SIM", raising=False)
+    assert needs_litellm(EvaluationConfig(dataset="d", **options)) is needed
 
 
 def test_each_worker_may_make_a_request_a_minute(bundle: Bundle) -> None:
