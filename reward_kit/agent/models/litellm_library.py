@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import sys
 import warnings
@@ -22,7 +23,7 @@ from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
@@ -173,6 +174,10 @@ def _usage(answer: Any, model: str, provider: str) -> Usage:
         output_tokens=_tokens(usage, "completion_tokens"),
         reasoning_tokens=_tokens(getattr(usage, "completion_tokens_details", None), "reasoning_tokens"),
     )
+    stated = stated_cost(usage.model_dump() if usage is not None else {})
+    if stated is not None:
+        used.cost = stated
+        return used
     litellm = import_litellm()
     try:
         cost = float(litellm.completion_cost(answer, model=model, custom_llm_provider=provider))
@@ -186,6 +191,16 @@ def _usage(answer: Any, model: str, provider: str) -> Usage:
     else:
         used.unpriced_calls = 1
     return used
+
+
+def stated_cost(usage: Mapping[str, Any]) -> float | None:
+    """US dollars that the provider states for a call, as OpenRouter does; None if it states none."""
+    costs = [usage.get("cost")]
+    details = usage.get("cost_details")
+    if usage.get("is_byok") and isinstance(details, dict):  # the provider behind it bills the key's owner
+        costs.append(details.get("upstream_inference_cost"))
+    found = [cost for cost in costs if isinstance(cost, int | float) and 0 <= cost < math.inf]
+    return float(sum(found)) if found else None
 
 
 def _tokens(counts: Any, name: str) -> int:

@@ -33,6 +33,7 @@ from reward_kit.agent.models.litellm_library import (
     load_prices,
     openai_price,
     sent_messages,
+    stated_cost,
     usage_by_litellm,
 )
 
@@ -197,7 +198,9 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
         raise ValueError(f"no chat completion: {said or 'it is empty'}") from error
     answered_by = str(answer.get("model") or model)
     try:
-        cost = openai_price(usage, (answered_by, model))
+        cost = stated_cost(stated)
+        if cost is None:
+            cost = openai_price(usage, (answered_by, model))
         usage.cost, usage.unpriced_calls = cost or 0.0, int(cost is None)
     except NotPlain:
         await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait

@@ -145,6 +145,17 @@ async def test_a_call_that_does_not_tell_its_tokens_is_not_free(stub_llm: StubSe
         assert completion.usage.input_tokens == 0
 
 
+OWN_KEY = {"is_byok": True, "cost_details": {"upstream_inference_cost": 0.25}}
+
+
+@pytest.mark.parametrize(("more", "cost"), [({}, 0.125), (OWN_KEY, 0.375)])
+async def test_a_stated_cost_is_the_calls_cost(stub_llm: StubServer, more: Any, cost: float) -> None:
+    answer = body(says(), {**USAGE, "cost": 0.125, **more})
+    for completion in (await both(stub_llm, answer, name="home-made"))[0]:
+        assert isinstance(completion, Completion)
+        assert (completion.usage.cost, completion.usage.unpriced_calls) == (cost, 0)
+
+
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": it} for it in ("Hm. ", "Yes")]}
 
 
