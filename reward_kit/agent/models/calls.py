@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
+import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.network import backoff as seconds_until_next
 from reward_kit.agent.base.redaction import keep_secrets, secrets_in
-from reward_kit.agent.models.endpoint import base_from_environment
 from reward_kit.agent.models.errors import headers_of, model_error
+from reward_kit.agent.models.providers import server_variables
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Attempt = Callable[[], Awaitable[Completion | ModelError]]
 
-BAD_REQUEST = frozenset({400, 422})
+_SEED = re.compile(r"\bseed\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -87,9 +87,9 @@ async def ask(
 
     An attempt returns its error, because this loop decides if it is raised: one that may pass is raised after
     ``retries`` further attempts. Each attempt goes through the ``limiter``, which knows how other calls fare:
-    one that failed for a limit or an outage is no retry (unless ``retries`` is 0). A bad request is a
-    ``ModelSetupError`` as long as the limiter has seen no answer. ``size`` is the number of characters of the
-    request.
+    one that failed for a limit or an outage is no retry (unless ``retries`` is 0). As long as the limiter has
+    seen no answer, a fault that cannot pass is a ``ModelSetupError``, and so is an answer that cannot be read
+    after ``retries`` further attempts. ``size`` is the number of characters of the request.
     """
     call = Call(size, caller or Caller())
     loop = asyncio.get_running_loop()
@@ -102,13 +102,13 @@ async def ask(
             answer, excused = await limiter.attempt(call, attempt)
         if not isinstance(answer, ModelError):
             break
-        if not answer.retryable or (made >= retries and not (excused and retries)):
-            seen = limiter is None or limiter.proven
-            if seen or answer.status not in BAD_REQUEST or type(answer) is not ModelError:
+        is_first = limiter is not None and not limiter.proven
+        is_unread = is_first and _cannot_be_read(answer)
+        if not (answer.retryable or is_unread) or (made >= retries and not (excused and retries)):
+            if not is_first or type(answer) is not ModelError or answer.retryable:
                 raise answer
-            remedy = "No call has been answered yet: check --model-arg and the model's documentation."
             raise ModelSetupError(
-                answer.fault, place=answer.place, remedy=remedy, status=answer.status
+                answer.fault, place=answer.place, remedy=_first_remedy(answer), status=answer.status
             ) from answer
         if not excused:
             made += 1
@@ -119,14 +119,29 @@ async def ask(
     return answer
 
 
+def _cannot_be_read(fault: ModelError) -> bool:
+    return type(fault) is ModelError and fault.status is None and fault.no_answer is None
+
+
+def _first_remedy(fault: ModelError) -> str:
+    if _SEED.search(fault.fault) and fault.status is not None:
+        return "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
+    subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
+    return f"No call has been answered yet: check {subject}."
+
+
 class Request(NamedTuple):
-    """A request to a model of a provider: its address, its number of characters, and what is sent."""
+    """A request to a model of a provider: its address, its number of characters, and what is sent.
+
+    Sending it puts the URL called into ``called``, and the kind of the answer behind it, where it is known.
+    """
 
     model: str
     provider: str
     address: str | None
     size: int
     body: Any
+    called: list[str]
 
 
 @dataclass(eq=False, repr=False)
@@ -146,6 +161,8 @@ class RemoteModel:
     retries: int = 3
     backoff: float = 1.0
     limiters: Limiters | None = None
+    note: str | None = field(default=None, init=False)
+    """A message about the set-up, for people."""
 
     def __post_init__(self) -> None:
         self._secrets = keep_secrets(secrets_in(self.model_args))
@@ -153,12 +170,10 @@ class RemoteModel:
     def identity(self) -> dict[str, Any]:
         """Everything that determines its answers besides the conversation, with secrets in ``model_args``."""
         name, provider = self._resolved()
-        prefix = provider.upper()
         return {
             "model": name,
             "provider": provider,
-            "api_base": base_from_environment(provider) or os.environ.get(f"{prefix}_API_BASE"),
-            "api_version": os.environ.get(f"{prefix}_API_VERSION"),
+            "server": server_variables(provider),
             "temperature": self.temperature,
             "model_args": self.model_args,
         }
@@ -208,6 +223,8 @@ class RemoteModel:
                 limiter.read_headers(headers_of(error))
             fault = model_error(error, request, timeout=self.timeout, secrets=self._secrets)
             fault.__cause__ = error
+            if limiter is not None and not limiter.proven and _cannot_be_read(fault):
+                fault.retryable = False  # the set-up may be at fault: nothing to wait for as for an outage
             return fault
 
     def _resolved(self) -> tuple[str, str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.errors import ModelSetupError
+from reward_kit.agent.models.providers import OPENAI, base_from_environment, check_setup, needs_no_key
 
-PROVIDER = "openai"
+PROVIDER = OPENAI
 DEFAULT_BASE = "https://api.openai.com/v1"
 PLAIN_MODELS = re.compile(r"(gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-4|gpt-3\.5-turbo)(-[\w.-]+)?")
 """OpenAI's own models whose requests LiteLLM passes on as they are."""
@@ -27,6 +26,7 @@ _PASSED_ON = frozenset(
         "max_completion_tokens",
         "max_tokens",
         "presence_penalty",
+        "seed",
         "stop",
         "temperature",
         "tool_choice",
@@ -37,38 +37,6 @@ _PASSED_ON = frozenset(
 _OF_THE_CONNECTION = frozenset({"api_base", "base_url", "api_key", "extra_headers"})
 _LITELLM_SETTINGS = ("LITELLM_PROXY_API_BASE", "OPENAI_ORGANIZATION", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """With one of these in the environment LiteLLM's clients send what the direct client does not."""
-
-
-def needs_no_key(provider: str, api_base: str | None = None) -> bool:
-    """True for an OpenAI-compatible server on this machine or network for which no key is set."""
-    if provider != PROVIDER or os.environ.get("OPENAI_API_KEY"):
-        return False
-    host = urlsplit(api_base or base_from_environment(provider) or "").hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return bool(host) and ("." not in host or host.endswith((".local", ".internal", ".localhost")))
-
-
-def base_from_environment(provider: str) -> str | None:
-    """The address that the environment gives for an OpenAI-compatible server."""
-    if provider != PROVIDER:
-        return None
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-
-
-def check_address(provider: str, api_base: str | None, *, place: str) -> None:
-    """Raise ``ModelSetupError`` for a server's address that is no URL, wherever it was given."""
-    variable = f"{provider.upper()}_API_BASE"
-    address = api_base or base_from_environment(provider) or os.environ.get(variable)
-    if address and not address.lower().startswith(("http://", "https://")):
-        account, at, rest = address.rpartition("@")
-        shown = f"***@{rest}" if at and account else address
-        raise ModelSetupError(
-            f"the server's address {shown!r} has no http:// or https://",
-            place=place,
-            remedy=f"Write http://{shown}, for example." if "://" not in address else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +53,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
 
     These are models of the provider ``openai`` (also at other addresses: vLLM, SGLang, Ollama and most others
     speak its protocol), called with arguments that are passed on unchanged. Raises ``ModelSetupError`` for an
-    address that is no URL.
+    address that is no URL, and for a key that cannot be sent.
     """
     if not model_args.keys() <= _PASSED_ON | _OF_THE_CONNECTION or any(
         map(os.environ.get, _LITELLM_SETTINGS)
@@ -95,7 +63,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     if model is None or _REWRITTEN.search(model):
         return None
     given = model_args.get("api_base") or model_args.get("base_url")
-    check_address(PROVIDER, given, place=f"model {model} ({PROVIDER})")
+    check_setup(PROVIDER, model_args, place=f"model {model} ({PROVIDER})")
     base = str(given or base_from_environment(PROVIDER) or DEFAULT_BASE).rstrip("/")
     base, account = _without_account(base)
     key = model_args.get("api_key") or os.environ.get("OPENAI_API_KEY")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, retry_after, seconds_until
-from reward_kit.agent.base.redaction import redact, without_password
+from reward_kit.agent.base.redaction import public_address, redact, without_password
 from reward_kit.agent.base.text import cut
+from reward_kit.agent.models.providers import key_variables, proxy_of
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -31,10 +31,13 @@ def model_error(
     ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    causes = {type(cause).__name__: cause for cause in _causes(error)}
+    unread = None if "HTTPStatusError" in causes else causes.get("JSONDecodeError")
     raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
-    status = _status(error, kinds)
+    status = _status(error, kinds) if unread is None else None
     # redacted before it is cut: half of a key would not be recognised; LiteLLM adds tracebacks
-    said = redact(str(error), secrets).partition("Traceback (most recent call last)")[0]
+    said = redact(str(getattr(unread, "doc", error)), secrets)
+    said = said.partition("Traceback (most recent call last)")[0]
     text = cut(_PREFIX.sub("", " ".join(said.split())), LONGEST_TEXT)
     place = f"model {request.model} ({request.provider})"
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
@@ -42,22 +45,28 @@ def model_error(
     if refuses_input(status, raw):
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     raw += f" {getattr(error, 'body', None) or ''}"  # for what it says of limits beside its message
+    called, *kind = request.called or [request.address or ""]
+    proxy = proxy_of(called)
+    url = public_address(called) + (f", through {proxy}" if proxy else "")
     if "RedirectError" in kinds:
         remedy = "Name the final address with --model-arg api_base=... if you trust it."
         return ModelSetupError(text, place=place, remedy=remedy)
-    lasting = _LASTING.get(402 if status == 429 and quota_used_up(raw) else status or 0)
+    lasting = _LASTING.get(402 if status in (400, 403, 429) and quota_used_up(raw) else status or 0)
     if lasting is not None:
         fault, remedy = lasting
-        variable = f"{request.provider.upper()}_API_KEY"
-        key = f"the key in {variable}"
-        if not os.environ.get(variable):
-            key = f"the provider's key ({variable} is not set)"
-        fault = f"{fault} (HTTP {status}): {text}"
+        names, is_set = key_variables(request.provider)
+        key = f"the key in {', '.join(names)}" if is_set else f"the provider's key ({names[0]} is not set)"
+        at = f" at {url}" if status in (403, 404) and url else ""
+        fault = f"{fault} (HTTP {status}{at}): {text}"
         return ModelSetupError(fault, place=place, remedy=remedy.format(key=key), status=status)
     if status is None and kinds & {"Timeout", "APITimeoutError", "TimeoutError"}:
         return ModelError(f"no answer within {timeout:g} s", place=place, retryable=True, no_answer="time")
+    if unread is not None:
+        fault = f"the answer is not JSON ({', '.join([*kind, f'from {url}'])}): {text or 'it is empty'}"
+        return ModelError(fault, place=place, retryable=True)
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
-        return _no_connection(error, place, without_password(request.address or ""))
+        address = without_password(request.address or public_address(called))
+        return _no_connection(error, place, address, proxy)
     if status is None:
         fault = f"the answer cannot be read: {text or type(error).__name__}"
         return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
@@ -106,7 +115,8 @@ _TOO_LONG = (
     r"exceeds? (?:the )?context limit|maximum context limit",  # Anthropic, with max_tokens
     r"input tokens exceed the configured limit",  # OpenAI
     r"exceeds the available context size|exceed_context_size_error",  # llama.cpp
-    r"longer than the model's context length|exceeds the model's (?:maximum )?context length",  # SGLang
+    r"longer than the model's context length",  # SGLang
+    r"exceeds the (?:model's )?(?:maximum )?context length",  # SGLang, Ollama
     r"longer than the maximum model length|too long to fit into the model",  # vLLM
     r"greater than the context length",  # LM Studio
     r"`inputs` tokens \+ `max_new_tokens` must be|`inputs` must have less than \d+ tokens",  # TGI, Together
@@ -123,7 +133,11 @@ _REFUSED_INPUT = re.compile("|".join((*_TOO_LONG, _POLICY)), re.IGNORECASE)
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
 """OpenAI's words, with the status of a rate limit, for a request with more tokens than the limit."""
 
-_USED_UP = re.compile(r"insufficient_quota|credit balance is too low", re.IGNORECASE)
+_USED_UP = re.compile(
+    r"insufficient_quota|credit balance is too low"  # OpenAI, Anthropic
+    r"|insufficient (?:account )?(?:balance|credit)|billing hard limit|used all available credits",
+    re.IGNORECASE,
+)
 _QUOTA = re.compile(r"exceeded your current quota", re.IGNORECASE)
 """Google says so of any limit, and lets the quota's name and the time to wait tell which."""
 _OF_A_SHORT_TIME = re.compile(r"quotaId.{0,80}Per(?:Second|Minute)", re.IGNORECASE)
@@ -140,7 +154,7 @@ def refuses_input(status: int | None, said: str) -> bool:
 
 
 def quota_used_up(said: str) -> bool:
-    """True if an error with status 429 means a quota that is used up for a long time."""
+    """True if an error with status 400, 403 or 429 means a quota that is used up for a long time."""
     if _USED_UP.search(said):
         return True
     if not _QUOTA.search(said) or _OF_A_SHORT_TIME.search(said):
@@ -163,8 +177,10 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL",
 """OpenSSL's names for an answer that is not TLS."""
 
 
-def _no_connection(error: BaseException, place: str, address: str) -> ModelError:
+def _no_connection(error: BaseException, place: str, address: str, proxy: str | None) -> ModelError:
     where = address or "the provider"
+    if proxy is not None:
+        where = f"{where} through {proxy}"
     if any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error)):  # there was one
         fault = f"{where} closed the connection without a whole answer"
         remedy = "Its log may say why."
@@ -176,6 +192,8 @@ def _no_connection(error: BaseException, place: str, address: str) -> ModelError
     if lasts:
         return ModelSetupError(fault, place=place, remedy=advice, no_answer="connection")
     remedy = advice or (f"Check that a server is running at {address}." if address else "Check the network.")
+    if proxy is not None:
+        remedy = "Check the proxy, or let NO_PROXY name the server's host."
     return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="connection")
 
 

@@ -9,23 +9,29 @@ import functools
 import json
 import os
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.calls import RemoteModel, Request
-from reward_kit.agent.models.endpoint import (
-    base_from_environment,
-    check_address,
-    find_endpoint,
-    needs_no_key,
-)
+from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm_library import (
     CALL_SETTINGS,
     import_litellm,
+    know_model,
     mark_for_cache,
+    note_address,
     quiet,
     read_answer,
     response_headers,
     sent_messages,
+)
+from reward_kit.agent.models.providers import (
+    OPENAI,
+    addresses,
+    base_from_environment,
+    bypass_proxies,
+    check_setup,
+    needs_no_key,
 )
 from reward_kit.errors import ModelSetupError
 
@@ -56,12 +62,18 @@ def remote_model(
         limiters.used = True
     more.update(model_args=model_args or {}, limiters=limiters)
     endpoint = find_endpoint(name, provider, model_args or {}) if client == "direct" else None
+    made: RemoteModel
     if endpoint is not None:
         from reward_kit.agent.models.openai_http import OpenAIModel
 
-        return OpenAIModel(name, endpoint, **more)
-    check_model(name, provider, model_args=model_args)
-    return LiteLLMModel(name, provider=provider, prompt_cache=prompt_cache, **more)
+        made = OpenAIModel(name, endpoint, **more)
+    else:
+        check_model(name, provider, model_args=model_args)
+        made = LiteLLMModel(name, provider=provider, prompt_cache=prompt_cache, **more)
+        know_model(*resolve(name, provider))
+    called = OPENAI if endpoint is not None else resolve(name, provider)[1]
+    made.note = bypass_proxies(addresses(called, made.model_args))
+    return made
 
 
 @dataclass(eq=False, repr=False)
@@ -113,12 +125,14 @@ class LiteLLMModel(RemoteModel):
         text = json.dumps([request["messages"], options.get("tools")], default=str)
         if self.prompt_cache and '"cache_control":' not in text:  # a row may have marks of its own
             mark_for_cache(request, name, provider)
-        return Request(name, provider, address, len(text), request)
+        return Request(name, provider, address, len(text), request, [])
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         with quiet():
+            note = partial(note_address, request.called)
+            asked = import_litellm().acompletion(**request.body, logger_fn=note)
             # LiteLLM's own limit is for silence; a server that drips its answer must end as well
-            answer = await asyncio.wait_for(import_litellm().acompletion(**request.body), self.timeout + 1.0)
+            answer = await asyncio.wait_for(asked, self.timeout + 1.0)
             if limiter is not None:
                 limiter.read_headers(response_headers(answer))
             return read_answer(answer, request.model, request.provider, self._secrets)
@@ -140,7 +154,7 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     unknown = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS).intersection(model_args) - allowed
     if unknown:
         raise ModelSetupError(f"the provider does not know {', '.join(sorted(unknown))}", place=place)
-    check_address(provider, model_args.get("api_base") or model_args.get("base_url"), place=place)
+    check_setup(provider, model_args, place=place)
     if "api_key" in model_args or needs_no_key(provider, model_args.get("api_base")):
         return
     missing = _missing_variables(name, provider)
@@ -191,16 +205,21 @@ def _missing_variables(name: str, provider: str) -> list[str]:
     """The keys that are not set; LiteLLM takes ``OPENAI_API_KEY=`` for one, and each call would then fail."""
     if provider == "azure" and (os.environ.get("AZURE_AD_TOKEN") or os.environ.get("AZURE_CLIENT_ID")):
         return []
+    litellm = import_litellm()
     blank = {
         key: value for key, value in os.environ.items() if key.endswith("_API_KEY") and not value.strip()
     }
     for key in blank:
         del os.environ[key]
     try:
-        missing = import_litellm().validate_environment(f"{provider}/{name}").get("missing_keys") or ()
+        # of other names that hold the key LiteLLM knows only here
+        if litellm.get_llm_provider(name, custom_llm_provider=provider)[2]:
+            return []
+        missing = litellm.validate_environment(f"{provider}/{name}").get("missing_keys") or ()
+        # for Azure it lists those that are set as well
+        return [key for key in missing if key.endswith("_API_KEY") and key not in os.environ]
     finally:
         os.environ.update(blank)
-    return [key for key in missing if key.endswith("_API_KEY")]
 
 
 def _closest(provider: str, known: set[str]) -> str:

@@ -95,6 +95,11 @@ CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip
 """Arguments of each call; without the last, which is private, tools need a package that may not be there."""
 
 
+_USER_FIRST = frozenset({"anthropic", "azure_ai", "bedrock", "bedrock_converse", "vertex_ai"})
+"""Providers with models that refuse a conversation in which the assistant speaks first."""
+BEGINNING = "(The conversation begins.)"
+
+
 def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Message]:
     """Copies of ``messages``, since LiteLLM rewrites some, as they are to be sent to ``provider``."""
     left_out = {*_REFUSED.get(provider or "", ()), *(() if provider in _READ_AGAIN else (OWN_FIELD,))}
@@ -106,7 +111,25 @@ def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Mes
                     {"type": "thinking", "thinking": [{"type": "text", "text": thought}]},
                     *([{"type": "text", "text": one["content"]}] if one.get("content") else []),
                 ]
+    first = next((number for number, one in enumerate(sent) if one["role"] != "system"), 0)
+    if provider in _USER_FIRST and sent and sent[first]["role"] == "assistant":
+        sent.insert(first, {"role": "user", "content": BEGINNING})
     return sent
+
+
+def know_model(name: str, provider: str) -> None:
+    """Have LiteLLM know a model of Ollama, which costs nothing: else it asks the server twice a call."""
+    if provider in ("ollama", "ollama_chat"):
+        free = {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}
+        entry = {"litellm_provider": provider, "mode": "chat", **free}
+        import_litellm().model_cost.setdefault(f"{provider}/{name}", entry)
+
+
+def note_address(called: list[str], details: dict[str, Any]) -> None:
+    """Put the URL into ``called`` that LiteLLM is about to call; the callback ``logger_fn`` of a call."""
+    url = details.get("additional_args", {}).get("api_base")
+    if url:  # OpenAI's client alone gives its base, and not as text
+        called[:] = [url if isinstance(url, str) else f"{url}chat/completions"]
 
 
 # -- answers

@@ -84,12 +84,13 @@ class OpenAIModel(RemoteModel):
             for one in sent_messages(messages, self._owner)
         ]
         body = to_json({**self._fixed, "messages": sent, **options})
-        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body)
+        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body, [])
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         import aiohttp
 
         url = f"{self.endpoint.base}/chat/completions"
+        request.called[:] = [url]
         try:
             async with self._open_session().post(url, data=request.body, allow_redirects=False) as response:
                 answer = await _content(response)
@@ -104,6 +105,7 @@ class OpenAIModel(RemoteModel):
                 stated = (found[0] if isinstance(found, list) else found)["error"]  # Google sends a list
             body = answer.decode(errors="replace")
             raise StatedError(stated, body, status=response.status, headers=response.headers)
+        request.called.append(f"HTTP {response.status}, {response.content_type}")
         if limiter is not None:
             limiter.read_headers(response.headers)
         return await read_answer(answer, request.model, self._secrets)

@@ -116,6 +116,8 @@ class InProcess:
         self._folder = RunsFolder(self._root)
         for seed in {task.seed.key: task.seed for task in tasks}.values():
             self._folder.ensure_base(seed)
+        notes = [getattr(model, "note", None) for model in participants.models.values()]
+        warnings += dict.fromkeys(filter(None, notes))
         participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)

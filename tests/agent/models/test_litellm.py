@@ -102,8 +102,8 @@ async def test_a_server_gets_its_message_back_as_it_sent_it(
 def test_who_wants_them_back_gets_them(provider: str) -> None:
     plain = {"role": "assistant", "content": "Hi"}
     signed = {**plain, "provider_specific_fields": {"thought_signatures": ["x"]}}
-    assert sent_messages([signed], provider) == [signed]
-    assert sent_messages([signed], "mistral") == [plain]
+    assert sent_messages([*HELLO, signed], provider) == [*HELLO, signed]
+    assert sent_messages([*HELLO, signed], "mistral") == [*HELLO, plain]
 
 
 async def test_a_refused_key_is_told_once_and_not_shown(stub_llm: StubServer) -> None:

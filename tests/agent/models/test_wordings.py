@@ -14,6 +14,7 @@ TOO_LONG = {
     "llama.cpp": "the request exceeds the available context size (4096 tokens), try increasing it",
     "llama-cpp-python": "Requested tokens (5000) exceed context window of 4096",
     "LM Studio": "The number of tokens to keep from the initial prompt is greater than the context length",
+    "Ollama": "the input length exceeds the context length",
     "SGLang": "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
     "vLLM": "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
     "TGI": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 inputs",
@@ -72,6 +73,7 @@ DAY = "GenerateRequestsPerDayPerProjectPerModel"
         ("insufficient_quota You exceeded your current quota, please check your plan", True, None),
         ("You exceeded your current quota, please check your plan and billing details.", True, None),
         ("Your credit balance is too low to access the Anthropic API.", True, None),
+        ("Error: Insufficient Balance", True, None),
         ("Rate limit reached for gpt-4o-mini. Please try again in 20ms.", False, None),
     ],
 )

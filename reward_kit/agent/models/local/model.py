@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE
 from reward_kit.agent.models.local.server import logger
@@ -61,7 +59,6 @@ class LocalModel:
         if self._asked is not None:
             return
         started = await self._server.open()
-        _bypass_proxies()
         self._asked = self._reached(self._model_args, temperature=self._temperature, **self._limits)
         if started:
             await self._try()
@@ -157,13 +154,3 @@ class LocalModel:
             ) from error
         if error.status is not None and error.status >= 500:
             error.remedy = f"The server's last lines: {self._server.last_words()}"
-
-
-def _bypass_proxies() -> None:
-    """Exclude this machine's servers from proxies that the environment names."""
-    if not any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")):
-        return
-    for name in ("NO_PROXY", "no_proxy"):
-        kept = [host.strip() for host in os.environ.get(name, "").split(",") if host.strip()]
-        if LOOPBACK not in kept:
-            os.environ[name] = ",".join([*kept, LOOPBACK])
