@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.errors import ModelSetupError
 
@@ -124,7 +123,7 @@ def _check_address(address: str, place: str, *, append: bool) -> None:
 
 # -- proxies
 
-_THIS_MACHINE = (LOOPBACK, "localhost", "::1")
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 def proxy_of(address: str) -> str | None:
