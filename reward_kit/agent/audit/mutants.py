@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.audit.reach import holds, keyed_scalars, words
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.database.changes import IGNORED
+from reward_kit.agent.rewards.checks import is_exact
 from reward_kit.agent.validation.playing import FAULTY, Played, play_gold
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class Trials:
 
     def is_same(self, played: Played) -> bool:
         """True if the end state is that of gold, but for what the reward ignores."""
-        ignored = IGNORED.get() or set()
-        return played.changes.equals(self.gold.changes, ignored)
+        ignored, exact = IGNORED.get() or set(), is_exact(self.task.reward)
+        return played.changes.equals(self.gold.changes, ignored, exact=exact)
 
     def is_paid(self, played: Played | None) -> bool:
         """Count a mutant if it ends in another state than gold; True if the reward is 1 for it."""

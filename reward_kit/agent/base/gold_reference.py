@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import cut
 from reward_kit.errors import BundleError
 
@@ -52,16 +53,14 @@ def resolve_references(value: Any, results: Sequence[str]) -> Any:
 
 
 def arguments_match(gold: Any, actual: Any) -> bool:
-    """True if they are equal; a reference in ``gold`` equals any value, a ``ToNothing`` none."""
+    """True for ``equal_values``; a reference in ``gold`` equals any value, a ``ToNothing`` none."""
     if is_reference(gold):
         return not isinstance(gold, ToNothing)
     if isinstance(gold, dict) and isinstance(actual, dict):
         return gold.keys() == actual.keys() and all(arguments_match(gold[key], actual[key]) for key in gold)
     if isinstance(gold, list) and isinstance(actual, list):
         return len(gold) == len(actual) and all(map(arguments_match, gold, actual))
-    if isinstance(gold, bool) or isinstance(actual, bool):
-        return gold is actual
-    return bool(gold == actual)
+    return equal_values(gold, actual)
 
 
 def reference_faults(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from reward_kit.agent.base.strict_json import finite
+from reward_kit.agent.base.strict_json import finite, without_repeats
 from reward_kit.agent.base.task_row import (
     KNOWN_FIELDS,
     MAX_ID_LENGTH,
@@ -154,17 +154,8 @@ def _parsed(text: bytes) -> Any:
     data = from_json(text, allow_inf_nan=False, cache_strings="all")
     repeats = isinstance(data, dict) and any(text.count(f'"{name}"'.encode()) > 1 for name in data)
     if repeats or _LARGE_EXPONENT.search(text):
-        json.loads(text, object_pairs_hook=_without_repeats, parse_float=finite)
+        json.loads(text, object_pairs_hook=without_repeats, parse_float=finite)
     return data
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for name, one in pairs:
-        if name in value:
-            raise ValueError(f"an object has the key {name!r} twice")
-        value[name] = one
-    return value
 
 
 def _oddities(row: TaskRow) -> Iterator[FieldFault]:

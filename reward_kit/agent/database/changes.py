@@ -7,14 +7,13 @@ changes.describe(gold.changes())   # ["orders #W1 status: expected 'returned', g
 
 from __future__ import annotations
 
-import marshal
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Literal
 
+from reward_kit.agent.base.strict_json import decode, encode, normal, same, typed, typed_items
 from reward_kit.agent.base.text import cut
 
 SQLiteValue = None | int | float | str | bytes
@@ -35,18 +34,6 @@ IGNORED: ContextVar[set[str] | None] = ContextVar("ignored", default=None)
 """Collects the names that are passed as ``ignore``, where a check of the bundle sets it."""
 _VALUE_WIDTH, _ROW_WIDTH = 80, 400
 """Longest value and longest row (characters) that a line quotes."""
-
-
-def typed(values: Sequence[SQLiteValue]) -> bytes:
-    """A hashable form of ``values`` that keeps 60 apart from 60.0, -0.0 from 0.0, 'a' from b'a'."""
-    return marshal.dumps(tuple(values), 2)  # later versions depend on which objects are shared or interned
-
-
-def same(left: SQLiteValue, right: SQLiteValue) -> bool:
-    """True for values that ``typed`` keeps together."""
-    if type(left) is not type(right) or left != right:
-        return False
-    return bool(left) or not isinstance(left, float) or str(left) == str(right)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,14 +63,14 @@ class RowChange:
         In a whole row a column that is not named counts as NULL, as it does after ``ALTER TABLE ADD COLUMN``.
         """
         whole = self.op != "update"
-        before, after = _typed_values(self.before, whole=whole), _typed_values(self.after, whole=whole)
-        return self.table, self.op, _typed_values(self.key), before, after
+        before, after = typed_items(self.before, whole=whole), typed_items(self.after, whole=whole)
+        return self.table, self.op, typed_items(self.key), before, after
 
     def row_identity(self) -> tuple[str, bytes]:
         """Table and key; for a row without a key, table and content."""
         if self.key is not None:
-            return self.table, _typed_values(self.key)
-        return self.table, _typed_values(self.content, whole=True)
+            return self.table, typed_items(self.key)
+        return self.table, typed_items(self.content, whole=True)
 
     @property
     def content(self) -> Values:
@@ -143,7 +130,7 @@ class RowChange:
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON values; parts that are None are left out."""
         parts = {
-            name: {column: _encode(value) for column, value in values.items()}
+            name: {column: encode(value) for column, value in values.items()}
             for name, values in (("key", self.key), ("before", self.before), ("after", self.after))
             if values is not None
         }
@@ -153,7 +140,7 @@ class RowChange:
     def from_json(cls, record: Mapping[str, Any]) -> RowChange:
         """The inverse of ``to_json``."""
         parts = [
-            None if part is None else {column: _decode(value) for column, value in part.items()}
+            None if part is None else {column: decode(value) for column, value in part.items()}
             for part in map(record.get, ("key", "before", "after"))
         ]
         return cls(record["table"], record["op"], *parts)
@@ -199,18 +186,21 @@ class Changes(Sequence[RowChange]):
         return iter(self._rows)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Changes) and self.equals(other)
+        return isinstance(other, Changes) and self.equals(other, exact=True)
 
     def __repr__(self) -> str:
         return f"Changes({list(self._rows)!r})"
 
-    def equals(self, other: Changes, ignore: Collection[str] = ()) -> bool:
-        """True if both lead to the same rows; 60 and 60.0 differ, as do -0.0 and 0.0, 'a' and b'a'.
+    def equals(self, other: Changes, ignore: Collection[str] = (), *, exact: bool = False) -> bool:
+        """True if both lead to equal rows: 60 and 60.0 are equal, also inside JSON text, unless ``exact``.
 
         ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.  Rows of a
         table whose key is ignored are compared by their other columns.
         """
-        return tuple(self.ignoring(ignore)) == tuple(other.ignoring(ignore))
+        ours, theirs = self.ignoring(ignore), other.ignoring(ignore)
+        if tuple(ours) == tuple(theirs):
+            return True
+        return not exact and len({tuple(side) for side in in_one_spelling(ours, theirs)}) == 1
 
     def ignoring(self, ignore: Collection[str]) -> Changes:
         """These changes without what ``ignore`` names (see :meth:`equals`)."""
@@ -232,13 +222,18 @@ class Changes(Sequence[RowChange]):
         """The inverse of ``minus``: from the base over this state to the end of ``later``."""
         return Changes(net([*self, *later])) if self and later else (self or later)
 
-    def describe(self, expected: Changes, ignore: Collection[str] = (), *, limit: int = 20) -> list[str]:
-        """The differences from ``expected``, one line per fault; empty if they are equal.
+    def describe(
+        self, expected: Changes, ignore: Collection[str] = (), *, limit: int = 20, exact: bool = False
+    ) -> list[str]:
+        """The differences from ``expected``, one line per fault; empty if they are equal (see ``equals``).
 
         ``orders #W2611340 status: expected 'cancelled', got 'pending'``.  After ``limit`` lines: ``... and
         N more``.
         """
-        lines = list(_faults(self.ignoring(ignore), expected.ignoring(ignore)))
+        wanted, got = expected.ignoring(ignore), self.ignoring(ignore)
+        if not exact:
+            wanted, got = in_one_spelling(wanted, got)
+        lines = list(_faults(got, wanted))
         return lines if len(lines) <= limit else [*lines[:limit], f"... and {len(lines) - limit} more"]
 
     def lines(self, *, whole: bool = False) -> list[str]:
@@ -284,6 +279,28 @@ def net(steps: Iterable[RowChange]) -> Iterator[RowChange]:
             yield row if (row.op == "insert") == (count > 0) else row.reversed()
 
 
+def in_one_spelling(*sides: Iterable[RowChange]) -> list[Changes]:
+    """The ``sides`` with equal values of a column (see ``equal_values``) spelled as the first of them is.
+
+    Updates that only spell a value in another way are left out. Texts in keys stay as they are.
+    """
+    spellings: dict[tuple[str, str, bytes], SQLiteValue] = {}
+
+    def spelled(table: str, values: Values | None, kept: type = bytes) -> Values | None:
+        free = {name: value for name, value in (values or {}).items() if not isinstance(value, kept)}
+        forms = {name: (table, name, typed([normal(value)])) for name, value in free.items()}
+        return values and {**values, **{name: spellings.setdefault(forms[name], free[name]) for name in free}}
+
+    def respelled(row: RowChange) -> RowChange | None:
+        key, before = spelled(row.table, row.key, str), spelled(row.table, row.before)
+        after = spelled(row.table, row.after)
+        both = zip((before or {}).items(), (after or {}).values(), strict=False)
+        unchanged = {name.casefold() for (name, old), new in both if same(old, new)}
+        return RowChange(row.table, row.op, key, before, after).without(unchanged)
+
+    return [Changes(net(filter(None, map(respelled, side)))) for side in sides]
+
+
 def _joined(first: RowChange, second: RowChange) -> RowChange | None:
     """One change in place of two of the same row; None if the second undoes the first."""
     # what a side does not mention it did not change, so the other side's value holds there
@@ -315,33 +332,6 @@ def _parse_ignore(ignore: Collection[str]) -> tuple[set[str], dict[str, set[str]
         else:
             tables.add(column)
     return tables, columns
-
-
-def _typed_values(values: Values | None, *, whole: bool = False) -> bytes:
-    if values is None:
-        return b""
-    items = (item for item in values.items() if not whole or item[1] is not None)
-    return marshal.dumps(sorted(items, key=itemgetter(0)), 2)
-
-
-def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
-    if isinstance(value, str | bytes):
-        return 2 + isinstance(value, bytes), value
-    return (0, 0) if value is None else (1, value)
-
-
-def _encode(value: SQLiteValue) -> Any:
-    if isinstance(value, bytes):
-        return {"$blob": value.hex()}
-    if isinstance(value, float) and value - value != 0.0:  # JSON has no word for infinity
-        return {"$real": repr(value)}
-    return value
-
-
-def _decode(value: Any) -> SQLiteValue:
-    if isinstance(value, dict):
-        return bytes.fromhex(value["$blob"]) if "$blob" in value else float(value["$real"])
-    return value  # type: ignore[no-any-return]  # a scalar that JSON and SQLite share
 
 
 def _faults(actual: Changes, expected: Changes) -> Iterator[str]:
@@ -377,6 +367,12 @@ def _update_faults(actual: Changes, expected: Changes) -> list[str]:
         for counted, fault in ((want - have, "missing"), (have - want, "unexpected"))
         for change in counted.elements()
     ]
+
+
+def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:
+    if isinstance(value, str | bytes):
+        return 2 + isinstance(value, bytes), value
+    return (0, 0) if value is None else (1, value)
 
 
 def _row_text(values: Values | None, *, whole: bool = False) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.pending import PendingLog, pending
-from reward_kit.agent.database.changes import Changes
+from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import read_moment
 from reward_kit.agent.database.scope import Scope, ToolCall, current_scope
 from reward_kit.agent.database.statement import (
@@ -67,8 +67,8 @@ class _View:
         changes = self._turns.with_store(lambda store: store.changes())
         return changes if since is None else changes.minus(since)
 
-    def equals(self, other: _View, ignore: Collection[str] = ()) -> bool:
-        """True if both hold the same rows.
+    def equals(self, other: _View, ignore: Collection[str] = (), *, exact: bool = False) -> bool:
+        """True if both hold equal rows: 12 and 12.0 are equal, also inside JSON text, unless ``exact``.
 
         ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.
         """
@@ -78,11 +78,11 @@ class _View:
         ours, theirs = self._turns, other._turns
         base, other_base = ours.store.base_path, theirs.store.base_path
         if base == other_base or base.samefile(other_base):
-            return self.changes().equals(other.changes(), ignore)
+            return self.changes().equals(other.changes(), ignore, exact=exact)
         difference = theirs.with_store(
             lambda old: ours.with_store(lambda new: Changes(diff_databases(old.query, new.query)))
         )
-        return not difference.ignoring(ignore)
+        return difference.equals(NO_CHANGES, ignore, exact=exact)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
         if not isinstance(sql, str):

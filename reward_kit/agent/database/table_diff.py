@@ -12,7 +12,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reward_kit.agent.database.changes import SCHEMA_TABLE, RowChange, same, typed
+from reward_kit.agent.base.strict_json import same, typed
+from reward_kit.agent.database.changes import SCHEMA_TABLE, RowChange
 
 Row = Sequence[Any]
 Execute = Callable[..., Iterable[Row]]
@@ -206,7 +207,7 @@ def _unequal_chunks(left: Iterable[Row], right: Iterable[Row]) -> Iterator[tuple
         old, new = list(itertools.islice(left, _CHUNK)), list(itertools.islice(right, _CHUNK))
         if not old and not new:
             return
-        # version 2 of the format: see changes.typed
+        # version 2 of the format: see strict_json.typed
         if len(old) != len(new) or marshal.dumps(old, 2) != marshal.dumps(new, 2):
             yield old, new
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import call_line, text_of
+from reward_kit.agent.database.changes import in_one_spelling
 from reward_kit.models import EvaluateResult, MetricResult
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message, ToolCall
     from reward_kit.agent.database import ReadOnlyDatabase
@@ -24,21 +27,32 @@ def check_of(faults: Sequence[str], passed: str) -> MetricResult:
 
 
 def database_equal(
-    db: ReadOnlyDatabase, gold_db: ReadOnlyDatabase | None, *, ignore: Collection[str] = ()
+    db: ReadOnlyDatabase,
+    gold_db: ReadOnlyDatabase | None,
+    *,
+    ignore: Collection[str] = (),
+    exact: bool = False,
 ) -> MetricResult:
     """1.0 if the data are those after the gold actions, or unchanged without ``gold_db``.
 
-    ``ignore`` names what is not compared: ``"table.column"``, ``"*.column"`` or ``"table"``.
+    ``ignore`` names what is not compared: ``"table.column"``, ``"*.column"`` or ``"table"``. Unless
+    ``exact``, 12 and 12.0 are equal, also inside JSON text, whose order of keys does not count.
     """
     if gold_db is None:
         changes = db.changes().ignoring(ignore)
+        changes = changes if exact else in_one_spelling(changes)[0]
         faults = [f"expected no change, got {line}" for line in changes.lines()]
-    elif db.equals(gold_db, ignore):
+    elif db.equals(gold_db, ignore, exact=exact):
         faults = []
     else:
-        faults = db.changes().describe(gold_db.changes(), ignore)
+        faults = db.changes().describe(gold_db.changes(), ignore, exact=exact)
         faults = faults or ["the two databases come from different seeds"]
     return check_of(faults, EQUAL)
+
+
+def is_exact(reward: Callable[..., Any]) -> bool:
+    """True if the module of ``reward`` has ``EXACT = True``: the reward compares exactly."""
+    return bool(getattr(inspect.unwrap(reward), "__globals__", {}).get("EXACT"))
 
 
 def outputs_said(outputs: Sequence[str] | None, messages: Iterable[Message]) -> MetricResult:
@@ -95,7 +109,9 @@ def _fitting(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any]) -> bool
     name, arguments = (wanted, {}) if isinstance(wanted, str) else (wanted["name"], wanted.get("arguments"))
     for call in calls:
         given = call.arguments if isinstance(call.arguments, dict) else {}
-        if call.name == name and all(one in given.items() for one in (arguments or {}).items()):
+        if call.name == name and all(
+            key in given and equal_values(given[key], value) for key, value in (arguments or {}).items()
+        ):
             return True
     return False
 

@@ -12,7 +12,8 @@ from collections import Counter
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.database.changes import Changes, RowChange, typed
+from reward_kit.agent.base.strict_json import normal, typed
+from reward_kit.agent.database.changes import Changes, RowChange, in_one_spelling
 from reward_kit.agent.rewards.checks import EQUAL, check_of, database_equal
 from reward_kit.errors import RewardError
 
@@ -67,7 +68,7 @@ def database_equal_up_to_ids(
     exact = database_equal(db, gold_db, ignore=ignore)
     if exact.score or gold_db is None:
         return exact
-    ours, theirs = db.changes().ignoring(ignore), gold_db.changes().ignoring(ignore)
+    theirs, ours = in_one_spelling(*(side.changes().ignoring(ignore) for side in (gold_db, db)))
     if ours.equals(theirs):
         return exact  # of different seeds
     foreign = _foreign_keys(db, {change.table for change in (*ours, *theirs)})
@@ -153,7 +154,7 @@ def _leaves(arguments: Any) -> list[str]:
 
 
 def _squeezed(value: Any) -> str:
-    return re.sub(r"[\W_]+", "", str(value).casefold())
+    return re.sub(r"[\W_]+", "", str(normal(value)).casefold())
 
 
 def _is_named_after(column: Column, target: Column) -> bool:
@@ -181,7 +182,7 @@ def _targets(made_up: Collection[Column], foreign: Mapping[Column, Column], colu
 def _facts(side: int, changes: Changes, targets: Callable[[Column], Sequence[Column]]) -> Iterator[Fact]:
     """The changes of one side as facts; the values of a column may be ids of its ``targets``."""
     ids = {
-        (column, typed([value])): MadeUpId(side, column, value)
+        (column, typed([normal(value)])): MadeUpId(side, column, normal(value))
         for change in changes
         if change.op == "insert"
         for name, value in change.content.items()
@@ -203,7 +204,7 @@ def _facts(side: int, changes: Changes, targets: Callable[[Column], Sequence[Col
     for change in changes:
         cells: list[tuple[str, Any]] = []
         for kind in ("after",) if change.op == "insert" else ("key", "before", "after"):
-            for name, value in sorted((getattr(change, kind) or {}).items()):
+            for name, value in sorted(normal(getattr(change, kind) or {}).items()):
                 if value is not None or change.op == "update":  # NULL is left out of whole rows
                     found = [value] if kind == "before" else parts(_column(change.table, name), value)
                     cells += [(f"{kind}.{name.casefold()}", part) for part in found]

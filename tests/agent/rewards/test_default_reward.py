@@ -10,7 +10,8 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import query
 from stub_server import Answer, StubServer
 
-from reward_kit.agent import EvaluationResult, TaskBundle, agent_eval, validate
+from reward_kit.agent import EvaluationResult, TaskBundle, agent_eval, load_rollout, validate
+from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.rewards import all_of, calls_made, outputs_said, weighted_sum
 from reward_kit.errors import BundleError, ModelSetupError
 
@@ -183,3 +184,61 @@ def test_a_judge_that_cannot_be_asked_ends_the_run_before_it_begins(
     assert fault in str(raised.value)
     with TaskBundle.load(bundle.dataset) as loaded:  # a check asks no model
         assert asyncio.run(validate(loaded)).ok
+
+
+ORDERS = """CREATE TABLE objects (id TEXT PRIMARY KEY, json TEXT, amount);
+INSERT INTO objects VALUES ('A', '{}', 0), ('B', '{}', 0);"""
+REFUND = '''
+import json
+
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("orders")
+
+@R.tool
+def refund(order: str, payment: dict, db) -> str:
+    """Refund an order."""
+    values = [json.dumps(payment), payment["amount"], order]
+    db.execute("UPDATE objects SET json = ?, amount = ? WHERE id = ?", values)
+    return "ok"
+'''
+EXACT = """
+from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.rewards import all_of, database_equal
+
+EXACT = True
+
+def evaluate(messages, *, db, gold_db, **kwargs):
+    return all_of({"database": database_equal(db, gold_db, exact=EXACT)})
+"""
+
+
+def test_an_amount_may_be_spelled_in_another_way_unless_the_reward_is_exact(bundle: Bundle) -> None:
+    bundle.write("tools.py", REFUND)
+    bundle.write("seed.sql", ORDERS)
+    gold = {"name": "refund", "arguments": {"order": "A", "payment": {"amount": 12, "method": "card"}}}
+    row = {"actions": [gold], "required_calls": [gold]}
+
+    def refund(amount: Any, order: str = "A") -> list[Any]:
+        return ["refund", {"order": order, "payment": {"method": "card", "amount": amount}}]
+
+    def failure(*calls: Any) -> Any:
+        result = played(bundle, list(calls), **row)
+        assert result.score == 0.0
+        failure = load_rollout(f"{result.eval_id} flight.booking.001#1").failure
+        assert failure is not None
+        return failure["kind"], {(one["key"]["id"], one["column"]) for one in failure["rows"]}
+
+    assert played(bundle, [refund(12.0)], **row).score == 1.0
+    assert played(bundle, [refund(12.5)], **row).score == 0.0
+    assert failure(refund(12.0), refund(3, "B")) == ("unintended_action", {("B", "json"), ("B", "amount")})
+    bundle.write("reward.py", EXACT)
+    assert failure(refund(12.0)) == ("other", {("A", "json"), ("A", "amount")})
+
+
+def test_a_required_call_is_compared_by_value() -> None:
+    given = {"amount": {"value": 12.0, "final": True}}
+    call = ToolCall(0, "c", 1, 1, "refund", given, "ok", "ok", changes=[], started=0.0, seconds=0.0)
+    for amount, score in (({"final": True, "value": 12}, 1.0), ({"final": 1, "value": 12}, 0.0)):
+        wanted = {"name": "refund", "arguments": {"amount": amount}}
+        assert calls_made([call], required=[wanted]).score == score

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
+from reward_kit.agent.database.changes import in_one_spelling
+from reward_kit.agent.rewards.checks import is_exact, missing_outputs, said_to_user
 from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.user_faults import find_user_faults
@@ -96,12 +97,15 @@ def classify(
 
     ``changes`` and ``gold`` (None without gold actions) are those of the final and of the expected data since
     the base; ``expected`` are the gold actions in order, ``gold_fault`` the first that could not be done.
-    What the module of ``reward`` names as ``NOT_COMPARED`` is ignored.
+    What the module of ``reward`` names as ``NOT_COMPARED`` is ignored; values count as equal that are
+    ``equal_values``, unless the module says ``EXACT``.
     """
     named = getattr(inspect.unwrap(reward), "__globals__", {}).get(NOT_COMPARED, ())
     ignored = (named,) if isinstance(named, str) else tuple(named)
     made = changes.ignoring(ignored)
     wanted = None if gold is None else gold.ignoring(ignored)
+    if wanted is not None and made != wanted and not is_exact(reward):
+        wanted, made = in_one_spelling(wanted, made)
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None

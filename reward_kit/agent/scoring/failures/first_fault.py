@@ -20,6 +20,7 @@ from reward_kit.agent.base.gold_reference import (
     is_reference,
     resolve_references,
 )
+from reward_kit.agent.base.strict_json import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.errors import BundleError
 
@@ -208,11 +209,11 @@ def _relevant(
     """The missing and surplus calls that touch differing rows; all of them if none is known to."""
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        keys[row["table"]].add(json.dumps(row["key"], sort_keys=True))
+        keys[row["table"]].add(json.dumps(normal(row["key"])))
 
     def touches(change: Mapping[str, Any]) -> bool:
         differing = keys.get(change["table"], set())
-        key = json.dumps(change.get("key"), sort_keys=True)
+        key = json.dumps(normal(change.get("key")))
         # A row without a key ("null") may be any row of its table.
         return key in differing or "null" in differing or (key == "null" and bool(differing))
 
