@@ -22,7 +22,7 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
         ("ATTACH '{world}/other.db' AS o;", "ATTACH"),
         ("VACUUM INTO '{world}/other.db';", "VACUUM INTO"),
         ("SELECT load_extension('{world}/evil.so');", "load_extension"),
-        ("PRAGMA writable_schema = 1;", "writable_schema"),
+        ("PRAGMA writable_schema = 1; DELETE FROM sqlite_schema;", "may not be modified"),
         ("SELECT readfile('{world}/secret.txt');", "readfile"),
         ("CREATE VIRTUAL TABLE z USING csv(filename='{world}/secret.txt');", "csv"),
         ("INSERT INTO bookings VALUES (zeroblob(3000000000), 1, 'a', 'b');", "too big"),

@@ -76,6 +76,9 @@ def read_text(path: Path) -> str:
     """The text of a UTF-8 file without byte order mark, line ends ``\\n``; raises ``BundleError``."""
     try:
         data = path.read_bytes()
+        if data.startswith(b"SQLite format 3\0"):
+            remedy = f"Write it as SQL: sqlite3 {path.name} .dump > {path.stem}.sql"
+            raise BundleError("is an SQLite database, not text", place=str(path), remedy=remedy)
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error

@@ -42,6 +42,8 @@ _RANDOM_SEED = 0
 """The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
 _QUOTED = 100
 """Longest beginning of a faulty statement (characters) that an error quotes."""
+_HEAD = 1000
+"""Characters at the beginning of a dump in which its program names itself."""
 _STEPS_BETWEEN_LOOKS = 100_000
 _OPENING = (
     "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; "
@@ -61,11 +63,18 @@ _PRAGMAS = PRAGMAS | {
 _PRAGMAS_WITHOUT_EFFECT = frozenset(
     {
         "cache_size", "cache_spill", "journal_mode", "journal_size_limit", "locking_mode",
-        "mmap_size", "secure_delete", "synchronous", "temp_store", "wal_autocheckpoint",
+        "mmap_size", "secure_delete", "synchronous", "temp_store", "wal_autocheckpoint", "writable_schema",
     }
 )  # fmt: skip
 """Dump tools write them; this package decides how the file is written, so they are passed over."""
 
+# sqlite3 and Python's iterdump write virtual tables, and then their shadow tables, in this form
+_DUMPED = re.compile(
+    r"INSERT INTO sqlite_(?:schema|master)\(type,name,tbl_name,rootpage,sql\)\s*(VALUES\('table',.*)",
+    re.DOTALL,
+)
+_SHADOW = re.compile(r"""CREATE TABLE (?:IF NOT EXISTS )?(?:'((?:[^']|'')+)'|"((?:[^"]|"")+)")""")
+_OTHER_DUMP = re.compile(r"-- (PostgreSQL|MySQL|MariaDB)( database)? dump")
 _BLANK = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 # an unclosed quote or comment runs to the end of the script: SQLite then says what is wrong with it
 _STOP = re.compile(
@@ -77,7 +86,7 @@ class SeedConnection(SyncStatements):
     """A writable connection to the database that is being seeded: ``db`` of ``def seed(db)``.
 
     Refused, because bundles are shared between people: reading or writing other files (ATTACH, VACUUM INTO,
-    extensions) and switching SQLite's safety off (``PRAGMA writable_schema`` and the like).
+    extensions) and changing the schema's own table. A dump may fill the shadow tables of virtual tables.
     """
 
     def __init__(self, path: Path, randomness: Randomness) -> None:
@@ -86,6 +95,7 @@ class SeedConnection(SyncStatements):
         self._refused: str | None = None
         self._end = 0.0
         self._stopped = False
+        self._has_shadows = False
         self._connection = connection = create_file(path)
         connection.execute(_OPENING).fetchall()
         connection.authorizer = self._authorize
@@ -131,6 +141,7 @@ class SeedConnection(SyncStatements):
         cursor.exec_trace = note_columns
         try:
             self._group(describe_statement(sql).verb)
+            sql = self._undumped(sql)
             # a seed's statements are many and differ: keeping them prepared would gain nothing
             cursor.execute(sql, storable_parameters(parameters), can_cache=parameters is not None)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -141,6 +152,24 @@ class SeedConnection(SyncStatements):
         if names and not changed:
             changed = -1  # a query, for which SQLAlchemy knows no number of changed rows
         return ExecuteResult(names or None, rows, changed, self._connection.last_insert_rowid())
+
+    def _undumped(self, sql: str) -> str:
+        """``sql``, or the ``CREATE VIRTUAL TABLE`` that a dump writes as a row of the schema."""
+        if dumped := _DUMPED.match(sql):
+            ((*_, made),) = self._connection.execute(dumped[1]).fetchall()
+            if str(made).upper().startswith("CREATE VIRTUAL TABLE"):
+                self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)  # finish() checks what was written
+                self._has_shadows = True
+                return str(made)
+        elif self._has_shadows and (shadow := _SHADOW.match(sql)):
+            listed = "SELECT name FROM pragma_table_list(?) WHERE schema = 'main' AND type = 'shadow'"
+            name = (shadow[1] or shadow[2]).replace("''", "'").replace('""', '"')
+            if self._connection.execute(listed, [name]).fetchall():
+                quoted = name.replace(
+                    '"', '""'
+                )  # a savepoint makes full-text tables write what they hold back
+                self._connection.execute(f'SAVEPOINT dump; RELEASE dump; DROP TABLE "{quoted}"').fetchall()
+        return sql
 
     @property
     def is_left_open(self) -> bool:
@@ -156,6 +185,11 @@ class SeedConnection(SyncStatements):
         if self.is_left_open:
             raise DatabaseError("a transaction is begun and never ended", remedy="Add COMMIT.")
         self._connection.authorizer = None
+        if self._has_shadows and (fault := self._value("PRAGMA integrity_check")) != "ok":
+            raise DatabaseError(
+                f"the dump's virtual tables are damaged: {fault}",
+                remedy="Keep CREATE VIRTUAL TABLE and insert the rows; drop the lines of its shadow tables.",
+            )
         if self._value("PRAGMA foreign_keys"):
             self._check_foreign_keys()
             if self._value("PRAGMA application_id"):
@@ -277,7 +311,7 @@ def _fill(path: Path, sql: str, script: SeedScript | None, origin: str) -> None:
             line = sql[: sql.index("\0")].count("\n") + 1
             raise BundleError("a NUL character, at which SQLite would stop reading", place=f"{origin}:{line}")
         for statement in split_statements(sql):
-            _run_statement(seed, statement, origin)
+            _run_statement(seed, statement, origin, _OTHER_DUMP.search(sql[:_HEAD]))
         place = origin if seed.is_left_open else getattr(script, "place", origin)
         if script is not None:
             _run_script(seed, script, origin)
@@ -287,17 +321,29 @@ def _fill(path: Path, sql: str, script: SeedScript | None, origin: str) -> None:
             raise BundleError(error.fault, place=place, remedy=error.remedy) from error
 
 
-def _run_statement(seed: SeedConnection, statement: ScriptStatement, origin: str) -> None:
+def _run_statement(
+    seed: SeedConnection, statement: ScriptStatement, origin: str, dump: re.Match[str] | None
+) -> None:
     try:
         seed.run(statement.sql)
     except DatabaseError as error:
         offset = max(0, getattr(error.__cause__, "error_offset", 0))
         line = statement.line + statement.sql.encode("utf-8", "surrogatepass")[:offset].count(b"\n")
-        is_command = statement.sql.startswith(".")
+        remedy = error.remedy
+        if statement.sql.startswith("."):
+            remedy = "Lines with a dot are commands of the program sqlite3."
+        elif dump:
+            rows = (
+                "pg_dump --data-only --column-inserts" if dump[2] else "mysqldump --no-create-info --compact"
+            )
+            remedy = (
+                f"This is a dump of {dump[1]}: write CREATE TABLE in SQLite's SQL, and take the INSERT lines "
+                f'of {rows}, without the name of the schema ("public.").'
+            )
         raise BundleError(
             f"{' '.join(error.fault.split())}, in: {cut(' '.join(statement.sql.split()), _QUOTED)}",
             place=f"{origin}:{line}",
-            remedy="Lines with a dot are commands of the program sqlite3." if is_command else error.remedy,
+            remedy=remedy,
         ) from error
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 10
 """Rows that are played at the same time."""
+DUMP_BEGINS = "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;"
+"""The first lines of a dump that the program sqlite3 has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +171,11 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
         text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day, "
         text += "so a run can be resumed or compared on that day alone"
         report.add("warning", f"seed {seed.origin}", text)
-    return opened.enter_context(base)
+    opened.enter_context(base)
+    declared = "SELECT count(*) FROM sqlite_schema m, pragma_foreign_key_list(m.name) WHERE m.type = 'table'"
+    told = [base.read_only().execute(sql).scalar() for sql in (declared, "PRAGMA foreign_keys")]
+    if DUMP_BEGINS in seed.sql and told[0] and not told[1]:
+        text = "the tables declare foreign keys that are not enforced: "
+        text += "add PRAGMA foreign_keys = ON; as the last line"
+        report.add("warning", f"seed {seed.origin}", text)
+    return base

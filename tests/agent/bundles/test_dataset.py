@@ -125,6 +125,11 @@ def test_a_file_that_is_missing_or_outside_of_the_folder_is_refused(tmp_path: Pa
         "",
     ]
     assert found[-1].endswith("latin.md:2: is not UTF-8 text (unexpected end of data)")
+    (bundle / "clinic.db").write_bytes(b"SQLite format 3\0" + bytes(80))
+    (fault,) = faults(bundle, row(seed_sql="file:clinic.db"))
+    assert fault.endswith(
+        "is an SQLite database, not text. Write it as SQL: sqlite3 clinic.db .dump > clinic.sql"
+    )
 
 
 def test_likely_misspellings_are_told_once_with_their_number(tmp_path: Path) -> None:

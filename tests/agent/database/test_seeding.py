@@ -2,7 +2,9 @@
 
 import resource
 import signal
+import sqlite3
 import stat
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,93 @@ def test_what_is_no_seed_is_an_error_before_anything_is_written(tmp_path: Path) 
     with pytest.raises(UsageError, match="script= takes a plain function"):
         Database.seed(tmp_path / "base.db", script="seed.py")  # type: ignore[arg-type]  # wrong on purpose
     assert list(tmp_path.iterdir()) == []
+
+
+DUMP = """PRAGMA foreign_keys=OFF;
+BEGIN TRANSACTION;
+CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT);
+INSERT INTO items VALUES(1,'lamp');
+PRAGMA writable_schema=ON;
+INSERT INTO sqlite_schema(type,name,tbl_name,rootpage,sql)VALUES('table','search','search',0,'CREATE VIRTUAL TABLE search USING fts5(name)');
+CREATE TABLE IF NOT EXISTS 'search_data'(id INTEGER PRIMARY KEY, block BLOB);
+INSERT INTO search_data VALUES(1,X'0104');
+INSERT INTO search_data VALUES(10,X'000000000101010001010101');
+INSERT INTO search_data VALUES(137438953473,X'000000200230610102040102697401020201046c616d7001020501017301020304060709');
+CREATE TABLE IF NOT EXISTS 'search_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+INSERT INTO search_idx VALUES(1,X'',2);
+CREATE TABLE IF NOT EXISTS 'search_content'(id INTEGER PRIMARY KEY, c0);
+INSERT INTO search_content VALUES(1,'it''s a lamp');
+CREATE TABLE IF NOT EXISTS 'search_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
+INSERT INTO search_docsize VALUES(1,X'04');
+CREATE TABLE IF NOT EXISTS 'search_config'(k PRIMARY KEY, v) WITHOUT ROWID;
+INSERT INTO search_config VALUES('version',4);
+PRAGMA writable_schema=OFF;
+COMMIT;
+"""  # noqa: E501 - lines as sqlite3 writes them
+FOUND = "SELECT rowid, name FROM search WHERE search MATCH 'lamp'"
+
+
+def test_a_dump_of_sqlite3_with_a_full_text_table_loads(tmp_path: Path) -> None:
+    with Database.seed(tmp_path / "base.db", f"{DUMP}INSERT INTO search VALUES ('old lamp');") as base:
+        for name in ("a lamp", "desk"):
+            with base.fork() as fork:
+                fork.sync.execute("INSERT INTO search VALUES (?)", [name])
+                found = [tuple(row) for row in fork.sync.fetch_all(FOUND)]
+                assert found == [(1, "it's a lamp"), (2, "old lamp"), (3, "a lamp")][: 3 - (name == "desk")]
+                assert fork.changes().lines() == [f"search_content #3: inserted (id=3, c0='{name}')"]
+
+
+def test_a_dump_that_would_break_a_virtual_table_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    message = fault(tmp_path, DUMP.replace("X'0104'", "X'01'").replace("746c616d70", "7478787878"))
+    assert "the dump's virtual tables are damaged: " in message
+    assert "Keep CREATE VIRTUAL TABLE" in message
+    message = fault(tmp_path, "PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql = '';")
+    assert "may not be modified" in message
+
+
+def test_a_dump_of_python_loads_line_by_line(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as source:
+        source.executescript(
+            "CREATE VIRTUAL TABLE search USING fts5(name); "
+            "INSERT INTO search (rowid, name) VALUES (7, 'lamp');"
+            'CREATE VIRTUAL TABLE "old one" USING fts4(x); INSERT INTO "old one" VALUES (\'chair\');'
+            "CREATE VIRTUAL TABLE boxes USING rtree(id, low, high); INSERT INTO boxes VALUES (1, 2, 3);"
+            "CREATE VIRTUAL TABLE search_old USING fts5(name); INSERT INTO search_old VALUES ('lamp');"
+            "CREATE TABLE items (id INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO items VALUES (5);"
+        )
+
+        def seed(db: Any) -> None:
+            for line in source.iterdump():
+                db.execute(line)
+
+        with Database.seed(tmp_path / "base.db", script=seed) as base:
+            for sql, expected in (
+                (FOUND, (7, "lamp")),
+                (FOUND.replace("search", "search_old"), (1, "lamp")),
+                ("SELECT rowid, x FROM \"old one\" WHERE x MATCH 'chair'", (1, "chair")),
+                ("SELECT * FROM boxes WHERE low < 3 AND high > 2", (1, 2.0, 3.0)),
+                ("SELECT * FROM sqlite_sequence", ("items", 5)),
+                ("PRAGMA integrity_check", ("ok",)),
+            ):
+                assert [tuple(row) for row in base.sync.fetch_all(sql)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("head", "statement", "remedy"),
+    [
+        ("--\n-- PostgreSQL database dump\n--\n", "SET lock_timeout = 0;", "a dump of PostgreSQL: "),
+        ("-- MySQL dump 10.13\n", "LOCK TABLES `t` WRITE;", "of mysqldump --no-create-info"),
+        (
+            "/*M!999999*/\n-- MariaDB dump 10.19\n",
+            "CREATE TABLE t (a int NOT NULL AUTO_INCREMENT);",
+            "of MariaDB: ",
+        ),
+        ("", ".read x.sql", "commands of the program sqlite3"),
+    ],
+)
+def test_a_dump_of_another_database_is_named_with_a_remedy(
+    tmp_path: Path, head: str, statement: str, remedy: str
+) -> None:
+    message = fault(tmp_path, head + statement)
+    assert message.startswith(f"flight_task/seed.sql:{head.count(chr(10)) + 1}: ")
+    assert remedy in message

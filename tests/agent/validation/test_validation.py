@@ -229,6 +229,18 @@ async def test_a_seed_that_does_not_load_is_told_once_with_its_line(tmp_path: Pa
     assert "no such table: chairs" in error.text
 
 
+async def test_a_dump_that_does_not_enforce_its_foreign_keys_is_warned_of(tmp_path: Path) -> None:
+    dump = (
+        f"PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\n{SEED}CREATE TABLE t (s REFERENCES seats);\nCOMMIT;\n"
+    )
+    for name, seed, warned in (("a", dump, 1), ("b", f"{dump}PRAGMA foreign_keys = ON;\n", 0)):
+        (tmp_path / name).mkdir()
+        report = await check(tmp_path / name, {"end_goal_sql": ALICE_SITS}, seed=seed)
+        told = [one.text for one in report.warnings if "foreign keys" in one.text]
+        assert len(told) == warned
+        assert all("add PRAGMA foreign_keys = ON; as the last line" in text for text in told)
+
+
 async def test_a_reward_that_raises_is_an_error(tmp_path: Path) -> None:
     reward = "def evaluate(messages, *, db, **kwargs):\n    return 1 / db.execute('SELECT 0').scalar()\n"
     report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, reward=reward)
