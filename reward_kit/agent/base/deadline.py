@@ -1,9 +1,13 @@
-"""Time limits of foreign code, and a rollout's clock, which stops while rate limits hold its calls back."""
+"""Time limits of foreign code, and a rollout's clock.
+
+They stop while other code blocks the event loop, the clock also while rate limits hold its calls back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,8 +19,14 @@ T = TypeVar("T")
 
 CANCELLATION_GRACE = 5.0
 """Seconds that cancelled code has to clean up; after that it is abandoned."""
-TICK = 1.0
+TICK = 0.25
 """Seconds between two looks at the time limits of an event loop."""
+LATE = 0.1
+"""Seconds that a look is late if code has blocked the event loop."""
+NOTABLE = 1.0
+"""Seconds of blocking that are always reported; less if they are past a time limit."""
+MOST_MOVED = 10
+"""Limit of the time by which a time limit is moved, as a multiple of it."""
 
 
 def is_cancelled() -> bool:
@@ -35,13 +45,17 @@ async def bounded(
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(_retrieved)
-    in_time: Collection[asyncio.Task[T]] = ()
+    limit = Deadline(timeout, task)
+    either: set[asyncio.Future[Any]] = {task, limit.passed}
+    in_time = False
     try:
-        in_time, _ = await asyncio.wait({task}, timeout=timeout)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        in_time = not limit.check()
     finally:
+        limit.close()
         if not task.done():
             await end_tasks({task}, grace=grace)
-    return task, bool(in_time)
+    return task, in_time
 
 
 async def end_tasks(tasks: Collection[asyncio.Task[Any]], *, grace: float | None = None) -> None:
@@ -67,24 +81,57 @@ class OutOfTimeError(Exception):
     """A ``TimeLimit`` has passed; distinct from a ``TimeoutError`` that the code inside raises itself."""
 
 
-class TimeLimit:
+class _Limit:
+    """A time limit of ``task``, which the ticker of its loop looks at.
+
+    ``late`` are the seconds for which the task has blocked the event loop while no limit inside this one was
+    open. While ``blocker``, another task, blocks it, its end moves on: by ``MOST_MOVED`` limits, if need be.
+    """
+
+    __slots__ = ("begun", "blocker", "late", "moved", "seconds", "task", "until")
+    begun: float
+    until: float
+
+    def __init__(self, seconds: float | None, task: asyncio.Task[Any] | None = None) -> None:
+        self.seconds = seconds
+        self.task = task
+        self.late = self.moved = 0.0
+        self.blocker: str | None = None
+
+    @property
+    def is_moved_off(self) -> bool:
+        """True if the end was moved as far as possible: code of others may be why it comes."""
+        return self.seconds is not None and self.moved > MOST_MOVED * self.seconds
+
+    def move(self, since: float, now: float, blocker: str | None) -> None:
+        """Move the end on by the time for which the loop stood still."""
+        if not self.is_moved_off:
+            stood_still = now - max(since, self.begun)
+            self.moved += stood_still
+            self.until += stood_still
+            self.blocker = blocker
+
+    def expire(self, ticker: _Ticker) -> None:
+        """Act on the end, which has come."""
+        raise NotImplementedError
+
+
+class TimeLimit(_Limit):
     """``with`` block that cancels the current task after ``seconds`` and raises ``OutOfTimeError``.
 
     ``on_overrun`` is called if the block still runs ``CANCELLATION_GRACE`` seconds later. After the block
-    ``took`` is its duration, ``late`` the seconds for which the event loop was certainly blocked at its end.
-    None sets no limit, and measures nothing. Unlike ``asyncio.timeout`` it makes no timer of its own.
+    ``took`` is its duration. None sets no limit, and measures nothing; ``math.inf`` measures only. Unlike
+    ``asyncio.timeout`` it makes no timer of its own.
     """
 
-    __slots__ = (
-        *("_cancelling", "_ticker", "begun", "end", "is_over", "late", "on_overrun", "seconds"),
-        *("task", "took"),
-    )
+    __slots__ = ("_cancelling", "_ticker", "is_over", "on_overrun", "took")
+    task: asyncio.Task[Any]
 
     def __init__(self, seconds: float | None, on_overrun: Callable[[], None] | None = None) -> None:
-        self.seconds = seconds
+        super().__init__(seconds)
         self.on_overrun = on_overrun
         self.is_over = False
-        self.late = self.took = 0.0
+        self.took = 0.0
 
     def __enter__(self) -> None:
         if self.seconds is None:
@@ -95,7 +142,7 @@ class TimeLimit:
         self.task = task
         self._cancelling = task.cancelling()
         self.begun = ticker.loop.time()
-        self.end = self.begun + self.seconds
+        self.until = self.begun + self.seconds
         ticker.add(self)
 
     def __exit__(
@@ -104,30 +151,59 @@ class TimeLimit:
         if self.seconds is None:
             return
         ticker = self._ticker
+        self.took = ticker.now(self.task) - self.begun
         ticker.limits.pop(self, None)
-        now = ticker.loop.time()
-        self.took = now - self.begun
-        self.late = now - max(self.begun, ticker.due)
         if self.is_over and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise OutOfTimeError from error
+
+    def expire(self, ticker: _Ticker) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.until += CANCELLATION_GRACE
+            self.task.cancel()
+        else:
+            del ticker.limits[self]
+            if self.on_overrun is not None:
+                self.on_overrun()
+
+    def blocked(self, remedy: str) -> str | None:
+        """The warning for code that has blocked the event loop; None if it did not for long."""
+        if self.seconds is None or self.late <= LATE:
+            return None
+        is_past = self.took > self.seconds
+        if not is_past and self.late <= NOTABLE:
+            return None
+        past = f", past its limit of {self.seconds:g} s," if is_past else ""
+        return (
+            f"took {self.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
+            f"{self.late:.1f} s or more: {remedy}"
+        )
 
 
 class _Ticker:
     """One timer for all time limits of an event loop: a timer per tool call would cost more than the call.
 
-    ``due`` is the time of its next look, a second ahead at most.
+    ``due`` is the time of its next look, ``TICK`` ahead at most. If that is late, code has blocked the loop
+    since. A thread looks meanwhile which task it is.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.limits: dict[TimeLimit, None] = {}
-        self.due = 0.0
+        self.limits: dict[_Limit, None] = {}
+        self.due = self._looked = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._blocker: asyncio.Task[Any] | None = None
+        self._is_watched = False
 
-    def add(self, limit: TimeLimit) -> None:
+    def add(self, limit: _Limit) -> None:
         self.limits[limit] = None
-        if self._timer is None or limit.end < self.due:
-            self._arm(min(limit.end, limit.begun + TICK))
+        if self._timer is None:
+            self._looked = limit.begun
+        if self._timer is None or limit.until < self.due:
+            self._arm(min(limit.until, limit.begun + TICK))
+        if not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._watch, daemon=True, name="event-loop-watch").start()
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:
@@ -137,18 +213,47 @@ class _Ticker:
 
     def _look(self) -> None:
         self._timer = None
-        now = max(self.due, self.loop.time())
-        for limit in [limit for limit in self.limits if limit.end <= now]:
-            if not limit.is_over:
-                limit.is_over = True
-                limit.end += CANCELLATION_GRACE
-                limit.task.cancel()
-            else:
-                del self.limits[limit]
-                if limit.on_overrun is not None:
-                    limit.on_overrun()
+        now = max(self.due, self.now())
+        self._looked = now
+        for limit in [limit for limit in self.limits if limit.until <= now]:
+            limit.expire(self)
         if self.limits:
-            self._arm(min(now + TICK, min(limit.end for limit in self.limits)))
+            self._arm(min(now + TICK, min(limit.until for limit in self.limits)))
+
+    def now(self, task: asyncio.Task[Any] | None = None) -> float:
+        """The time; if the next look is late, the limits of all but the task that blocked the loop are moved.
+
+        That is the one that the thread has seen, or else ``task``.
+        """
+        now = self.loop.time()
+        if now > self.due + LATE:
+            blocker = self._blocker or task
+            name = own = None
+            if blocker is not None:
+                name = f"{blocker.get_name()} ({getattr(blocker.get_coro(), '__qualname__', '')})"
+            for limit in self.limits:
+                if limit.task is blocker and blocker is not None:
+                    own = limit  # the last one is the innermost
+                else:
+                    limit.move(self._looked, now, name)
+            if own is not None:
+                own.late += now - max(self.due, own.begun)
+            self.due = self._looked = now
+        self._blocker = None
+        return now
+
+    def _watch(self) -> None:
+        """Look, in a thread, which task blocks the loop: one that is met there twice in succession."""
+        before: asyncio.Task[Any] | None = None
+        while self.limits and not self.loop.is_closed():
+            due = self.due
+            is_late = self.loop.time() > due + LATE
+            task = asyncio.current_task(self.loop) if is_late else None
+            if task is not None and task is before and due == self.due:
+                self._blocker = task
+            before = task
+            time.sleep(LATE)
+        self._is_watched = False
 
 
 class _OfThread(threading.local):
@@ -168,30 +273,36 @@ def _ticker() -> _Ticker:
     return ticker
 
 
-class Deadline:
-    """A limit of ``seconds`` from now on (None: no limit).
+class Deadline(_Limit):
+    """A limit of ``seconds`` for ``task`` from now on (None: no limit).
 
     The future ``passed`` is done when the time is over; its result says why. Close the deadline when it no
     longer matters.
     """
 
-    def __init__(self, seconds: float | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.passed: asyncio.Future[str] = self._loop.create_future()
-        self._seconds = seconds
+    __slots__ = ("_left", "_pauses", "_ticker", "passed")
+
+    def __init__(self, seconds: float | None, task: asyncio.Task[Any] | None = None) -> None:
+        super().__init__(seconds, task)
+        self._ticker = _ticker()
+        self.passed: asyncio.Future[str] = self._ticker.loop.create_future()
         self._left = seconds
         self._pauses = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._run()
+
+    def check(self) -> bool:
+        """True if the time is over; also if the loop has not yet come to that."""
+        if self in self._ticker.limits and self.until <= self._ticker.now():
+            self.expire(self._ticker)
+        return self.passed.done()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock in this block; several may overlap."""
         self._pauses += 1
-        if self._pauses == 1 and self._timer is not None:
-            self._left = max(0.0, self._timer.when() - self._loop.time())
-            self._timer.cancel()
-            self._timer = None
+        if self._pauses == 1 and self in self._ticker.limits:
+            self._left = max(0.0, self.until - self._ticker.now())
+            del self._ticker.limits[self]
         try:
             yield
         finally:
@@ -207,14 +318,17 @@ class Deadline:
     def close(self) -> None:
         """Stop the clock for good."""
         self._left = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticker.limits.pop(self, None)
+
+    def expire(self, ticker: _Ticker) -> None:
+        self.close()
+        why = f"not over after {self.seconds:g} s"
+        if self.is_moved_off:
+            why += f", for {self.moved:.0f} s more of which other code blocked the event loop: {self.blocker}"
+        self.end(why)
 
     def _run(self) -> None:
         if self._left is not None and not self.passed.done():
-            self._timer = self._loop.call_later(self._left, self._pass)
-
-    def _pass(self) -> None:
-        self._timer = None
-        self._left = None
-        self.end(f"not over after {self._seconds:g} s")
+            self.begun = self._ticker.loop.time()
+            self.until = self.begun + self._left
+            self._ticker.add(self)

@@ -108,7 +108,7 @@ def means_line(rows: Sequence[RowResult]) -> str | None:
 
 
 def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
-    """A line on each tool that raised or blocked, most calls first, with the first rollout to look at."""
+    """A line on each tool that raised, and on code that blocked, most calls first, with the first rollout."""
     met: dict[str, list[RolloutOutcome]] = {}
     calls: Counter[str] = Counter()
     for outcome in result.outcomes:
@@ -119,7 +119,8 @@ def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome 
         first = met[name][0]
         fault = (first.tool_faults or {})[name]
         where = f"{count(number, 'call')} in {count(len(met[name]), 'rollout')}"
-        yield f"tools with faults: {one_line(name)} ({where}), first {one_line(fault['first'])}", first
+        kind = "code" if name.startswith("the ") else "tools"  # the agent, the user, the reward
+        yield f"{kind} with faults: {one_line(name)} ({where}), first {one_line(fault['first'])}", first
     if len(calls) > MOST_TOOLS:
         yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
 

@@ -203,6 +203,7 @@ class Episode(EpisodeState):
                 gold_db=gold_database,
                 rollout=shown,
                 timeout=self.limits.reward_timeout,
+                watched=self.watched("the reward"),
             )
         finally:
             shown.hand_over_usage()
@@ -292,9 +293,9 @@ class Episode(EpisodeState):
 
     async def _hear(self, user: User) -> str | None:
         self.speaker = "user"
-        with self.pending_log:
+        with self.pending_log, self.watched("the user"):
             line = await user.respond(self.user_rollout)
-        if self.stop_reason is not None:
+        if self.is_over:
             return None
         self.pending_log.check()
         if not isinstance(line, str) or not line.strip():

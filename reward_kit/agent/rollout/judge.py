@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pydantic import ValidationError
 
@@ -51,13 +53,14 @@ async def judge(
     gold_db: Database | None = None,
     rollout: Any = None,
     timeout: float | None = 300.0,
+    watched: AbstractContextManager[None] | None = None,
 ) -> EvaluateResult | RewardOutput:
     """The reward of ``task`` for a conversation and the database that it left behind.
 
     ``gold_db`` is the state that the row's actions lead to, if the reward compares with it; several calls may
     share it. A ``def`` reward runs in a thread and gets read-only views with sync methods, an ``async def``
     reward the async ones. It gets copies of the messages and the row's fields, and only the arguments it
-    names unless it takes ``**kwargs``. ``timeout`` is in seconds.
+    names unless it takes ``**kwargs``. ``timeout`` is in seconds; ``watched`` surrounds an ``async def`` one.
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
@@ -71,7 +74,7 @@ async def judge(
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
         }
-        return await call_reward(task.reward, given, timeout=timeout)
+        return await call_reward(task.reward, given, timeout=timeout, watched=watched)
     finally:
         if gold is not None:
             gold.close()
@@ -125,7 +128,11 @@ def _view(database: Database, *, is_async: bool) -> Any:
 
 
 async def call_reward(
-    reward: Callable[..., Any], given: Mapping[str, Any], *, timeout: float | None = None
+    reward: Callable[..., Any],
+    given: Mapping[str, Any],
+    *,
+    timeout: float | None = None,
+    watched: AbstractContextManager[None] | None = None,
 ) -> EvaluateResult | RewardOutput:
     """Call a reward with those of the ``given`` arguments that it takes; raises as ``judge``."""
     signature = _signature_of(reward)
@@ -139,7 +146,19 @@ async def call_reward(
         )
     taken = given if signature.takes_all else {name: given[name] for name in given if name in signature.names}
     try:
-        return checked_result(await _returned(reward, taken, timeout, is_async=signature.is_async), place)
+        call = partial(reward, **taken)
+        if signature.is_async:
+            result = await _in_own_task(call(), timeout, watched)
+        else:
+            with TimeLimit(timeout):
+                result = await in_thread(call)
+            if inspect.isawaitable(result):  # a plain wrapper around an async function
+                result = await _in_own_task(result, timeout, watched)
+        for name in ("db", "gold_db"):
+            log = getattr(taken.get(name), "pending_log", None)
+            if log:
+                log.check()
+        return checked_result(result, place)
     except OutOfTimeError:
         raise RewardError(f"took longer than {timeout:g} s", place=place) from None
     except MissingAwaitError as error:
@@ -160,30 +179,14 @@ async def call_reward(
         ) from error
 
 
-async def _returned(
-    reward: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None, *, is_async: bool
-) -> Any:
-    """The reward's result; ``MissingAwaitError`` if it made something on a database and did not await it."""
-    call = partial(reward, **arguments)
-    if is_async:
-        result = await _in_own_task(call(), timeout)
-    else:
-        with TimeLimit(timeout):
-            result = await in_thread(call)
-        if inspect.isawaitable(result):  # a plain wrapper around an async function
-            result = await _in_own_task(result, timeout)
-    for name in ("db", "gold_db"):
-        log = getattr(arguments.get(name), "pending_log", None)
-        if log:
-            log.check()
-    return result
-
-
-async def _in_own_task(work: Awaitable[T], timeout: float | None) -> T:
+async def _in_own_task(
+    work: Awaitable[T], timeout: float | None, watched: AbstractContextManager[None] | None
+) -> T:
     """The result of a reward's own coroutine; abandoned if it ignores its cancellation."""
 
     async def outcome() -> T:
-        return await work
+        with watched or nullcontext():
+            return await work
 
     task, in_time = await bounded(outcome(), timeout)
     if not in_time:

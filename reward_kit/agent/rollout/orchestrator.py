@@ -108,15 +108,16 @@ async def _play(episode: Episode, agent: Agent) -> None:
     They run in a task of their own, so that one that swallows its cancellation cannot hold up the rest. While
     a model call waits for its provider, the time stands still.
     """
-    episode.deadline = limit = deadline.Deadline(episode.limits.timeout)
+    name = f"{episode.row.id}, rollout {episode.index}"
+    turns = asyncio.create_task(_take_turns(episode, agent), name=name)
+    episode.deadline = limit = deadline.Deadline(episode.limits.timeout, turns)
     if episode.limits.caller is not None:
         episode.limits.caller.clock = limit
-    turns = asyncio.ensure_future(_take_turns(episode, agent))
     either: set[asyncio.Future[Any]] = {turns, limit.passed}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not turns.done():
-            episode.stop("timeout", limit.passed.result())
+        if not turns.done() or limit.check():
+            episode.stop("infrastructure_error" if limit.is_moved_off else "timeout", limit.passed.result())
     except asyncio.CancelledError:
         episode.stop("infrastructure_error", "cancelled")
         raise
@@ -133,12 +134,12 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
     """Turns until the rollout has stopped; what agent and user raise becomes its stop reason."""
     try:
         await episode.start()
-        while episode.stop_reason is None:
+        while not episode.is_over:
             episode.begin_turn()
             episode.pending_log.clear()
-            with episode.pending_log:
+            with episode.pending_log, episode.watched("the agent"):
                 reply = await agent.respond(episode.rollout)
-            if episode.stop_reason is not None:
+            if episode.is_over:
                 return
             episode.pending_log.check()
             await episode.say(reply)

@@ -6,11 +6,13 @@ The database, the history, the counters, the recorded calls and the stop reason;
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
+from contextlib import contextmanager
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.deadline import Deadline, end_tasks
+from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
 from reward_kit.agent.base.history import INTERRUPTED, History, parse_arguments
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied, plain
@@ -30,7 +32,7 @@ from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.task_row import TaskRow
@@ -183,6 +185,23 @@ class EpisodeState:
         if self.stop_reason is None:
             self.stop_reason = reason
             self.stop_detail = None if detail is None else foreign_text(detail)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the episode has stopped, or its time is over, which then ends it."""
+        return self.stop_reason is not None or (self.deadline is not None and self.deadline.check())
+
+    @contextmanager
+    def watched(self, name: str) -> Iterator[None]:
+        """Note in ``tool_faults`` if code of ``name`` in this block blocks the event loop."""
+        limit = TimeLimit(math.inf)
+        try:
+            with limit:
+                yield
+        finally:
+            fault = limit.blocked("await what takes long, or call it with asyncio.to_thread")
+            if fault is not None:
+                self.tool_faults.append((name, fault))
 
     def check_running(self) -> None:
         """Raise ``RolloutStopped`` if the episode is over."""

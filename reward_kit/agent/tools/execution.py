@@ -33,11 +33,6 @@ logger = logging.getLogger(__name__)
 
 ToolStatus = Literal["ok", "refused", "failed", "invalid_arguments", "unknown_tool"]
 
-LATE_SECONDS = 0.1
-"""Blocking the event loop for longer than this is reported of a tool that exceeds its time limit."""
-NOTABLE_SECONDS = 1.0
-"""Blocking it for longer than this is always reported."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -212,16 +207,7 @@ def _overrun(tool: Tool, timeout: float | None) -> str:
 
 def _blocked(tool: Tool, limit: TimeLimit) -> str | None:
     """The warning for an ``async def`` tool that blocked the event loop; None if it did not."""
-    if limit.late <= LATE_SECONDS or not tool.is_async or limit.seconds is None:
-        return None
-    is_past = limit.took > limit.seconds
-    if not is_past and limit.late <= NOTABLE_SECONDS:
-        return None
-    past = f", past its limit of {limit.seconds:g} s," if is_past else ""
-    return (
-        f"took {limit.took:.1f} s{past} and blocked the event loop, which all rollouts share, for "
-        f"{limit.late:.1f} s or more: write it as def, or await what takes long"
-    )
+    return limit.blocked("write it as def, or await what takes long") if tool.is_async else None
 
 
 def _traceback(tool: Tool, error: BaseException) -> str:
