@@ -15,6 +15,7 @@ from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.database import Changes
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
@@ -26,7 +27,6 @@ from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.runner.protocol import Description
 from reward_kit.agent.runner.row_states import RowStates, expected_calls
 from reward_kit.agent.runner.schedule import chosen_tasks, rollout_seed
-from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.agent.storage.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.storage.kept_gold import KeptGold
@@ -170,7 +170,8 @@ class InProcess:
                 seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
             async with row.gold_for(seed) as gold:
                 finished = await self._finished(task, request, row, gold, seed, account)
-                return await completed(self._kept(finished, request, row, gold))
+                keeping = self._kept(finished, request, row, gold)
+                return await completed(keeping, f"{request.row_id}: keeping a finished rollout")
 
     async def _finished(
         self,

@@ -14,14 +14,15 @@ from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.records.outcome import PlayedRollout, broken_off
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.runner.progress import note
 from reward_kit.agent.runner.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.runner.schedule import rollout_seed, run_jobs
-from reward_kit.agent.runner.signals import completed
 from reward_kit.agent.scoring.record_keeping import outcome_of
+from reward_kit.agent.storage.store import UnstorableError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -80,7 +81,13 @@ class JobRunner:
                 else:
                     again = user_repeats > 0 and played.user_failed and self.tally.may_start
                 played.outcome.final = not again
-                await self._save(played, account)
+                try:
+                    await self._save(played, account)
+                except UnstorableError as fault:
+                    account.broken_off()
+                    substitute = self._lost(job, attempt, f"the rollout cannot be stored: {fault}")
+                    substitute.outcome.final = played.outcome.final
+                    await self._save(substitute, account)
             if not again:
                 return
             if unjudged:
@@ -91,7 +98,8 @@ class JobRunner:
 
     async def _save(self, played: PlayedRollout, account: _Account) -> None:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
-        await completed(self.saver.save(played))
+        place = f"{played.outcome.row_id}, rollout {played.outcome.index}"
+        await completed(self.saver.save(played), f"{place}: storing it")
         account.calls.clear()
         self.tally.add(played.outcome)
         self.progress.ended(played.outcome, self.tally)
@@ -115,12 +123,11 @@ class JobRunner:
         with _Account(self) as account:
             try:
                 played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
-            except (DatabaseError, RolloutLostError) as error:
+                outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+                await self._save(replace(played, outcome=outcome), account)
+            except (DatabaseError, RolloutLostError, UnstorableError) as error:
                 note(self.progress, f"{before.file}: {error}")
                 self.tally.add(before)
-                return
-            outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
-            await self._save(replace(played, outcome=outcome), account)
 
     def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
         """The record of a rollout that ended its process, of which nothing is left.

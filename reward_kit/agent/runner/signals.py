@@ -18,7 +18,7 @@ from reward_kit.agent.base.text import tamed
 from reward_kit.agent.base.types import RolloutStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 _T = TypeVar("_T")
 
@@ -145,15 +145,6 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) ->
         return True
     task.result()
     return False
-
-
-async def completed(work: Awaitable[_T]) -> _T:
-    """The result of ``work``, which is not cancelled with this; ``deadline.is_cancelled`` tells then."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):  # there may be several
-            await asyncio.wait({task})
-    return task.result()
 
 
 def log_background_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -21,13 +21,16 @@ import socket
 import sqlite3
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.files import as_storage_error, sync_folder
+from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.strict_json import json_text
+from reward_kit.agent.base.waiters import Waiters, completed
+from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.records.evaluation_file import (
     APPLICATION,
     SCHEMA,
@@ -56,6 +59,7 @@ LARGEST_GROUP = 64
 """Rollouts in one transaction."""
 _REDACTED = re.compile(r'("redacted":\s*)false')
 """The first is the field of the record: texts cannot hold a bare quote."""
+_OF_VALUES = sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError
 _UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
 _INSERT = (
     f"INSERT INTO rollouts ({', '.join(WRITTEN)}) VALUES ({', '.join('?' * len(WRITTEN))})"  # noqa: S608
@@ -249,7 +253,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file, and release the lock; may be called again."""
-        with suppress(sqlite3.Error):
+        with self._guard, suppress(sqlite3.Error):
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -259,56 +263,70 @@ class Store:
         self.close()
 
 
+class UnstorableError(StorageError):
+    """A rollout that cannot be written for a reason of its own: its values, not the file."""
+
+
 class Saver:
-    """Writes to ``store`` from one thread; used by one event loop.
+    """Writes to ``store`` in a thread; used by one event loop.
 
     While a group of rollouts is written, the next gathers; a rollout that ends alone is written at once.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evaluation-store")
-        self._waiting: list[tuple[PlayedRollout, asyncio.Future[None]]] = []
+        self._waiting: list[PlayedRollout] = []
+        self._saved: Waiters[int, None] = Waiters()
         self._writing: asyncio.Task[None] | None = None
         self._usages: list[asyncio.Future[None]] = []
 
     def save(self, played: PlayedRollout) -> asyncio.Future[None]:
         """Write ``played`` soon: the future is done when it is on the disk.
 
-        It has a ``StorageError`` if it cannot be written.
+        It has a ``StorageError`` if the file cannot be written, and an ``UnstorableError`` if this rollout
+        cannot.
         """
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((played, saved))
+        saved = self._saved.wait(id(played))
+        self._waiting.append(played)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
         return saved
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
-            fault: StorageError | None = None
-            try:
-                await loop.run_in_executor(self._thread, self._store.add, [played for played, _ in group])
-            except StorageError as error:
-                fault = error
-            for _, saved in group:
-                if fault is None:
-                    saved.set_result(None)
-                else:
-                    saved.set_exception(fault)
+        with self._saved:
+            while self._waiting:
+                group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
+                await self._add(group)
+
+    async def _add(self, group: Sequence[PlayedRollout]) -> None:
+        """Write a group at once; if one of its rollouts makes that fail, each in turn."""
+        fault: StorageError | None = None
+        try:
+            await in_thread(partial(self._store.add, group))
+        except Exception as error:  # noqa: BLE001 - values of foreign code, which SQLite converts
+            if not isinstance(error, StorageError) or isinstance(error.__cause__, _OF_VALUES):
+                if len(group) > 1:
+                    for one in group:
+                        await self._add([one])
+                    return
+                error = UnstorableError(fault_line(error.__cause__ or error))
+            fault = error
+        for one in group:
+            if fault is None:
+                self._saved.answer(id(one), None)
+            else:
+                self._saved.fail(id(one), fault)
 
     def add_usage(self, used: BrokenOff) -> None:
         """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
         if used.rollouts:
-            loop = asyncio.get_running_loop()
-            self._usages.append(loop.run_in_executor(self._thread, self._store.add_usage, "broken_off", used))
+            adding = in_thread(partial(self._store.add_usage, "broken_off", used))
+            self._usages.append(asyncio.ensure_future(adding))
 
-    async def close(self) -> StorageError | None:
+    async def close(self) -> BaseException | None:
         """Wait for all that was given; the first fault of ``add_usage``, if there was one."""
-        while self._writing is not None and not self._writing.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({self._writing})
+        writing = {*self._usages, *([self._writing] if self._writing is not None else [])}
+        if writing:
+            await completed(asyncio.wait(writing), f"{self._store.path}: storing rollouts")
         done = await asyncio.gather(*self._usages, return_exceptions=True)
-        self._thread.shutdown()
-        return next((fault for fault in done if isinstance(fault, StorageError)), None)
+        return next((fault for fault in done if fault is not None), None)

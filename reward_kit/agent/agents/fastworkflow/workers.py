@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, redact
+from reward_kit.agent.base.waiters import Waiters
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Worker:
         self._folder = folder
         self._starting = asyncio.Lock()
         self._reading: asyncio.Future[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: Waiters[int, Answer] = Waiters()
         self._numbers = itertools.count(1)
         self._fault = "it was not started"
 
@@ -98,13 +99,7 @@ class Worker:
 
     async def ask(self, op: str, **fields: Any) -> Answer:
         """Send a request and return the answer. Raises ``ModelError`` as ``send`` does."""
-        number = self.send(op, **fields)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        try:
-            return await answer
-        finally:
-            del self._waiting[number]
+        return await self._waiting.wait(self.send(op, **fields))
 
     async def end(self, fault: str) -> None:
         """Kill the process group; pending requests fail with ``fault``."""
@@ -137,8 +132,8 @@ class Worker:
         if "event" in message:
             if listener := self.rollouts.get(message["rollout"]):
                 listener(message)
-        elif (waiting := self._waiting.get(message["id"])) and not waiting.done():
-            waiting.set_result(message)
+        else:
+            self._waiting.answer(message["id"], message)
 
     async def _log(self, lines: asyncio.StreamReader, pid: int, last_lines: collections.deque[str]) -> None:
         async for line in lines:
@@ -151,9 +146,8 @@ class Worker:
             return
         self.process, self._fault = None, fault
         self.rollouts.clear()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(self._lost())
+        self._waiting.fail_all(self._lost())
+        self._waiting = Waiters()  # for the next process
 
     def _lost(self) -> ModelError:
         """Return the error of a rollout whose process ended; it can be replayed."""
