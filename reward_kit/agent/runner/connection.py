@@ -12,12 +12,13 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.waiters import Waiters
 from reward_kit.agent.runner.protocol import decoded
 from reward_kit.errors import RewardKitError
 
@@ -35,18 +36,24 @@ CLOSE_GRACE = 15.0
 DRAIN = 1.0
 """Seconds to read the last words of a process whose socket a child of its own keeps open."""
 _RESULTS = frozenset({"result", "error", "crash", "cancelled"})
+Answer = tuple[dict[str, Any], "Blobs"]
+"""The message that answers a call, and the bytes that came with it."""
 
 
 class WorkerDiedError(Exception):
     """A process has ended, with the call that it was busy with.
 
     ``began`` says that it had loaded everything, ``at`` what the rollout was doing, if it was watched.
+    ``server`` is set if it ended with the process that forks workers: the number of that.
     """
 
-    def __init__(self, reason: str, *, began: bool = False, at: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, began: bool = False, at: str | None = None, server: int | None = None
+    ) -> None:
         super().__init__(reason)
         self.began = began
         self.at = at
+        self.server = server
 
 
 def kill_group(pid: int) -> None:
@@ -62,11 +69,9 @@ def end_of(code: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call that waits for its answer: the result, and the bytes that came with it."""
+    """A call that waits for its answer."""
 
     account: Account | None
-    answer: asyncio.Future[tuple[Any, Blobs]] = field(default_factory=asyncio.Future)
-    is_cancelled: bool = False
     at: str | None = None
 
 
@@ -74,15 +79,19 @@ class Worker:
     """A process that answers calls; ``note`` receives its messages for people.
 
     ``heard`` is the time of its last sign of life; once it is ``ready`` it has loaded everything, so that it
-    plays what it is called for. ``died`` says how it ended.
+    plays what it is called for. ``changed`` says what a rollout has changed for all others in the process.
+    ``died`` says how it ended, ``server`` with which process that forks workers, if with one.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.heard = time.monotonic()
         self.ready = False
+        self.changed: str | None = None
         self.died: str | None = None
+        self.server: int | None = None
         self._note = note
         self._calls: dict[int, _Call] = {}
+        self._answers: Waiters[int, Answer] = Waiters()
         self._number = 0
 
     async def start(self, setup: Mapping[str, Any]) -> None:
@@ -126,23 +135,31 @@ class Worker:
         If this is cancelled, so is the call, unless its result is on its way: then that is returned.
         """
         if self.died is not None:
-            raise WorkerDiedError(self.died)
+            raise WorkerDiedError(self.died, server=self.server)
         self._number += 1
         number, call = self._number, _Call(account)
         self._calls[number] = call
+        answer = self._answers.wait(number)
         try:
             self.send({"id": number, **message})
             try:
-                return await asyncio.shield(call.answer)
+                said, blobs = await asyncio.shield(answer)
             except asyncio.CancelledError:
-                call.is_cancelled = True
                 self.send({"id": number, "do": "cancel"})
-                await asyncio.wait({call.answer}, timeout=CLOSE_GRACE)
-                if call.answer.done() and not call.answer.cancelled() and call.answer.exception() is None:
-                    return call.answer.result()
-                raise
+                await asyncio.wait({answer}, timeout=CLOSE_GRACE)
+                if not answer.done() or answer.exception() or "result" not in answer.result()[0]:
+                    raise
+                said, blobs = answer.result()
+        except WorkerDiedError as death:
+            raise WorkerDiedError(str(death), began=self.ready, at=call.at, server=self.server) from None
         finally:
             del self._calls[number]
+        if "result" in said:
+            return said["result"], blobs
+        if "error" in said:
+            raise RewardKitError.from_json(said["error"])
+        crash = f"failed: {said['crash']}" if "crash" in said else "cancelled the task of the rollout"
+        raise WorkerDiedError(crash, began=self.ready, at=call.at)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message."""
@@ -150,54 +167,36 @@ class Worker:
 
     async def read(self, stream: asyncio.StreamReader) -> None:
         """Take in the messages of the process, until its socket is closed."""
-        try:
-            while line := await stream.readline():
-                message = json.loads(line)
-                sizes = message.get("bytes", {})
-                self._receive(message, {name: await stream.readexactly(sizes[name]) for name in sizes})
-        except (ValueError, LookupError, TypeError, AttributeError):  # no message of ours
-            self.kill("was ended, since other code wrote into its socket")
-        except (OSError, EOFError):
-            pass
+        with self._answers:
+            try:
+                while line := await stream.readline():
+                    message = json.loads(line)
+                    sizes = message.get("bytes", {})
+                    self._receive(message, {name: await stream.readexactly(sizes[name]) for name in sizes})
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no message of ours
+                self.kill("was ended, since other code wrote into its socket")
+            except (OSError, EOFError):
+                pass
 
-    def _receive(self, message: Mapping[str, Any], blobs: Blobs) -> None:
+    def _receive(self, message: dict[str, Any], blobs: Blobs) -> None:
         self.heard = time.monotonic()
-        for number, role, model, counts in message.get("used", ()):
+        for number, role, model, counts in map(json.loads, message.get("used", ())):
             call = self._calls.get(number)
             if call is not None and call.account is not None:
                 call.account.used(role, Usage(*counts), model)
         if "note" in message:
             self._note(message["note"])
         self.ready = self.ready or "ready" in message
-        call = self._calls.get(message.get("id", 0))
-        if call is None:
-            return
-        call.at = message.get("at", call.at)
-        if not call.answer.done() and not _RESULTS.isdisjoint(message):
-            self._answered(call, message, blobs)
-
-    def _answered(self, call: _Call, message: Mapping[str, Any], blobs: Blobs) -> None:
-        if "result" in message:
-            call.answer.set_result((message["result"], blobs))
-        elif "error" in message:
-            call.answer.set_exception(RewardKitError.from_json(message["error"]))
-        elif "crash" in message:
-            self._fail(call, f"failed: {message['crash']}")
-        elif call.is_cancelled:
-            call.answer.cancel()
-        else:
-            self._fail(call, "cancelled the task of the rollout")
+        self.changed = message.get("changed", self.changed)
+        if (call := self._calls.get(message.get("id", 0))) is not None:
+            call.at = message.get("at", call.at)
+            if not _RESULTS.isdisjoint(message):
+                self._answers.answer(message["id"], (message, blobs))
 
     def _lost(self, reason: str) -> None:
         """The process has ended: so have all of its calls."""
         self.died = reason
-        for call in self._calls.values():
-            self._fail(call, reason)
-
-    def _fail(self, call: _Call, reason: str) -> None:
-        if not call.answer.done():
-            call.answer.set_exception(WorkerDiedError(reason, began=self.ready, at=call.at))
-            call.answer.exception()  # retrieved, also where the caller is gone
+        self._answers.fail_all(WorkerDiedError(reason))
 
 
 class WorkerProcess(Worker):
@@ -210,12 +209,12 @@ class WorkerProcess(Worker):
         self._server = server
 
     async def start(self, setup: Mapping[str, Any]) -> None:
-        self._reader, self._writer = await asyncio.open_connection(
-            sock=self._server.fork(), limit=LONGEST_LINE
-        )
+        connection, self._end = self._server.fork()
+        self._start = self._server.starts
+        self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
         if not (hello := await self._reader.readline()):
             self._writer.close()
-            raise WorkerDiedError("could not be started")
+            raise WorkerDiedError("could not be started", server=self._start)
         self._pid: int = json.loads(hello)["pid"]
         self._watching = asyncio.create_task(self._watch())
         self.send(setup)
@@ -247,13 +246,17 @@ class WorkerProcess(Worker):
 
     async def _watch(self) -> None:
         """Read until the process ends, whose socket may stay open in a child of its own."""
-        reading = asyncio.create_task(self.read(self._reader))
-        ending = asyncio.create_task(self._server.end_of(self._pid))
-        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({reading, ending}, timeout=DRAIN)
-        if not ending.done():
-            self.kill("was ended, since other code closed its socket")
-        code = await ending
-        reading.cancel()
-        self._writer.close()
-        self._lost(self._reason or end_of(code))
+        with self._answers:
+            reading = asyncio.create_task(self.read(self._reader))
+            either: set[asyncio.Future[Any]] = {reading, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=DRAIN)
+            if not self._end.done():
+                self.kill("was ended, since other code closed its socket")
+                await asyncio.wait({self._end})
+            reading.cancel()
+            self._writer.close()
+            if (fault := self._end.exception()) is not None:  # of the process that forks
+                self.server = self._start
+                kill_group(self._pid)  # where the system has not
+            self._lost(self._reason or (str(fault) if fault else end_of(self._end.result())))

@@ -3,8 +3,8 @@
 ::
 
     server = ForkServer()
-    connection = server.fork()        # a socket to a new worker, which first says its process id
-    code = await server.end_of(pid)
+    connection, ended = server.fork()  # a socket to a new worker, which first says its process id
+    code = await ended
     server.close()
 """
 
@@ -19,9 +19,11 @@ import socket
 import struct
 import sys
 import threading
-from collections import defaultdict
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING
+
+from reward_kit.agent.base.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,15 +32,22 @@ if TYPE_CHECKING:
 MOST_FILES = 4096
 """The highest descriptor that a command may have open when it forks."""
 _END = struct.Struct("!ii")
-"""The report of a worker's end: its process id and its exit code."""
+"""The report of a worker's end: its number among those of the server, and its exit code."""
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from reward_kit.agent.runner import fork_server, worker; "
-    "fork_server.serve(int(sys.argv[1]), worker.main, litellm=bool(sys.argv[2]))"
+    "import sys; sys.path[:] = sys.argv[4:]; from reward_kit.agent.runner import fork_server, worker; "
+    "fork_server.serve(int(sys.argv[1]), worker.main, int(sys.argv[2]), litellm=bool(sys.argv[3]))"
 )
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkServerEndedError(Exception):
+    """The process that forks workers has ended, and its workers with it."""
 
 
 class ForkServer:
     """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
+
+    If it ends unexpectedly, the next ``fork`` starts it again; ``starts`` counts.
 
     With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
     anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
@@ -52,46 +61,56 @@ class ForkServer:
         fork: Callable[[socket.socket], NoReturn] | None = None,
         litellm: bool = False,
     ) -> None:
-        self._control, theirs = socket.socketpair()
-        self._ends: dict[int, asyncio.Future[int]] = defaultdict(asyncio.Future)
+        self.starts = 0
+        self._environment = environment
+        self._litellm = litellm
+        self._start(fork)
+
+    def _start(self, fork: Callable[[socket.socket], NoReturn] | None = None) -> None:
+        self.starts += 1
+        self._ends: Waiters[int, int] = Waiters()
+        self._numbers = count()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._control, theirs = socket.socketpair()
         with theirs:
+            parent = os.getpid()
             if fork is not None and threading.active_count() == 1:
                 sys.stdout.flush()
                 self._pid = os.fork()
                 if not self._pid:
-                    serve(theirs.fileno(), fork, litellm=litellm)
+                    serve(theirs.fileno(), fork, parent, litellm=self._litellm)
             else:
                 theirs.set_inheritable(True)
-                preload = "litellm" if litellm else ""
-                program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), preload, *sys.path]
-                self._pid = os.posix_spawn(sys.executable, program, environment or os.environ)
+                given = str(theirs.fileno()), str(parent), "litellm" if self._litellm else ""
+                program = [sys.executable, "-c", _PROGRAM, *given, *sys.path]
+                self._pid = os.posix_spawn(sys.executable, program, self._environment or os.environ)
 
-    def fork(self) -> socket.socket:
-        """Start a worker; returns the socket to it, which is closed at the other end if none could start."""
+    def fork(self) -> tuple[socket.socket, asyncio.Future[int]]:
+        """Start a worker; returns the socket to it, and its end.
+
+        That is the exit code, negative for a signal, or a ``ForkServerEndedError``. The socket is closed at
+        the other end if no worker could start.
+        """
+        if self._control.fileno() < 0:
+            self._start()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._control, self._read)
         ours, theirs = socket.socketpair()
+        end = self._ends.wait(next(self._numbers))
         with theirs, suppress(OSError):  # a server that has ended
             socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-        return ours
-
-    async def end_of(self, pid: int) -> int:
-        """Wait for the end of a worker; returns its exit code, negative for a signal."""
-        return await asyncio.shield(self._ends[pid])
+        return ours, end
 
     def _read(self) -> None:
-        data = self._control.recv(_END.size, socket.MSG_WAITALL)
-        if data:
-            pid, code = _END.unpack(data)
-            self._ends[pid].set_result(code)
-            return
-        assert self._loop is not None
-        self._loop.remove_reader(self._control)
-        for end in self._ends.values():
-            if not end.done():
-                end.set_result(1)
+        data = b""
+        with self._ends:
+            with suppress(OSError):  # it has ended with requests of ours unread
+                data = self._control.recv(_END.size, socket.MSG_WAITALL)
+            if len(data) == _END.size:
+                self._ends.answer(*_END.unpack(data))
+            else:
+                self.close()
 
     def close(self) -> None:
         """End the server; its workers end when their sockets are closed. May be called again."""
@@ -101,14 +120,29 @@ class ForkServer:
             self._control.close()
             with suppress(ChildProcessError):  # this process ignores its children
                 os.waitpid(self._pid, 0)
+            self._ends.fail_all(ForkServerEndedError("ended with the process that forks workers"))
 
 
-def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], *, litellm: bool = False) -> NoReturn:
+def end_with(parent: int) -> None:
+    """Have the system end this process as soon as ``parent`` has ended, whatever it does then (on Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def serve(
+    descriptor: int, play: Callable[[socket.socket], NoReturn], parent: int, *, litellm: bool = False
+) -> NoReturn:
     """Fork a process that runs ``play`` for each socket that arrives at ``descriptor``; ends with it.
 
-    Of this process's files the workers get stderr alone, which is also their standard output.
+    Of this process's files the workers get stderr alone, which is also their standard output. All end with
+    the process ``parent``.
     """
     os.setsid()
+    end_with(parent)
     with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
@@ -124,6 +158,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], *, litellm
     bell.setblocking(False)
     signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    server, numbers, workers = os.getpid(), count(), dict[int, int]()
     while True:
         ready = select.select([control, end], [], [])[0]
         if end in ready:
@@ -132,13 +167,20 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], *, litellm
             data, given, *_ = socket.recv_fds(control, 1, 1)
             if not data:
                 os._exit(0)
-            with socket.socket(fileno=given[0]) as connection, suppress(OSError):
-                if not os.fork():
+            with socket.socket(fileno=given[0]) as connection:
+                number, worker = next(numbers), -1
+                with suppress(OSError):  # too many processes, say
+                    worker = os.fork()
+                if not worker:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     signal.set_wakeup_fd(-1)
                     control.close()
                     os.setsid()
+                    end_with(server)
                     play(connection)
+                workers[worker] = number
+                if worker < 0:
+                    control.sendall(_END.pack(number, 1))
         with suppress(ChildProcessError, OSError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                control.sendall(_END.pack(ended[0], os.waitstatus_to_exitcode(ended[1])))
+                control.sendall(_END.pack(workers.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])))

@@ -92,7 +92,8 @@ class RayActor:
         config = {**setup["config"], **{name: _found(place) for name, place in setup["places"].items()}}
         first = {"config": config, "root": str(self._folder / "runs"), "bases": setup["bases"]}
         self._server = ForkServer({**os.environ, **setup["environment"]})
-        self._reader, self._writer = await asyncio.open_connection(sock=self._server.fork())
+        connection, self._end = self._server.fork()
+        self._reader, self._writer = await asyncio.open_connection(sock=connection)
         self._pid = json.loads(await self._reader.readline())["pid"]
         self._reading = asyncio.create_task(self._read())
         await self.send(json.dumps({**first, "eval_id": setup["eval_id"]}).encode() + b"\n")
@@ -111,7 +112,7 @@ class RayActor:
                     await self._filled.wait()
         if self._received or not self._reading.done():
             return self._taken()
-        return end_of(await self._server.end_of(self._pid))
+        return end_of(await asyncio.shield(self._end))
 
     async def close(self) -> bytes:
         """End the worker, and leave nothing on the node; returns the last bytes."""
@@ -212,17 +213,18 @@ class RayWorker(Worker):
         self._end()
 
     async def _stream_in(self) -> None:
-        try:
-            while not isinstance(received := await self._actor.receive.remote(), str):
-                self._stream.feed_data(received)
-            reason = received
-        except self._ray.exceptions.RayError as error:
-            self.ready = True  # nothing says what it was doing
-            reason = f"was lost: {_why(error)}"
-        self._stream.feed_eof()
-        await self._reading
-        self._receiving = None
-        self.kill(reason)
+        with self._answers:
+            try:
+                while not isinstance(received := await self._actor.receive.remote(), str):
+                    self._stream.feed_data(received)
+                reason = received
+            except self._ray.exceptions.RayError as error:
+                self.ready = True  # nothing says what it was doing
+                reason = f"was lost: {_why(error)}"
+            self._stream.feed_eof()
+            await self._reading
+            self._receiving = None
+            self.kill(reason)
 
 
 class RayCluster:

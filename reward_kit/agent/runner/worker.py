@@ -6,7 +6,8 @@ and final states. The worker begins with its ``pid`` and gets the setup: ``confi
 folder), ``eval_id``, and on another machine ``bases``, the seeded databases that it must come to.
 Then come calls, each with an ``id``: ``{"id": 1, "do": "describe"}``, ``{"id": 2, "do": "play", "request":
 ...}``, ``{"id": 2, "do": "cancel"}``. Each is answered once, with its ``id`` and ``result``, ``error`` (a
-``RewardKitError``), ``crash`` (any other exception) or ``cancelled``. In between come ``ready`` once
+``RewardKitError``), ``crash`` (any other exception, and faults of this process alone) or ``cancelled``, and
+with ``changed`` if the process is not as it was (see ``_ProcessState``). In between come ``ready`` once
 everything is loaded, ``used`` for model calls, ``at`` as a watched rollout begins something, ``note`` (a text
 for people), and empty lines as signs of life, as long as the event loop runs.
 
@@ -16,13 +17,16 @@ The end of the socket ends the process.
 from __future__ import annotations
 
 import asyncio
+import errno
 import faulthandler
 import json
 import os
+import resource
+import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,6 +57,9 @@ ALIVE_EVERY = 1.0
 """Seconds between two signs of life."""
 USED_EVERY = 0.02
 """Seconds between two reports of model calls; the first is sent at once."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
+LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
+_OWN_LIMITS = frozenset({errno.EMFILE, errno.EFBIG, errno.ENOMEM})
 
 
 class _Channel:
@@ -61,12 +68,15 @@ class _Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._used: list[Any] = []
+        self._used: list[str] = []
         self._reporting: asyncio.TimerHandle | None = None
         self.lines = connection.makefile("rb")
 
     def send(self, blobs: Blobs | None = None, **message: Any) -> None:
-        """Send one message, from any thread; nothing happens if the other side is gone."""
+        """Send one message, from any thread; nothing happens if the other side is gone.
+
+        Raises ``TypeError``, ``ValueError`` or ``RecursionError`` if JSON does not hold it.
+        """
         if blobs:
             message["bytes"] = {name: len(data) for name, data in blobs.items()}
         line = json.dumps(message).encode() + b"\n"
@@ -75,7 +85,7 @@ class _Channel:
 
     def used(self, number: int, role: Role, usage: Usage, model: str) -> None:
         """Report a model call, with others that are answered in the next moment."""
-        self._used.append((number, role, model, [*as_json(usage).values()]))
+        self._used.append(json.dumps((number, role, model, [*as_json(usage).values()])))
         if self._reporting is None:
             self._report()
 
@@ -85,10 +95,50 @@ class _Channel:
             self.send(used=used)
             self._reporting = asyncio.get_running_loop().call_later(USED_EVERY, self._report)
 
-    def take_used(self) -> list[Any]:
-        """The model calls that no message has reported yet."""
+    def take_used(self) -> list[str]:
+        """The model calls that no message has reported yet, each as JSON."""
         used, self._used = self._used, []
         return used
+
+
+class _ProcessState:
+    """Settings that all rollouts of a process share, as they were when this was made."""
+
+    def __init__(self) -> None:
+        self._deepest = sys.getrecursionlimit()
+        self._mask = os.umask(0o022)
+        os.umask(self._mask)
+        self._before = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        mask = os.umask(self._mask)  # not another: a thread may be making a file
+        os.umask(mask)
+        folder = None
+        with suppress(OSError):  # it was removed
+            folder = os.getcwd()  # noqa: PTH109 - a path takes longer
+        return {
+            "recursion limit": min(self._deepest, sys.getrecursionlimit()),
+            "working directory": folder,
+            "signal handlers": [signal.getsignal(number) for number in SIGNALS],
+            "file mode mask": mask,
+            "resource limits": [resource.getrlimit(number) for number in LIMITS],
+            "environment": dict(os.environ),
+        }
+
+    def changed(self) -> str | None:
+        """The first of them that has changed; variables that were added are no change."""
+        now = self._now()
+        now["environment"] = {name: now["environment"].get(name) for name in self._before["environment"]}
+        return next((name for name, before in self._before.items() if now[name] != before), None)
+
+
+def _is_of_this_process(error: BaseException | None) -> bool:
+    """True for an error that comes of the limits of this process: another may do better."""
+    while error is not None:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _OWN_LIMITS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _Account:
@@ -109,7 +159,8 @@ class _Server:
         self._channel = channel
         self._root = Path(setup["root"])
         self._bases: list[str] | None = setup.get("bases")
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[tuple[dict[str, Any], Blobs]]] = {}
+        self._state: _ProcessState | None = None
         self._described: asyncio.Task[dict[str, Any]] | None = None
 
     def receive(self, message: Mapping[str, Any]) -> None:
@@ -122,27 +173,36 @@ class _Server:
         call = self._calls[number] = asyncio.create_task(self._answer(number, message.get("request")))
         call.add_done_callback(partial(self._ended, number))
 
-    def _ended(self, number: int, call: asyncio.Task[None]) -> None:
-        del self._calls[number]
-        if call.cancelled():  # perhaps before it began
-            self._channel.send(id=number, used=self._channel.take_used(), cancelled=True)
-
-    async def _answer(self, number: int, request: Mapping[str, Any] | None) -> None:
-        blobs: Blobs = {}
-        answer: dict[str, Any]
-        try:
-            if self._described is None:
-                self._described = asyncio.create_task(self._describe())
-            described = await asyncio.shield(self._described)
-            if request is None:
-                answer = {"result": described}
+    def _ended(self, number: int, call: asyncio.Task[tuple[dict[str, Any], Blobs]]) -> None:
+        """Answer a call, however it has ended; if that cannot be sent, this process ends."""
+        with ExitStack() as unsent:
+            unsent.callback(os._exit, 1)
+            del self._calls[number]
+            blobs: Blobs = {}
+            rest: dict[str, Any] = {"id": number, "used": self._channel.take_used()}
+            if self._state is not None and (changed := self._state.changed()) is not None:
+                rest["changed"] = changed
+            if call.cancelled():  # perhaps before it began
+                answer: dict[str, Any] = {"cancelled": True}
+            elif (error := call.exception()) is None:
+                answer, blobs = call.result()
+            elif not isinstance(error, RewardKitError) or "changed" in rest or _is_of_this_process(error):
+                answer = {"crash": fault_line(error)}
             else:
-                answer, blobs = await self._play(number, PlayRequest(**request))
-        except RewardKitError as error:
-            answer = {"error": error.to_json()}
-        except Exception as error:  # noqa: BLE001 - the other process has to hear of any end
-            answer = {"crash": fault_line(error)}
-        self._channel.send(blobs, id=number, used=self._channel.take_used(), **answer)
+                answer = {"error": error.to_json()}
+            try:
+                self._channel.send(blobs, **rest, **answer)
+            except (TypeError, ValueError, RecursionError) as unfit:
+                self._channel.send(**rest, crash=fault_line(unfit))
+            unsent.pop_all()
+
+    async def _answer(self, number: int, request: Mapping[str, Any] | None) -> tuple[dict[str, Any], Blobs]:
+        if self._described is None:
+            self._described = asyncio.create_task(self._describe())
+        described = await asyncio.shield(self._described)
+        if request is None:
+            return {"result": described}, {}
+        return await self._play(number, PlayRequest(**request))
 
     async def _describe(self) -> dict[str, Any]:
         description = asdict(await self._executor.describe())
@@ -154,6 +214,7 @@ class _Server:
                     remedy="Install the same versions everywhere, and let a seed.py draw no random numbers.",
                 )
         self._channel.send(ready=True)
+        self._state = _ProcessState()
         return description
 
     async def _play(self, number: int, request: PlayRequest) -> tuple[dict[str, Any], Blobs]:
