@@ -111,7 +111,7 @@ class _Limit:
             self.until += stood_still
             self.blocker = blocker
 
-    def expire(self, ticker: _Ticker) -> None:
+    def expire(self) -> None:
         """Act on the end, which has come."""
         raise NotImplementedError
 
@@ -156,13 +156,13 @@ class TimeLimit(_Limit):
         if self.is_over and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise OutOfTimeError from error
 
-    def expire(self, ticker: _Ticker) -> None:
+    def expire(self) -> None:
         if not self.is_over:
             self.is_over = True
             self.until += CANCELLATION_GRACE
             self.task.cancel()
         else:
-            del ticker.limits[self]
+            del self._ticker.limits[self]
             if self.on_overrun is not None:
                 self.on_overrun()
 
@@ -216,7 +216,7 @@ class _Ticker:
         now = max(self.due, self.now())
         self._looked = now
         for limit in [limit for limit in self.limits if limit.until <= now]:
-            limit.expire(self)
+            limit.expire()
         if self.limits:
             self._arm(min(now + TICK, min(limit.until for limit in self.limits)))
 
@@ -293,7 +293,7 @@ class Deadline(_Limit):
     def check(self) -> bool:
         """True if the time is over; also if the loop has not yet come to that."""
         if self in self._ticker.limits and self.until <= self._ticker.now():
-            self.expire(self._ticker)
+            self.expire()
         return self.passed.done()
 
     @contextmanager
@@ -320,7 +320,7 @@ class Deadline(_Limit):
         self._left = None
         self._ticker.limits.pop(self, None)
 
-    def expire(self, ticker: _Ticker) -> None:
+    def expire(self) -> None:
         self.close()
         why = f"not over after {self.seconds:g} s"
         if self.is_moved_off:
