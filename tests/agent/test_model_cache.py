@@ -167,7 +167,7 @@ def test_what_is_secret_is_not_part_of_a_model_s_identity(monkeypatch: pytest.Mo
     }  # fmt: skip
     identity = public_identity(LiteLLMModel("openai/gpt-4o", model_args=arguments).identity())
     assert "hush" not in json.dumps(identity)
-    assert identity["api_base"] == "https://models.example/v1"
+    assert identity["server"]["OPENAI_BASE_URL"] == "https://models.example/v1"
     assert identity["model_args"] == {"top_p": 0.5, "max_tokens": 9, "extra_headers": {"X-Version": "2"}}
 
 

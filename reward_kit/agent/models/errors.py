@@ -68,7 +68,8 @@ def model_error(
         address = without_password(request.address or public_address(called))
         return _no_connection(error, place, address, proxy)
     if status is None:
-        fault = f"the answer cannot be read: {text or type(error).__name__}"
+        about = f" ({', '.join([*kind, f'from {url}'])})" if kind else ""
+        fault = f"the answer cannot be read{about}: {text or type(error).__name__}"
         return ModelError(fault, place=place, retryable="UnsupportedParamsError" not in kinds)
     retryable = status in RETRYABLE_STATUS
     fault = f"HTTP {status}: {text}" if text else f"HTTP {status}"

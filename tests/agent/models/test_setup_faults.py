@@ -36,15 +36,19 @@ HTML = Answer(body=b"<html>Welcome to nginx</html>", headers={"Content-Type": "t
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (HTML, "(HTTP 200, text/html, from URL): <html>Welcome to nginx"),
+        (HTML, "is not JSON (HTTP 200, text/html, from URL): <html>Welcome to nginx"),
         (
             Answer(body=b'data: {"id": 1}\n\n', headers={"Content-Type": "text/event-stream"}),
-            '(HTTP 200, text/event-stream, from URL): data: {"id": 1}',
+            'is not JSON (HTTP 200, text/event-stream, from URL): data: {"id": 1}',
         ),
-        (Answer(body=b""), "(HTTP 200, application/json, from URL): it is empty"),
+        (Answer(body=b""), "is not JSON (HTTP 200, application/json, from URL): it is empty"),
+        (
+            Answer(body=b'{"detail": "It works"}'),
+            'cannot be read (HTTP 200, application/json, from URL): no chat completion: {"detail":',
+        ),
     ],
 )
-async def test_first_answers_that_are_not_json_end_the_run(
+async def test_first_answers_that_are_no_completions_end_the_run(
     stub_llm: StubServer, answer: Answer, told: str
 ) -> None:
     limiters = Limiters()
@@ -52,7 +56,7 @@ async def test_first_answers_that_are_not_json_end_the_run(
     stub_llm.script(NAME, [answer])
     fault = await asked(limiters=limiters, retries=2)
     assert isinstance(fault, ModelSetupError)
-    assert f"the answer is not JSON {told}" in str(fault)
+    assert f"the answer {told}" in str(fault)
     assert "check the server's address" in str(fault)
     assert len(stub_llm.requests) == 3
     stub_llm.script(NAME, ["Hi"])
