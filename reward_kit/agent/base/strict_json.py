@@ -77,13 +77,18 @@ def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
     return True
 
 
+def whole(value: Any) -> Any:
+    """A whole float as ``int`` (exact, also beyond 2**53); any other value as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def normal(value: Any) -> Any:
     """The form that equal values share: 12 for 12.0, and JSON text with sorted keys.
 
     Only the text of a JSON object or array is JSON text: "12", "007" and "1e5" stay as they are.
     """
     if isinstance(value, float):
-        return int(value) if value.is_integer() else value  # exact, also beyond 2**53
+        return whole(value)
     if isinstance(value, dict):
         return {key: normal(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, list):

@@ -9,12 +9,21 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, SkipValidation, Strict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+)
 
 from reward_kit.agent.base.gold_reference import reference_faults
 from reward_kit.agent.base.message_check import Fault, message_faults, show
 from reward_kit.agent.base.option_values import MAX_ROLLOUTS
-from reward_kit.agent.base.strict_json import as_json, copied
+from reward_kit.agent.base.strict_json import as_json, copied, whole
 from reward_kit.agent.base.text import FILE
 from reward_kit.errors import BundleError
 
@@ -69,6 +78,22 @@ def _references(actions: list[Action]) -> Iterator[Fault]:
             yield (position, "arguments", *way), fault
 
 
+_PADDED = {"actions", "required_calls", "forbidden_calls", "initial_messages"}
+
+
+def _unpadded(value: Any) -> Any:
+    """A copy without the nulls with which tables of objects are filled up, but for those of ``arguments``."""
+    if isinstance(value, list):
+        return list(map(_unpadded, value))
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: one if key == "arguments" else _unpadded(one)
+        for key, one in value.items()
+        if one is not None or key == "content"
+    }
+
+
 def call_name(call: Any) -> Any:
     """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
     return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments"} else call
@@ -119,14 +144,14 @@ class TaskRow:
     system_prompt: str | None = None
     sim_user_prompt: str | None = None
     sim_user_template: str | None = None
-    n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
+    n_rollouts: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
     required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
-    max_steps: Annotated[int, Field(strict=True, ge=1)] = 30
+    max_steps: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=1)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None
@@ -140,11 +165,15 @@ class TaskRow:
 
     @classmethod
     def from_json(cls, plain: Any, *, place: str = "", texts: Mapping[str, str] | None = None) -> TaskRow:
-        """The row of a JSON object; ``null`` counts as leaving a field out. Raises ``FaultyRowError``."""
+        """The row of a JSON object; ``null`` counts as leaving a field out, 2.0 as 2.
+
+        Raises ``FaultyRowError``.
+        """
         if not isinstance(plain, dict):
             more = "; write each row on a line of its own, without [ and ]" if isinstance(plain, list) else ""
             raise FaultyRowError([("", f"expected a JSON object, got {show(plain)}{more}")])
         known = {name: plain[name] for name in KNOWN_FIELDS if plain.get(name) is not None}
+        known |= {name: _unpadded(known[name]) for name in _PADDED & known.keys()}
         own = {name: value for name, value in plain.items() if name not in KNOWN_FIELDS}
         faults = [
             (name, f"is a name that the rollout gives to the reward; choose another{_MEANT.get(name, '')}")

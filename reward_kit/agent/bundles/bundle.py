@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.task_row import RowFaults, call_name
+from reward_kit.agent.base.task_row import RowFaults, call_name, field_name
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
@@ -15,6 +16,7 @@ from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward
+from reward_kit.agent.tools.arguments import without_refused_nulls
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -102,9 +104,10 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
     def __init__(self, read: BundleRows, tasks: list[Task], imports: BundleImports) -> None:
         self.dataset = read.dataset
         self.folder = read.folder
-        self.tasks = tasks
         self.rules = read.rules
-        self.warnings = [*read.warnings, *_unknown_gold_tools(tasks)]
+        padded = RowFaults()
+        self.tasks = [_without_padding(task, padded) for task in tasks]
+        self.warnings = [*read.warnings, *_unknown_gold_tools(tasks), *padded.lines()]
         self._read = read
         self._imports = imports
 
@@ -198,6 +201,21 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
         Task(row, registry, reward.function, seed, read.folder, read.prompts, read.rules)
         for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
     ]
+
+
+def _without_padding(task: Task, padded: RowFaults) -> Task:
+    """The task without null gold arguments that its tools refuse: tables fill up all calls alike."""
+    actions = list(task.row.actions or ())
+    for place, action in enumerate(actions):
+        tool = task.registry.tools.get(action.name)
+        if tool is None:
+            continue
+        arguments, dropped = without_refused_nulls(action.arguments, tool.check)
+        actions[place] = replace(action, arguments=arguments)
+        for way in dropped:
+            fault = f"is null, which tool {action.name!r} does not take: it is left out"
+            padded.add(task.row, field_name(("actions", place, "arguments", *way)), fault)
+    return replace(task, row=replace(task.row, actions=actions)) if actions else task
 
 
 def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:

@@ -110,7 +110,7 @@ def _fitting(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any]) -> bool
     for call in calls:
         given = call.arguments if isinstance(call.arguments, dict) else {}
         if call.name == name and all(
-            key in given and equal_values(given[key], value) for key, value in (arguments or {}).items()
+            equal_values(given.get(key), value) for key, value in (arguments or {}).items()
         ):
             return True
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
@@ -11,7 +12,7 @@ from reward_kit.agent.base.strict_json import is_too_deep, parsed_json, plain
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
@@ -35,7 +36,8 @@ class ArgumentError(ValueError):
     """Arguments that do not fit; the text says how to fix them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        hidden = len(problems) - MAX_PROBLEMS
+        self.count = len(problems)
+        hidden = self.count - MAX_PROBLEMS
         super().__init__("; ".join([*problems[:MAX_PROBLEMS], *([f"{hidden} more"] if hidden > 0 else [])]))
 
 
@@ -69,6 +71,45 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     if not isinstance(arguments, dict):
         raise ArgumentError([f"the arguments must be a JSON object, got {_shown(arguments)}"])
     return arguments, text
+
+
+def without_refused_nulls(value: Any, check: Callable[[str], object]) -> tuple[Any, list[Path]]:
+    """Arguments without the nulls for which ``check`` finds more faults, and the paths of these."""
+
+    def faults(arguments: Any) -> int:
+        try:
+            check(json.dumps(arguments))
+        except ArgumentError as error:
+            return error.count
+        return 0
+
+    dropped = nulls = list(_nulls(value, []))
+    least = faults(reduce(_without, nulls, value)) if nulls else 0
+    if not nulls or least >= faults(value):
+        return value, []
+    for way in nulls:  # those that do no harm are put back
+        others = [one for one in dropped if one is not way]
+        dropped = others if faults(reduce(_without, others, value)) <= least else dropped
+    return reduce(_without, dropped, value), dropped
+
+
+def _nulls(value: Any, way: Path) -> Iterator[Path]:
+    for step, one in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(one, dict | list):
+            yield from _nulls(one, [*way, step])
+        elif one is None and isinstance(value, dict):
+            yield [*way, step]
+
+
+def _without(value: Any, way: Path) -> Any:
+    """A copy of ``value`` without the member at ``way``."""
+    step, *rest = way
+    copy = value.copy()
+    if rest:
+        copy[step] = _without(copy[step], rest)
+    else:
+        del copy[step]
+    return copy
 
 
 def pydantic_problems(

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 from typing_extensions import TypedDict
 
+from reward_kit.agent.base.strict_json import whole
 from reward_kit.agent.tools.arguments import ArgumentError, pydantic_problems, schema_problems
 from reward_kit.agent.tools.json_schema import (
     ClosedObjects,
@@ -121,8 +122,7 @@ class _Check:
             given = json.loads(text)
             problems += schema_problems(self.rules, given, self.handwritten if self.types else None)
             for name in self.handwritten & values.keys():
-                if self.schema["properties"][name].get("type") == "integer":
-                    values[name] = _whole(values[name])
+                values[name] = _whole_numbers(values[name], self.schema["properties"][name])
         if problems:
             raise ArgumentError(list(dict.fromkeys(problems)))
         return values
@@ -136,7 +136,7 @@ class _Check:
             return self.types.validate_json(text, strict=True), []
         except ValidationError:
             # JSON does not tell 5.0 from 5, pydantic does
-            given = json.loads(text, parse_float=lambda number: _whole(float(number)))
+            given = json.loads(text, parse_float=lambda number: whole(float(number)))
         try:
             return self.types.validate_json(json.dumps(given), strict=True), []
         except ValidationError as error:
@@ -144,8 +144,15 @@ class _Check:
             return {}, pydantic_problems(faults, json.loads(text), self.schema["properties"])
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _whole_numbers(value: Any, schema: Any) -> Any:
+    """``value`` with whole floats as ``int`` where the JSON ``schema`` wants integers."""
+    known = schema if isinstance(schema, dict) else {}
+    if isinstance(value, dict):
+        return {key: _whole_numbers(one, known.get("properties", {}).get(key)) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(one, known.get("items")) for one in value]
+    types = known.get("type")
+    return whole(value) if types == "integer" or (isinstance(types, list) and "integer" in types) else value
 
 
 def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> _Check:

@@ -199,3 +199,56 @@ def test_a_copied_folder_does_not_run_the_originals_tools(folder: Path, tmp_path
     write(tmp_path / "copy", row(toolset_outside=True), tools="raise RuntimeError('the wrong one')\n")
     with TaskBundle.load(tmp_path / "copy") as bundle:
         assert list(bundle.tasks[0].registry.tools) == ["add"]
+
+
+SHOP = """
+from pydantic import BaseModel
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("shop")
+
+class Line(BaseModel):
+    item: int
+    gift: bool = False
+
+@R.tool
+def find(db) -> str:
+    return "7"
+
+@R.tool
+def buy(item: int, db, qty: int = 1, note: str = '', tag: str | None = 'x', line: Line | None = None) -> str:
+    db.execute("INSERT INTO t VALUES (?, ?)", [item, tag])
+    return "bought"
+
+@R.tool(parameters={"type": "object", "properties": {"codes": {"type": ["array", "null"]}}})
+def mark(db, codes=None) -> str:
+    return str(codes)
+"""
+
+
+def test_null_arguments_that_a_tool_refuses_are_left_out_with_a_warning(folder: Path) -> None:
+    keys = dict.fromkeys(("item", "qty", "note", "line", "codes"))
+    actions: list[Any] = [
+        {"name": "find", "arguments": keys},
+        {"name": "buy", "arguments": {**keys, "item": {"$result": [0]}, "tag": None}},
+        {"name": "buy", "arguments": {**keys, "item": 1.0, "line": {**keys, "item": 2.0, "gift": None}}},
+        {"name": "mark", "arguments": {"codes": None}},
+        {"name": "buy", "arguments": {"item": None}},
+    ]
+    write(folder, row("a", actions=actions), row("b", actions=actions[:1]), tools=SHOP)
+    with TaskBundle.load(folder) as bundle:
+        given = [action.arguments for action in bundle.tasks[0].row.actions or ()]
+        assert given == [
+            {},
+            {"item": {"$result": [0]}, "line": None, "tag": None},
+            {"item": 1.0, "line": {"item": 2.0}},
+            {"codes": None},
+            {"item": None},  # needed: the check of gold actions reports it
+        ]
+        told = [line for line in bundle.warnings if "is left out" in line]
+    assert told[0] == (
+        "task.jsonl:1: row 'a', field 'actions[0].arguments.item': is null, which tool 'find' does not take: "
+        "it is left out (also in 1 more row)"
+    )
+    assert "field 'actions[2].arguments.line.gift': is null, which tool 'buy'" in "\n".join(told)
+    assert len(told) == 16

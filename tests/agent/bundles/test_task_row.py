@@ -41,6 +41,38 @@ def test_null_is_the_same_as_leaving_a_field_out() -> None:
     assert row.reward_fields()["own"] is None
 
 
+def test_what_programs_for_tables_add_to_rows_is_no_fault() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    nothing = {"name": None, "tool_calls": None, "tool_call_id": None}
+    parts = [{"type": "text", "text": "hi", "image_url": None}]
+    messages = [
+        {"role": "user", "content": parts, **nothing},
+        {"role": "assistant", "content": None, **nothing, "tool_calls": [call]},
+        {"role": "tool", "content": "ok", **nothing, "tool_call_id": "c1"},
+    ]
+    action = {"name": "f", "arguments": {"x": None, "y": 1.0}, "refused": None, "note": None}
+    row = read(
+        n_rollouts=2.0,
+        max_steps=30.0,
+        metadata=None,
+        actions=[action, {"name": "g", "arguments": None}],
+        required_calls=[{"name": "g", "arguments": None, "refused": None}],
+        initial_messages=messages,
+    )
+    assert row == read(
+        n_rollouts=2,
+        max_steps=30,
+        actions=[{"name": "f", "arguments": {"x": None, "y": 1.0}}, {"name": "g"}],
+        required_calls=[{"name": "g"}],
+        initial_messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "ok", "tool_call_id": "c1"},
+        ],
+    )
+    assert (type(row.n_rollouts), type(row.max_steps)) == (int, int)
+
+
 def test_unknown_fields_reach_the_reward() -> None:
     own = {"difficulty": "hard", "_note": [1], "model_config": 2, "place": 3}
     row = read(**own)
@@ -79,7 +111,9 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
         ({"toolset": "tools.py"}, 'such as "my_task.tools"'),
         ({"reward": "evaluate"}, 'expected a string "module:function"'),
         ({"n_rollouts": 0}, "n_rollouts: got 0 (a whole number), expected a whole number >= 1"),
-        ({"n_rollouts": 2.0}, "n_rollouts: got 2.0 (a number), expected a whole number >= 1"),
+        ({"n_rollouts": 2.5}, "n_rollouts: got 2.5 (a number), expected a whole number >= 1"),
+        ({"n_rollouts": 0.0}, "n_rollouts: got 0"),
+        ({"max_steps": True}, "max_steps: got true (a boolean), expected a whole number >= 1"),
         ({"end_goal_sql": "file:goal.sql"}, '"file:goal.sql" (a string), expected the SQL itself of a query'),
         ({"end_goal_sql": "  "}, 'end_goal_sql: got "  " (a string)'),
         ({"outputs": "x"}, 'outputs: got "x" (a string), expected a list of strings'),

@@ -242,3 +242,5 @@ def test_a_required_call_is_compared_by_value() -> None:
     for amount, score in (({"final": True, "value": 12}, 1.0), ({"final": 1, "value": 12}, 0.0)):
         wanted = {"name": "refund", "arguments": {"amount": amount}}
         assert calls_made([call], required=[wanted]).score == score
+    padded = {"name": "refund", "arguments": {**given, "note": None}}
+    assert calls_made([call], required=[padded]).score == 1.0

@@ -308,6 +308,9 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
         (Bag, {"weight": 20}, Bag(20.0)),
         (Seat, {"row": 12.0, "letter": "A"}, {"row": 12, "letter": "A"}),
         ({"type": "integer"}, 5.0, 5),
+        ({"type": ["integer", "null"]}, 5.0, 5),
+        ({"type": "array", "items": {"properties": {"n": {"type": "integer"}}}}, [{"n": 5.0}], [{"n": 5}]),
+        ({"type": "number"}, 5.0, 5.0),
     ],
 )
 def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: Any, taken: Any) -> None:
