@@ -124,7 +124,7 @@ def test_a_line_that_breaks_parsers_is_one_error_with_its_number(bundle: Bundle,
 
 
 def test_strange_ids_stay_inside_of_the_output_folder(agent_eval: Command, bundle: Bundle) -> None:
-    strange = ["con", "...", "-rf", ".x.tmp", "base.db", "a.", "x" * 128]
+    strange = ["con", "...", ".x.tmp", "base.db", "a.", "x" * 128]
     bundle.rows(*({"id": name, "actions": GOLD, "n_rollouts": 1} for name in strange))
     ran = agent_eval(*GOLD_RUN)
     ran.tidy()

@@ -136,7 +136,7 @@ def _perform(job: _Job) -> None:
     error: BaseException | None = None
     try:
         result = job.context.run(job.function)
-    except (StopIteration, GeneratorExit) as stopped:
+    except (StopIteration, GeneratorExit, KeyboardInterrupt) as stopped:  # Ctrl-C never arrives in a thread
         error = RuntimeError(f"{type(stopped).__name__}: {stopped}")
     except BaseException as raised:  # noqa: BLE001 - the caller gets whatever the function raises
         error = raised

@@ -281,6 +281,8 @@ def main(connection: socket.socket) -> NoReturn:
     code = 0
     try:
         faulthandler.enable()
+        # Ctrl-C is the main process's: a KeyboardInterrupt here is raised by foreign code
+        signal.signal(signal.SIGINT, lambda *_: None)
         channel = _Channel(connection)
         channel.send(pid=os.getpid())
         if first := channel.lines.readline():
