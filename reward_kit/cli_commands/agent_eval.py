@@ -270,7 +270,7 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
 
 def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    from reward_kit.agent.base.strict_json import json_bytes
+    from reward_kit.agent.base.encoding import json_bytes
     from reward_kit.agent.runner.evaluation import read_rows
     from reward_kit.agent.runner.schedule import chosen_tasks
     from reward_kit.agent.runner.signals import run_in_loop

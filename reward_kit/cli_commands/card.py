@@ -29,7 +29,7 @@ def card(
     may be left out: the card names its evaluation. The exit code is 1 if the card differs from it or
     contradicts itself, and 2 after an error.
     """
-    from reward_kit.agent.base.strict_json import readable_json
+    from reward_kit.agent.base.encoding import readable_json
     from reward_kit.agent.comparison.card import card_of
     from reward_kit.agent.storage.stored_evaluation import load_evaluation
 

@@ -34,7 +34,7 @@ def file_option(flag: str, *, help: str, metavar: str = "FILE") -> Callable[...,
 
 def print_report(lines: Iterable[str], to_json: Callable[[], Any], json_path: str | None) -> None:
     """Print ``lines`` (to stderr if the JSON goes to the output), and write the JSON if a path is given."""
-    from reward_kit.agent.base.strict_json import readable_json
+    from reward_kit.agent.base.encoding import readable_json
 
     print_lines(lines, err=json_path == TO_OUTPUT)
     if json_path is not None:

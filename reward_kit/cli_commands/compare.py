@@ -74,7 +74,7 @@ def gate(
     The exit code is 0 for better or equal (within --margin of agent-eval), 1 for worse, 3 if it cannot be
     told, and 2 after an error.
     """
-    from reward_kit.agent.base.strict_json import readable_json
+    from reward_kit.agent.base.encoding import readable_json
     from reward_kit.agent.comparison.baseline import baseline_of, load_baseline
     from reward_kit.agent.reports.gate import comment_lines, judge, verdict_lines
     from reward_kit.agent.storage.stored_evaluation import load_evaluation

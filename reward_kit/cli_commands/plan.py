@@ -50,7 +50,7 @@ def plan(evaluations: tuple[str, ...], svg_path: str | None, json_path: str | No
     rates, or assumed. Each table is for one question: these tasks, where only the rollouts are random, or
     tasks like these, where the rows are a sample as well.
     """
-    from reward_kit.agent.base.strict_json import as_json
+    from reward_kit.agent.base.encoding import as_json
     from reward_kit.agent.pages.rendering import render
     from reward_kit.agent.reports.comparison import QUESTIONS
     from reward_kit.agent.reports.tables import table_lines

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.printing import warn
-from reward_kit.agent.base.redaction import shown_line
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.reports.numbers import score
 from reward_kit.cli_commands.common_options import file_option, print_report, runs_option

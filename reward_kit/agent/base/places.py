@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import is_cancelled
-from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.base.text import foreign_text
+from reward_kit.agent.base.redaction import hide, redact
+from reward_kit.agent.base.text import LONGEST_TEXT, foreign_text, one_line
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONGEST_TEXT = 2000
+LONGEST_MESSAGE = 2000
 """Characters of an exception's message that are kept."""
 _PACKAGE = str(Path(__file__).parents[2])
 _ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+def shown_line(text: str, limit: int = LONGEST_TEXT) -> str:
+    """``one_line`` of foreign text without secrets: a part of one would not be recognised."""
+    return one_line(hide(text, is_shown=True), limit)
 
 
 def fault_line(error: BaseException) -> str:
@@ -70,7 +75,7 @@ def _message(error: BaseException) -> str:
         return redact(foreign_text(error))
     said = foreign_text("".join(traceback.format_exception_only(error))).strip().splitlines()
     text = redact("\n".join(line for line in said if not line.strip().startswith(_ADVERTISEMENT)))
-    return foreign_text(text, LONGEST_TEXT)
+    return foreign_text(text, LONGEST_MESSAGE)
 
 
 def _line_of(error: BaseException) -> str | None:

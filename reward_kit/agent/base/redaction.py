@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.agent.base.text import LONGEST_TEXT, one_line
-
 HIDDEN = "[hidden]"
 REDACTED = "***"
 """The value of a setting that is not stored."""
@@ -93,11 +91,6 @@ def hide(text: str, found: set[str] | None = None, *, is_shown: bool = False) ->
             if found is not None and text != before:
                 found.add(secret.name)
     return text
-
-
-def shown_line(text: str, limit: int = LONGEST_TEXT) -> str:
-    """``one_line`` of foreign text without secrets: a part of one would not be recognised."""
-    return one_line(hide(text, is_shown=True), limit)
 
 
 def hide_bytes(text: bytes) -> bytes:

@@ -20,10 +20,11 @@ from pydantic import (
     ValidationError,
 )
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.gold_reference import reference_faults
 from reward_kit.agent.base.message_check import Fault, message_faults, show
 from reward_kit.agent.base.option_values import MAX_ROLLOUTS
-from reward_kit.agent.base.strict_json import as_json, copied, whole
+from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE
 from reward_kit.errors import BundleError
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import json_text
+from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.task_row import FaultyBundleError
 from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text

@@ -17,7 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import as_json, json_text, parsed_json
+from reward_kit.agent.base.encoding import as_json, json_text
+from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.comparison.measures import ROLES

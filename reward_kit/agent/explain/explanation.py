@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.lenient_json import read_object
-from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
-from reward_kit.agent.base.strict_json import json_bytes
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.exporting.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
 from reward_kit.agent.records.evaluation_file import reading

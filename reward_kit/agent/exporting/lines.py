@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.history import parse_arguments
-from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.models.answer_parts import reasoning_of
 from reward_kit.errors import StorageError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from reward_kit.agent.base.redaction import shown_line
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 
 if TYPE_CHECKING:

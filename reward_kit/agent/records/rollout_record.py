@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.redaction import HIDDEN
-from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.text import html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.records.outcome import Attempt

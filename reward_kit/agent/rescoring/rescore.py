@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option_values import check_eval_id
-from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.records.evaluation_file import rollout_at

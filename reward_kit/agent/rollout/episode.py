@@ -19,7 +19,7 @@ from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from reward_kit.agent.base.strict_json import LONGEST_VALUE, json_text, plain
+from reward_kit.agent.base.encoding import LONGEST_VALUE, json_text, plain
 from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
 from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import in_thread, run_sync

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
+from reward_kit.agent.base.encoding import LONGEST_VALUE
 from reward_kit.agent.base.pending import PendingLog, pending
-from reward_kit.agent.base.strict_json import LONGEST_VALUE, copied
+from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text
 from reward_kit.agent.base.types import (
     AGENT_STOPS,

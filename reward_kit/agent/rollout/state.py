@@ -13,9 +13,10 @@ from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
+from reward_kit.agent.base.encoding import plain
 from reward_kit.agent.base.history import INTERRUPTED, History, parse_arguments
 from reward_kit.agent.base.pending import PendingLog
-from reward_kit.agent.base.strict_json import copied, plain
+from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_name, foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import (
     LATEST,

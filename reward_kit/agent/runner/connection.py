@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import Waiters
 from reward_kit.agent.runner.protocol import decoded

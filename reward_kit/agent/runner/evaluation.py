@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.base.strict_json import readable_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.models.cache import cached_models

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
 from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome, RowGold, usage_from_json
 

@@ -32,8 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.strict_json import as_json
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.config import EvaluationConfig

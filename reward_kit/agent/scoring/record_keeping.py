@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.redaction import shown_line
-from reward_kit.agent.base.strict_json import plain
+from reward_kit.agent.base.encoding import plain
+from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.records.outcome import Attempt, RolloutOutcome
 from reward_kit.agent.records.rollout_record import RolloutRecord
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user

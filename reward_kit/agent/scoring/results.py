@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.records.loading import load_rollout, read_rollouts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import comb
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.scoring.metrics import (
     Estimate,
     average,

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reward_kit.agent.base.strict_json import as_json
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.text import count
 from reward_kit.agent.scoring.intervals import Interval
 

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide
-from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.models.cache import FOLDER

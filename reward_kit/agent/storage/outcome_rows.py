@@ -7,8 +7,8 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide
-from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.records.evaluation_file import checked_id, checked_row_id
 from reward_kit.agent.records.outcome import RolloutOutcome, usage_from_json
 from reward_kit.errors import StorageError

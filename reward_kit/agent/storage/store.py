@@ -25,10 +25,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
-from reward_kit.agent.base.strict_json import json_text
 from reward_kit.agent.base.waiters import Waiters, completed
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.records.evaluation_file import (

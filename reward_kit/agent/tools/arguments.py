@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from reward_kit.agent.base.strict_json import is_too_deep, parsed_json, plain
+from reward_kit.agent.base.encoding import plain
+from reward_kit.agent.base.strict_json import is_too_deep, parsed_json
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from reward_kit.agent.base.redaction import shown_line
+from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.text import count, did_you_mean
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY

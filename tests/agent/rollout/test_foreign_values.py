@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from small_task import Speaker, play, small_task
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.base.strict_json import json_bytes, plain
+from reward_kit.agent.base.encoding import json_bytes, plain
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.exporting.export import export
 from reward_kit.agent.rescoring.rescore import rescore
