@@ -41,7 +41,7 @@ def test_in_a_tool_it_fails_the_call_with_the_line_and_the_remedy(
 
 GET = 'db.fetch_val("SELECT 0")'
 REWARDS = [
-    (f"return 1.0 if {GET} else 0.0", f"{MISSING}. Write `(await db.fetch_val(...))`."),
+    (f"return 1.0 if {GET} else 0.0", f"{MISSING}. Put `await` before db.fetch_val."),
     (
         "return {'score': db.execute('SELECT 0').scalar_one()}",
         f"db.execute('SELECT 0') {MISSING}. Write `(await db.execute(...)).scalar_one`.",

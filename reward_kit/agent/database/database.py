@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base.pending import PendingLog, pending
+from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import read_moment
 from reward_kit.agent.database.scope import Scope, ToolCall, current_scope
@@ -25,14 +25,17 @@ from reward_kit.agent.database.statement import (
     Row,
     Statement,
     SyncStatements,
+    first_row_of,
+    first_value_of,
     plain,
+    rows_of,
 )
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.agent.database.turns import Turns
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
     from datetime import datetime
 
     from sqlalchemy import Engine, TextClause
@@ -102,31 +105,37 @@ class AsyncView(_View):
 
     pending_log: PendingLog | None = None
 
-    @pending("db")
-    async def execute(self, sql: str | TextClause, params: Parameters = None) -> ExecuteResult:
+    def execute(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, ExecuteResult]:
         """Run a statement of any kind."""
-        return await self._turns.run(self._statement(sql, params))
+        work = self._turns.run(self._statement(sql, params))
+        log = self.pending_log
+        return work if log is None else log.noted(work, "db.execute", sql)
 
-    @pending("db")
-    async def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
+    def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, list[Row]]:
         """All rows."""
-        return (await self._turns.run(self._statement(sql, params))).rows
+        work = self._turns.run(self._statement(sql, params), rows_of)
+        log = self.pending_log
+        return work if log is None else log.noted(work, "db.fetch_all", sql)
 
-    @pending("db")
-    async def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
+    def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, Row | None]:
         """The first row, or None."""
-        rows = (await self._turns.run(self._statement(sql, params, first=True))).rows
-        return rows[0] if rows else None
+        work = self._turns.run(self._statement(sql, params, first=True), first_row_of)
+        log = self.pending_log
+        return work if log is None else log.noted(work, "db.fetch_one", sql)
 
-    @pending("db")
-    async def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
+    def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, Any]:
         """The first column of the first row, or None."""
-        values = (await self._turns.run(self._statement(sql, params, first=True))).values
-        return values[0][0] if values else None
+        work = self._turns.run(self._statement(sql, params, first=True), first_value_of)
+        log = self.pending_log
+        return work if log is None else log.noted(work, "db.fetch_val", sql)
 
-    @pending("db")
-    async def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
+    def executemany(self, sql: str, params: Iterable[Parameters]) -> Coroutine[Any, Any, int]:
         """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
+        work = self._executemany(sql, params)
+        log = self.pending_log
+        return work if log is None else log.noted(work, "db.executemany", sql)
+
+    async def _executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         changed = 0
         remaining = iter(params)
         async with self.transaction():

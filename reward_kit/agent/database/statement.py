@@ -175,6 +175,23 @@ class ExecuteResult:
         return getattr(self._result, name)
 
 
+def rows_of(result: ExecuteResult) -> list[Row]:
+    """All rows."""
+    return result.rows
+
+
+def first_row_of(result: ExecuteResult) -> Row | None:
+    """The first row, or None."""
+    values = result.values
+    return row_type(result.columns or ())(values[0]) if values else None
+
+
+def first_value_of(result: ExecuteResult) -> Any:
+    """The first column of the first row, or None."""
+    values = result.values
+    return values[0][0] if values else None
+
+
 def plain(sql: str | TextClause, parameters: Parameters) -> tuple[str, Parameters]:
     """SQL and parameters as SQLite takes them, also of SQLAlchemy's ``text()``."""
     if isinstance(sql, str):
@@ -199,16 +216,15 @@ class SyncStatements:
 
     def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> list[Row]:
         """All rows."""
-        return self._run(sql, params).rows
+        return rows_of(self._run(sql, params))
 
     def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Row | None:
         """The first row, or None."""
-        return next(iter(self._run(sql, params, first=True).rows), None)
+        return first_row_of(self._run(sql, params, first=True))
 
     def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Any:
         """The first column of the first row, or None."""
-        values = self._run(sql, params, first=True).values
-        return values[0][0] if values else None
+        return first_value_of(self._run(sql, params, first=True))
 
 
 def fetch_result(cursor: Any, statement: Statement, limits: Limits, *, reads: bool) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from concurrent import futures
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.guard import NotNowError, describe_statement
@@ -64,17 +64,21 @@ class Turns:
 
     # --- statements ---
 
-    async def run(self, statement: Statement) -> ExecuteResult:
-        """Run when it is the statement's turn; in another thread if it is slow."""
+    async def run(self, statement: Statement, answer: Callable[[ExecuteResult], Any] | None = None) -> Any:
+        """Run when it is the statement's turn; in another thread if it is slow.
+
+        Returns ``answer`` of the result, or the result.
+        """
         scope = self.current(statement.call)
         if not scope.try_take():
             await self.take(scope)
         try:
-            return self._perform(scope, statement)
+            result = self._perform(scope, statement)
         except NotNowError:
-            return await self._perform_in_thread(scope, statement)
+            result = await self._perform_in_thread(scope, statement)
         finally:
             scope.release()
+        return result if answer is None else answer(result)
 
     def run_blocking(self, statement: Statement) -> ExecuteResult:
         """Run in this thread, waiting for the turn."""

@@ -145,6 +145,12 @@ class Episode(EpisodeState):
             self.check_running()
         return result
 
+    async def content_of_call(self, tool: str, arguments: dict[str, Any] | str, call_id: str | None) -> str:
+        """Run a tool for ``Rollout.call_tool``: the text that a model sees."""
+        result = await self.call(tool, arguments, call_id=call_id)
+        self.check_running()
+        return result.content
+
     async def say(self, reply: str | Message) -> str | None:
         """Append what the agent says and return the user's next line; None if the episode is over.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
 from reward_kit.agent.base.encoding import plain
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
-from reward_kit.agent.base.pending import MissingAwaitError
+from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
 from reward_kit.agent.base.places import ends_task, fault_line, place_of
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import cut
@@ -148,17 +148,19 @@ async def call_reward(
     taken = given if signature.takes_all else {name: given[name] for name in given if name in signature.names}
     try:
         call = partial(reward, **taken)
-        if signature.is_async:
-            result = await _in_own_task(call(), timeout, watched)
-        else:
-            with TimeLimit(timeout):
-                result = await in_thread(call)
-            if inspect.isawaitable(result):  # a plain wrapper around an async function
-                result = await _in_own_task(result, timeout, watched)
-        for name in ("db", "gold_db"):
-            log = getattr(taken.get(name), "pending_log", None)
-            if log:
-                log.check()
+        log = PendingLog()
+        for view in map(taken.get, ("db", "gold_db")):
+            if view is not None and hasattr(view, "pending_log"):
+                view.pending_log = log
+        with log:
+            if signature.is_async:
+                result = await _in_own_task(call(), timeout, watched)
+            else:
+                with TimeLimit(timeout):
+                    result = await in_thread(call)
+                if inspect.isawaitable(result):  # a plain wrapper around an async function
+                    result = await _in_own_task(result, timeout, watched)
+        log.check()
         return checked_result(result, place)
     except OutOfTimeError:
         raise RewardError(f"took longer than {timeout:g} s", place=place) from None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE
-from reward_kit.agent.base.pending import PendingLog, pending
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text
 from reward_kit.agent.base.types import (
@@ -31,7 +30,7 @@ from reward_kit.agent.base.types import (
 from reward_kit.agent.bundles.files import AGENT_PROMPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import Completion, Message, ModelCall
@@ -53,10 +52,6 @@ def episode_of(rollout: Rollout) -> Episode:
         return _episodes[rollout._id]  # noqa: SLF001 - of this module
     except KeyError:
         raise RolloutStopped("the rollout is over and its state has been dropped") from None
-
-
-def _log_of(rollout: Rollout) -> PendingLog | None:
-    return episode_of(rollout).pending_log
 
 
 def _of_episode(name: str) -> Any:
@@ -136,10 +131,9 @@ class Rollout:
         """The bundle's own prompt ``name`` of the agent's model (``act``, ``react``); None without one."""
         return episode_of(self).task.prompts.get(name) if name in AGENT_PROMPTS else None
 
-    @pending("rollout", log=_log_of)
-    async def call_tool(
+    def call_tool(
         self, name: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
-    ) -> str:
+    ) -> Coroutine[Any, Any, str]:
         """Run a tool and return the text that a model sees of it, ``Error: …`` included.
 
         ``arguments`` may be the JSON text that a model wrote. ``call_id`` names a call announced with
@@ -147,19 +141,17 @@ class Rollout:
         after a terminal tool.
         """
         episode = episode_of(self)
-        result = await episode.call(name, arguments, call_id=call_id)
-        episode.check_running()
-        return result.content
+        work = episode.content_of_call(name, arguments, call_id)
+        return episode.pending_log.noted(work, "rollout.call_tool", name)
 
-    @pending("rollout", log=_log_of)
-    async def complete(
+    def complete(
         self,
         messages: list[Message] | None = None,
         *,
         tools: list[dict[str, Any]] | None = None,
         role: Role = "agent",
         again: int = 0,
-    ) -> Completion:
+    ) -> Coroutine[Any, Any, Completion]:
         """Ask a model: the agent's (one step) or the simulated user's.
 
         Without ``messages`` it sees the rollout's; without ``tools`` the agent's model gets the rollout's
@@ -167,7 +159,9 @@ class Rollout:
         each. Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
         rollout is over.
         """
-        return await episode_of(self).complete(messages, tools=tools, role=role, again=again)
+        episode = episode_of(self)
+        work = episode.complete(messages, tools=tools, role=role, again=again)
+        return episode.pending_log.noted(work, "rollout.complete", messages)
 
     def record(self, message: Message) -> Message:
         """Append an assistant message with tool calls; returned as recorded, with ids unique in the history.

@@ -7,13 +7,14 @@ import inspect
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
-from reward_kit.agent.base.pending import MissingAwaitError
+from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import foreign_text
@@ -24,9 +25,8 @@ from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
 
 logger = logging.getLogger(__name__)
@@ -141,20 +141,24 @@ async def _returned(
         raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
     if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
         values["rollout"] = rollout
-    on_rollout = on_rollout if "rollout" in tool.injected else None
-    before = set(on_rollout or ())
-    on_db = getattr(db, "pending_log", None)
-    if tool.is_async:
-        value = await _awaited(tool.function(**values), on_db)
-        content = content_of(value)
-    else:
-        value, text = await in_thread(lambda: _called(tool.function, values))
-        if text is None:  # a plain wrapper around an async function
-            value = await _awaited(value, on_db)
-        content = content_of(value) if text is None else text
-    if on_rollout:
-        _check_awaited(tool, on_rollout, before)
-    return value, content
+    on_db: PendingLog | None = getattr(db, "pending_log", None)
+    with PendingLog() if on_db is None else on_db:
+        if tool.is_async:
+            value = await tool.function(**values)
+        else:
+            value, text = await in_thread(lambda: _called(tool.function, values))
+            if text is not None:
+                return value, text
+            value = await value  # a plain wrapper around an async function
+    if on_db:
+        on_db.check()
+    if on_rollout and "rollout" in tool.injected:  # the agent has calls of its own in there
+        on_rollout.check(file=Path(tool.place.rpartition(":")[0]).name)
+    if not isinstance(value, _PLAIN):
+        value = _listed(value)
+        if inspect.isawaitable(value):
+            raise _returned_awaitable(value)
+    return value, content_of(value)
 
 
 def _called(function: Callable[..., Any], values: dict[str, Any]) -> tuple[Any, str | None]:
@@ -163,33 +167,16 @@ def _called(function: Callable[..., Any], values: dict[str, Any]) -> tuple[Any, 
     return value, None if inspect.isawaitable(value) else content_of(value)
 
 
-async def _awaited(work: Awaitable[Any], pending: PendingLog | None) -> Any:
-    with nullcontext() if pending is None else pending:
-        value = await work
-    if pending:
-        pending.check()
-    if isinstance(value, _PLAIN):
-        return value
-    value = _listed(value)
-    if inspect.isawaitable(value):
-        name = f"{type(value).__name__.lower()} {getattr(value, '__qualname__', '')}".rstrip()
-        if inspect.iscoroutine(value):
-            value.close()
-        elif isinstance(value, asyncio.Future):
-            value.cancel()
-        raise TypeError(f"the tool returned the {name}: is an await missing?")
-    return value
+def _returned_awaitable(value: Any) -> TypeError:
+    name = f"{type(value).__name__.lower()} {getattr(value, '__qualname__', '')}".rstrip()
+    if inspect.iscoroutine(value):
+        value.close()
+    elif isinstance(value, asyncio.Future):
+        value.cancel()
+    return TypeError(f"the tool returned the {name}: is an await missing?")
 
 
 _PLAIN = (str, dict, list, tuple, int, float, type(None))
-
-
-def _check_awaited(tool: Tool, on_rollout: PendingLog, before: set[Any]) -> None:
-    """Raise ``MissingAwaitError`` for a call of the rollout's that was made in the tool's file."""
-    for work in on_rollout.keys() - before:
-        if work.place and tool.place.rpartition(":")[0].endswith(work.place.partition(":")[0]):
-            del on_rollout[work]  # the agent has calls of its own in there
-            raise MissingAwaitError(work)
 
 
 def _listed(value: Any) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reward_kit.agent.base.pending import MissingAwaitError, PendingLog, pending
+from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
 MISSING = "was never awaited: an await is missing"
 
@@ -18,27 +20,32 @@ MISSING = "was never awaited: an await is missing"
 class Db:
     """Stands in for a database of a call."""
 
-    def __init__(self, log: PendingLog | None = None) -> None:
-        self.pending_log = log
+    def __init__(self, log: PendingLog) -> None:
+        self._log = log
         self.ran: list[str] = []
 
-    @pending("db")
-    async def execute(self, sql: str, params: Any = None) -> Any:
+    def execute(self, sql: str, params: Any = None) -> Coroutine[Any, Any, Any]:
         """Run a statement."""
+        return self._log.noted(self._execute(sql, params), "db.execute", sql)
+
+    async def _execute(self, sql: str, params: Any) -> Any:
         await asyncio.sleep(0)
         self.ran.append(sql)
         return params
 
 
 async def call(tool: Callable[[Db], Awaitable[Any]]) -> Any:
-    """As a tool is called."""
+    """As a tool is called; Python itself says nothing of a coroutine that was never awaited."""
     log = PendingLog()
-    try:
-        value = await tool(Db(log))
-    except Exception as error:
-        log.check(error)
-        raise
-    log.check()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with log:
+                value = await tool(Db(log))
+            log.check()
+        finally:
+            gc.collect()
+            assert [str(one.message) for one in said if "never awaited" in str(one.message)] == []
     return value
 
 
@@ -77,7 +84,7 @@ async def test_a_forgotten_one_is_named_with_its_line_and_the_remedy() -> None:
     [
         (lambda work: work.scalar_one(), "Write `(await db.execute(...)).scalar_one`."),
         (lambda work: work[0], "Write `(await db.execute(...))`."),
-        (lambda work: 1 if work else 0, "Write `(await db.execute(...))`."),
+        (lambda work: 1 if work else 0, "Put `await` before db.execute."),
         (list, "Write `(await db.execute(...))`."),
         (len, "Write `(await db.execute(...))`."),
         (float, "Write `(await db.execute(...))`."),
@@ -93,6 +100,16 @@ async def test_one_that_is_used_as_its_result(use: Callable[[Any], Any], remedy:
     with pytest.raises(MissingAwaitError) as raised:
         await call(tool)
     assert str(raised.value).endswith(f"db.execute('SELECT 1') {MISSING}. {remedy}")
+
+
+async def test_the_one_that_is_used_is_named_among_several() -> None:
+    async def tool(db: Db) -> None:
+        later = db.execute("SELECT 1")
+        db.execute("SELECT 2").rowcount  # type: ignore[attr-defined]  # noqa: B018
+        await later
+
+    with pytest.raises(MissingAwaitError, match="SELECT 2"):
+        await call(tool)
 
 
 async def test_an_error_of_the_calls_own_is_not_explained_away() -> None:
