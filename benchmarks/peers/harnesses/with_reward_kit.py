@@ -20,9 +20,11 @@ from measuring import measure, parse_arguments
 from reward_kit_user import DELAY, answer
 
 from reward_kit.agent import EvaluationConfig
+from reward_kit.agent.runner.collector import rare_collections
 from reward_kit.agent.runner.evaluation import run_evaluation
 
 if TYPE_CHECKING:
+    from reward_kit.agent import EvaluationResult
     from reward_kit.agent.base.types import Completion
 
 TOOLS = '''
@@ -92,6 +94,12 @@ def write_bundle(folder: Path, rollouts: int) -> Path:
     return dataset
 
 
+async def evaluated(config: EvaluationConfig, models: dict[str, StubModel]) -> EvaluationResult:
+    """Run an evaluation with the garbage collection of the command."""
+    with rare_collections():
+        return await run_evaluation(config, models=models)
+
+
 def main() -> None:
     arguments = parse_arguments(numbers=("--workers",))
     os.environ[DELAY] = str(arguments.delay)
@@ -109,7 +117,7 @@ def main() -> None:
             keep_db=None if arguments.save else "none",
         )
         models = {} if arguments.workers else {"agent": StubModel(arguments.delay)}
-        result = asyncio.run(run_evaluation(config, models=models))
+        result = asyncio.run(evaluated(config, models))
         passed = sum(outcome.reward == 1.0 for outcome in result.outcomes)
         if not arguments.workers:  # else the counter is in other processes
             COUNTER.check(passed, rollouts)

@@ -13,12 +13,12 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import Waiters
+from reward_kit.agent.runner.collector import memory_of
 from reward_kit.agent.runner.protocol import decoded
 from reward_kit.errors import RewardKitError
 
@@ -221,11 +221,7 @@ class WorkerProcess(Worker):
 
     @property
     def memory(self) -> int:
-        try:
-            pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):  # it has ended
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return memory_of(self._pid)
 
     def write(self, data: bytes) -> None:
         if not self._writer.is_closing():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import tamed
 from reward_kit.agent.base.types import RolloutStopped
+from reward_kit.agent.runner.collector import rare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -37,12 +38,18 @@ _abandoned: list[asyncio.Task[Any]] = []
 
 
 def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` in an event loop of its own and return its result.
+    """Run ``work`` in an event loop of its own and return its result, in a process that does nothing else.
 
-    Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation.
+    Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation. Garbage is
+    collected rarely meanwhile.
     """
+
+    async def alone() -> _T:
+        with rare_collections():
+            return await work
+
     loop = asyncio.new_event_loop()
-    return _run(loop, loop.run_until_complete, work)
+    return _run(loop, loop.run_until_complete, alone())
 
 
 def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
