@@ -179,8 +179,8 @@ def serve(
                     end_with(server)
                     play(connection)
                 workers[worker] = number
-                if worker < 0:
-                    control.sendall(_END.pack(number, 1))
         with suppress(ChildProcessError, OSError):
+            if -1 in workers:
+                control.sendall(_END.pack(workers.pop(-1), 1))
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 control.sendall(_END.pack(workers.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])))

@@ -241,6 +241,8 @@ class RayCluster:
         self._bases: list[str] = []
         self._address = (os.environ.get("RAY_ADDRESS") if config.ray == DEFAULT else config.ray) or LOCAL
         self._connected = False
+        self._workers: list[Worker] = []
+        """All that were made: Ray ends an actor with the last reference to it, also one that still starts."""
         self._check()
         self._ray = _ray()
         # in one thread: Ray installs handlers of signals if it is started in the main one
@@ -345,13 +347,16 @@ class RayCluster:
     def worker(self, *, alone: bool) -> Worker:
         """A worker to be started there; beside all others if ``alone``."""
         # the other actors may hold all processors
-        return RayWorker(self._note, self._ray, processors=0 if alone else 1)
+        worker = RayWorker(self._note, self._ray, processors=0 if alone else 1)
+        self._workers.append(worker)
+        return worker
 
     async def close(self) -> None:
         """End the connection."""
         if self._connected:
             self._connected = False
             await asyncio.get_running_loop().run_in_executor(self._thread, self._ray.shutdown)
+        self._workers.clear()
         self._thread.shutdown()
 
 
