@@ -145,14 +145,14 @@ class TaskRow:
     system_prompt: str | None = None
     sim_user_prompt: str | None = None
     sim_user_template: str | None = None
-    n_rollouts: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=1, le=MAX_ROLLOUTS)] = 1
+    n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS), BeforeValidator(whole)] = 1
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
     required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
-    max_steps: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=1)] = 30
+    max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     toolset_outside: Annotated[bool, Strict()] | None = None

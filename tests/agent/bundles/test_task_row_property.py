@@ -20,7 +20,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
-IDS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True).filter(
+IDS = st.from_regex(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,19}", fullmatch=True).filter(
     lambda row_id: row_id not in {".", ".."} and row_id.lower() not in {"evals", ".bases", ".cache"}
 )
 OWN_FIELDS = st.dictionaries(TEXT.filter(lambda name: name not in {*KNOWN, *INJECTED}), JSON, max_size=3)

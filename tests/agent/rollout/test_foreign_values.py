@@ -166,7 +166,7 @@ def test_every_method_of_the_handle_takes_any_values(
 def test_what_is_written_is_what_is_read(value: Any) -> None:
     written = plain(made(value), strict=False)
     assert repr(from_json(json_bytes(written))) == repr(written)
-    if "digits" not in repr(value):  # the encoder alone leaves numbers as they are
+    if not any(name in repr(value) for name in ("digits", "wide")):  # which the encoder alone writes out
         assert isinstance(from_json(json_bytes({"any": made(value)})), dict)
 
 
