@@ -13,6 +13,7 @@ FIELDS = (
     "model messages tools tool_choice parallel_tool_calls temperature top_p seed stop n stream max_tokens "
     "max_completion_tokens reasoning_effort presence_penalty frequency_penalty response_format user"
 )
+DETAILS = [{"type": "reasoning.encrypted", "data": "ZW5j", "id": "r1", "format": "anthropic-claude-v1"}]
 MESSAGE_FIELDS = "role content name tool_calls tool_call_id refusal"
 
 
@@ -24,6 +25,7 @@ class Chat:
     ``thoughts`` is the field of an answer with the model's thoughts, ``returned`` are fields that the history
     may hold beside OpenAI's. ``ids`` is the form of the calls' ids. ``choice``, ``message``, ``usage`` and
     ``top`` are further parts of an answer. With ``marks``, contents may be blocks, marked for a prompt cache.
+    With ``details``, answers have ``reasoning_details``, which must come back.
     """
 
     path: str
@@ -37,6 +39,7 @@ class Chat:
     usage: Json = field(default_factory=dict)
     top: Json = field(default_factory=dict)
     marks: bool = False
+    details: bool = False
 
     def read(self, request: Request) -> Conversation:
         body = request.body
@@ -46,7 +49,8 @@ class Chat:
         open_calls: list[str] = []
         results: list[str] = []
         for number, message in enumerate(body["messages"]):
-            known(message, f"{MESSAGE_FIELDS} {self.returned}", f"messages.{number}")
+            details = "reasoning_details" if self.details else ""
+            known(message, f"{MESSAGE_FIELDS} {self.returned} {details}", f"messages.{number}")
             need(message["role"] in ("system", "user", "assistant", "tool"), f"messages.{number}: role")
             self._check_content(message.get("content"), message["role"])
             if message["role"] == "tool":
@@ -55,6 +59,8 @@ class Chat:
                 results.append(message["content"])
                 continue
             need(not open_calls, f"messages.{number}: tool calls without results {open_calls}")
+            returned = message.get("reasoning_details") == DETAILS
+            need(not (self.details and message.get("tool_calls")) or returned, "reasoning_details: missing")
             for call in message.get("tool_calls") or ():
                 known(call, "id type function index", f"messages.{number}.tool_calls")
                 known(call["function"], "name arguments", f"messages.{number}.tool_calls.function")
@@ -85,6 +91,8 @@ class Chat:
         message: Json = {"role": "assistant", "content": answer.text or None, **self.message}
         if self.thoughts:
             message[self.thoughts] = "Think."
+        if self.details:
+            message["reasoning_details"] = DETAILS
         if answer.calls:
             message["tool_calls"] = [
                 {

@@ -18,7 +18,13 @@ from provider_stub import ProviderStub, Refused
 PAGE = Path(__file__).parents[3] / "docs" / "providers.md"
 V1 = "/v1/chat/completions"
 THINKING = {"thoughts": "reasoning_content", "returned": "reasoning_content"}
-OF_VLLM = {"thoughts": "reasoning", "returned": "reasoning reasoning_content"}
+OF_VLLM: dict[str, Any] = {
+    "thoughts": "reasoning",
+    "returned": "reasoning reasoning_content",
+    "message": {"annotations": None, "audio": None, "function_call": None},
+    "choice": {"stop_reason": None, "token_ids": None},
+    "top": {"prompt_logprobs": None, "kv_transfer_params": None},
+}
 PROTOCOLS: dict[tuple[str, str], Any] = {
     ("OpenAI", "openai"): Chat(V1, top={"service_tier": "default"}, message={"refusal": None}),
     ("Anthropic", "anthropic"): Anthropic(),
@@ -34,17 +40,19 @@ PROTOCOLS: dict[tuple[str, str], Any] = {
         usage={"queue_time": 0.1, "total_time": 0.2},
     ),
     ("DeepSeek", "deepseek"): Chat(V1, **THINKING, usage={"prompt_cache_hit_tokens": 60}),
-    ("OpenRouter", "openrouter"): Chat("/api/v1/chat/completions", fields="usage reasoning", marks=True),
-    ("Together AI", "together_ai"): Chat(V1),
-    ("Fireworks AI", "fireworks_ai"): Chat("/inference/v1/chat/completions"),
+    ("OpenRouter", "openrouter"): Chat(
+        "/api/v1/chat/completions", fields="usage reasoning", marks=True, details=True
+    ),
+    ("Together AI", "together_ai"): Chat(V1, choice={"seed": 7348573948573948573}, top={"prompt": []}),
+    ("Fireworks AI", "fireworks_ai"): Chat("/inference/v1/chat/completions", choice={"raw_output": None}),
     ("xAI", "xai"): Chat(V1, **THINKING),
     ("Cohere", "cohere"): Cohere(),
-    ("vLLM", "openai"): Chat(V1),
+    ("vLLM", "openai"): Chat(V1, **OF_VLLM),
     ("vLLM", "hosted_vllm"): Chat(V1, **OF_VLLM),
-    ("SGLang", "openai"): Chat(V1),
-    ("llama.cpp", "openai"): Chat(V1),
-    ("LM Studio", "openai"): Chat(V1),
-    ("Ollama", "openai"): Chat(V1),
+    ("SGLang", "openai"): Chat(V1, **THINKING, choice={"matched_stop": None}, usage={"reasoning_tokens": 5}),
+    ("llama.cpp", "openai"): Chat(V1, top={"timings": {"prompt_n": 10}, "system_fingerprint": "b6000"}),
+    ("LM Studio", "openai"): Chat(V1, top={"stats": {}}),
+    ("Ollama", "openai"): Chat(V1, thoughts="reasoning", returned="reasoning"),
     ("Ollama", "ollama_chat"): Ollama(),
 }
 """The protocol of each row, by its name and the provider of its model."""
