@@ -137,11 +137,10 @@ def test_a_rollout_that_kills_its_actor_costs_itself_alone(
     cluster: Cluster, bundle: Bundle, player: Player
 ) -> None:
     result = evaluate(bundle.dataset, agent=player("dies"), user="none", ray=cluster.address, retries=1)
-    assert dict(result.unjudged) == {"infrastructure_error": 1}
-    lost = next(outcome for outcome in result.outcomes if not outcome.judged)
-    assert (lost.row_id, lost.index) == ("row-1", 0)
+    (lost,) = [outcome for outcome in result.outcomes if outcome.stop_reason == "agent_error"]
+    assert (lost.row_id, lost.index, lost.reward) == ("row-1", 0, 0.0)
     assert lost.stop_detail == "its process ended with exit code 7 in its agent or user, twice"
-    assert sum(outcome.judged for outcome in result.outcomes) == 8
+    assert sum(outcome.judged for outcome in result.outcomes) == 9
     assert load_rollout(result.folder / lost.file).messages == []
 
 
@@ -166,7 +165,7 @@ def test_an_agent_that_never_gives_up_control_is_ended(
         timeout=1.0,
         n_rollouts=2,
     )
-    lost = [outcome for outcome in result.outcomes if not outcome.judged]
+    lost = [outcome for outcome in result.outcomes if outcome.stop_reason == "agent_error"]
     assert [(outcome.row_id, outcome.index) for outcome in lost] == [("row-0", 1)]
     assert "stopped answering" in (lost[0].stop_detail or "")
     wait_until(lambda: not processes_with(str(marks)))
