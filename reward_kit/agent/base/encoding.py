@@ -18,6 +18,8 @@ MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
 LONGEST_VALUE = 1_000_000
 """Characters of a text in it."""
+LONG = 10_000
+"""Characters of a text at which it is looked at closely."""
 LONGEST_INTEGER = 1023
 """Bits of an integer in it, as many as of the largest float."""
 
@@ -33,7 +35,7 @@ def plain(value: Any, *, strict: bool = True) -> Any:
 
     def of(value: Any, levels: int) -> Any:
         nonlocal left
-        kind = type(value)
+        kind = value.__class__
         if kind is str:
             fits = value.isascii() and len(value) <= LONGEST_VALUE
             return value if fits else foreign_text(value, LONGEST_VALUE)
@@ -49,7 +51,14 @@ def plain(value: Any, *, strict: bool = True) -> Any:
                 raise ValueError("it holds itself, or is nested too deeply or too large")
             return "…"
         if isinstance(value, Mapping):
-            return {of(str(name), 1): of(inner, levels - 1) for name, inner in value.items()}
+            return {  # a call costs most
+                name if name.__class__ is str and name.isascii() and len(name) < LONG else of(str(name), 1): (
+                    inner
+                    if inner.__class__ is str and inner.isascii() and len(inner) < LONG
+                    else of(inner, levels - 1)
+                )
+                for name, inner in value.items()
+            }
         return [of(inner, levels - 1) for inner in value]
 
     return of(value, MAX_DEPTH)

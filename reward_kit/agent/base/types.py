@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal, Protocol, get_args
 
@@ -113,13 +113,21 @@ def counted(usage: Any, before: Usage | None) -> Usage:
     """
     if not isinstance(usage, Usage):
         raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
-    usage.check()
-    numbers = zip(_COUNTERS, _counts(usage), strict=True)
-    copy = Usage(*(number if "cost" in name else int(number) for name, number in numbers))
-    total = replace(before or Usage())
-    total.add(copy)
-    total.check()
-    return copy
+    numbers = list(_counts(usage))
+    sums = _counts(before or _NOTHING)
+    for place, number in enumerate(numbers):
+        if number.__class__ is not int and place not in _COSTS:
+            check_number(f"Usage.{_COUNTERS[place]}", number)
+            numbers[place] = int(number)
+        elif number.__class__ not in _NUMBERS or not 0 <= number <= MOST_COUNTED - sums[place]:
+            check_number(f"Usage.{_COUNTERS[place]}", number)
+            raise TypeError(f"Usage.{_COUNTERS[place]} is above {MOST_COUNTED} in all, which counts nothing")
+    return Usage(*numbers)
+
+
+_NOTHING = Usage()
+_COSTS = frozenset(place for place, name in enumerate(_COUNTERS) if "cost" in name)
+_NUMBERS = (int, float)
 
 
 def check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
