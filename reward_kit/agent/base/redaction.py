@@ -109,13 +109,20 @@ def keep_secrets(secrets: frozenset[str]) -> frozenset[str]:
 def known_secrets() -> tuple[_Secret, ...]:
     """The secrets in the environment and of models, the longest first: one may hold another."""
     undecoded: dict[Any, Any] = vars(os.environ)["_data"]  # reading each by its name takes 10 times longer
-    return _known(tuple(undecoded.items()), frozenset(_of_models))
+    if undecoded != _last[0] or _of_models != _last[1]:
+        variables, of_models = dict(undecoded), frozenset(_of_models)
+        _last[:] = variables, of_models, _found_in(variables, of_models)
+    secrets: tuple[_Secret, ...] = _last[2]
+    return secrets
 
 
-@functools.lru_cache(maxsize=4)
-def _known(undecoded: tuple[tuple[Any, Any], ...], of_models: frozenset[str]) -> tuple[_Secret, ...]:
+_last: list[Any] = [None, None, ()]
+"""Environment, secrets of models, and what was found in them last: that seldom changes."""
+
+
+def _found_in(undecoded: Mapping[Any, Any], of_models: frozenset[str]) -> tuple[_Secret, ...]:
     found: dict[str, tuple[str, bool]] = {}
-    for name, value in (map(os.fsdecode, variable) for variable in undecoded):
+    for name, value in (map(os.fsdecode, variable) for variable in undecoded.items()):
         passwords = {*_of_address(value)}
         named = {value, value.rpartition(" ")[2], value.partition(":")[2]} if is_secret_name(name) else set()
         if named and "://" in value:
