@@ -20,7 +20,7 @@ test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
-	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/storage/test_resume_kills.py
+	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/store/test_resume_kills.py
 
 LOWEST ?= .venv-lowest
 test-lowest: $(READY)  ## all tests with the lowest versions of the dependencies

@@ -15,8 +15,8 @@ import json
 import re
 from pathlib import Path
 
-from reward_kit.agent.audit import AuditReport, audit
 from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.checks import AuditReport, audit
 
 BUNDLE = Path(__file__).resolve().parents[1] / "tau_retail_task"
 ABOUT = {

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.runner.progress import NoProgress
+from reward_kit.agent.evaluation.progress import NoProgress
 
 if TYPE_CHECKING:
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.runner.progress import Tally
+    from reward_kit.agent.evaluation.progress import Tally
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
 
 TOOLS = '''
 from reward_kit.agent import ToolRegistry

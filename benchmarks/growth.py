@@ -49,7 +49,7 @@ INSERT INTO items VALUES (1, 'lamp'), (2, 'chair');
 PLAY = """
 import json, os, sys, time
 from reward_kit.agent import evaluate
-from reward_kit.agent.runner.progress import NoProgress
+from reward_kit.agent.evaluation.progress import NoProgress
 
 dataset, runs = sys.argv[1:]
 

@@ -18,7 +18,7 @@ def main() -> int:
         print("Interrupted.", file=sys.stderr)  # noqa: T201 - nothing else is imported yet
         return 130
     code = cli.main()
-    signals = sys.modules.get("reward_kit.agent.runner.signals")
+    signals = sys.modules.get("reward_kit.agent.evaluation.signals")
     if signals is not None and signals.is_held_up():
         os._exit(code)  # everything is written: do not wait for an agent or tool that never ends
     return code

@@ -19,9 +19,9 @@ def command(monkeypatch):
     """``command(function)`` stands in for ``reward-kit preview``."""
 
     def put(function):
-        module = types.ModuleType("reward_kit.cli_commands.preview")
+        module = types.ModuleType("reward_kit.cli.preview")
         module.preview = click.command()(function)
-        monkeypatch.setitem(sys.modules, "reward_kit.cli_commands.preview", module)
+        monkeypatch.setitem(sys.modules, "reward_kit.cli.preview", module)
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     return put

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reward_kit.agent.base.task_row import FaultyBundleError
+from reward_kit.agent.rows.task_row import FaultyBundleError
 from reward_kit.errors import ModelSetupError, RewardKitError, StorageError, ToolError, UsageError
 
 

@@ -14,7 +14,7 @@ from flight_bundle import Bundle
 from ray.cluster_utils import Cluster
 
 from reward_kit.agent.reports.stored_results import stored_result
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 
 PAYS = """
 import asyncio

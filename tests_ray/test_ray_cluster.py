@@ -155,7 +155,7 @@ def test_an_actor_that_is_killed_loses_nothing(
 def test_an_agent_that_never_gives_up_control_is_ended(
     cluster: Cluster, bundle: Bundle, player: Player, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reward_kit.agent.runner.workers.HANG_GRACE", 1.0)
+    monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 1.0)
     result = evaluate(
         bundle.dataset,
         agent=player("blocks"),

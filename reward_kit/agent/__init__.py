@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reward_kit.agent.agents import Agent as Agent
-    from reward_kit.agent.base.task_row import Action as Action
-    from reward_kit.agent.base.task_row import TaskRow as TaskRow
+    from reward_kit.agent.after.export import export as export
+    from reward_kit.agent.after.rescore import rescore as rescore
     from reward_kit.agent.base.types import Completion as Completion
     from reward_kit.agent.base.types import Model as Model
     from reward_kit.agent.base.types import ToolCall as ToolCall
     from reward_kit.agent.base.types import Usage as Usage
     from reward_kit.agent.bundles.bundle import Seed as Seed
     from reward_kit.agent.bundles.bundle import Task as Task
+    from reward_kit.agent.checks import validate as validate
     from reward_kit.agent.comparison.compare import compare as compare
     from reward_kit.agent.comparison.compare import compare_with as compare_with
     from reward_kit.agent.config import EvaluationConfig as EvaluationConfig
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import ReadOnlyDatabase as ReadOnlyDatabase
     from reward_kit.agent.database import Row as Row
     from reward_kit.agent.database import RowChange as RowChange
-    from reward_kit.agent.exporting.export import export as export
+    from reward_kit.agent.evaluation.progress import Progress as Progress
+    from reward_kit.agent.evaluation.run import agent_eval as agent_eval
+    from reward_kit.agent.evaluation.run import evaluate as evaluate
+    from reward_kit.agent.evaluation.run import evaluate_async as evaluate_async
+    from reward_kit.agent.evaluation.run import run_evaluation as run_evaluation
     from reward_kit.agent.models.function import FunctionModel as FunctionModel
     from reward_kit.agent.models.litellm import LiteLLMModel as LiteLLMModel
+    from reward_kit.agent.players.agents import Agent as Agent
     from reward_kit.agent.players.loading import load_agent as load_agent
     from reward_kit.agent.players.loading import load_user as load_user
-    from reward_kit.agent.records.loading import load_rollout as load_rollout
-    from reward_kit.agent.records.rollout_record import RolloutRecord as RolloutRecord
-    from reward_kit.agent.rescoring.rescore import rescore as rescore
+    from reward_kit.agent.players.users import User as User
     from reward_kit.agent.rollout.budgets import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.episode import Episode as Episode
     from reward_kit.agent.rollout.judge import judge as judge
@@ -46,51 +49,48 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
     from reward_kit.agent.rollout.rollout import TaskView as TaskView
     from reward_kit.agent.rollout.rollout import UserRollout as UserRollout
-    from reward_kit.agent.runner.evaluation import agent_eval as agent_eval
-    from reward_kit.agent.runner.evaluation import evaluate as evaluate
-    from reward_kit.agent.runner.evaluation import evaluate_async as evaluate_async
-    from reward_kit.agent.runner.evaluation import run_evaluation as run_evaluation
-    from reward_kit.agent.runner.progress import Progress as Progress
-    from reward_kit.agent.scoring.results import EvaluationResult as EvaluationResult
-    from reward_kit.agent.storage.stored_evaluation import load_evaluation as load_evaluation
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord as RolloutRecord
+    from reward_kit.agent.rows.task_row import Action as Action
+    from reward_kit.agent.rows.task_row import TaskRow as TaskRow
+    from reward_kit.agent.store.loading import load_rollout as load_rollout
+    from reward_kit.agent.store.results import EvaluationResult as EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import load_evaluation as load_evaluation
     from reward_kit.agent.tools.execution import ToolResult as ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry as ToolRegistry
-    from reward_kit.agent.users import User as User
-    from reward_kit.agent.validation import validate as validate
     from reward_kit.errors import ToolError as ToolError
     from reward_kit.models import StepData as StepData
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "reward_kit.agent.agents": ["Agent"],
-        "reward_kit.agent.base.task_row": ["Action", "TaskRow"],
+        "reward_kit.agent.players.agents": ["Agent"],
+        "reward_kit.agent.rows.task_row": ["Action", "TaskRow"],
         "reward_kit.agent.base.types": ["Completion", "Model", "ToolCall", "Usage"],
         "reward_kit.agent.bundles.bundle": ["Seed", "Task"],
         "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
         "reward_kit.agent.config": ["EvaluationConfig"],
         "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
-        "reward_kit.agent.exporting.export": ["export"],
+        "reward_kit.agent.after.export": ["export"],
         "reward_kit.agent.models.function": ["FunctionModel"],
         "reward_kit.agent.models.litellm": ["LiteLLMModel"],
         "reward_kit.agent.players.loading": ["load_agent", "load_user"],
-        "reward_kit.agent.records.loading": ["load_rollout"],
-        "reward_kit.agent.records.rollout_record": ["RolloutRecord"],
-        "reward_kit.agent.rescoring.rescore": ["rescore"],
+        "reward_kit.agent.store.loading": ["load_rollout"],
+        "reward_kit.agent.rollout.rollout_record": ["RolloutRecord"],
+        "reward_kit.agent.after.rescore": ["rescore"],
         "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
         "reward_kit.agent.rollout.episode": ["Episode"],
         "reward_kit.agent.rollout.judge": ["judge", "judge_sync"],
         "reward_kit.agent.rollout.opening": ["TaskBundle"],
         "reward_kit.agent.rollout.orchestrator": ["FinishedRollout", "run_rollout"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
-        "reward_kit.agent.runner.evaluation": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],
-        "reward_kit.agent.runner.progress": ["Progress"],
-        "reward_kit.agent.scoring.results": ["EvaluationResult"],
-        "reward_kit.agent.storage.stored_evaluation": ["load_evaluation"],
+        "reward_kit.agent.evaluation.run": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],
+        "reward_kit.agent.evaluation.progress": ["Progress"],
+        "reward_kit.agent.store.results": ["EvaluationResult"],
+        "reward_kit.agent.store.stored_evaluation": ["load_evaluation"],
         "reward_kit.agent.tools.execution": ["ToolResult"],
         "reward_kit.agent.tools.registry": ["ToolRegistry"],
-        "reward_kit.agent.users": ["User"],
-        "reward_kit.agent.validation": ["validate"],
+        "reward_kit.agent.players.users": ["User"],
+        "reward_kit.agent.checks": ["validate"],
         "reward_kit.errors": ["ToolError"],
         "reward_kit.models": ["StepData"],
     },

@@ -26,23 +26,23 @@ from typing import Any
 from forked_command import ask, connected
 
 IMPORTED = (
-    "reward_kit.agent.agents.gold",
+    "reward_kit.agent.players.agents.gold",
     "reward_kit.agent.bundles.bundle",
     "reward_kit.agent.comparison.compare",
     "reward_kit.agent.database.overlay_store",
     "reward_kit.agent.database.recorder",
     "reward_kit.agent.database.sqlalchemy_api",
-    "reward_kit.agent.runner.evaluation",
-    "reward_kit.agent.runner.in_process",
+    "reward_kit.agent.evaluation.run",
+    "reward_kit.agent.evaluation.in_process",
     "reward_kit.agent.reports.console",
     "reward_kit.agent.reports.tables",
     "reward_kit.agent.tools.registry",
     "reward_kit.agent.servers.app",
-    "reward_kit.cli_commands.agent_eval",
-    "reward_kit.cli_commands.compare",
-    "reward_kit.cli_commands.export",
-    "reward_kit.cli_commands.rescore",
-    "reward_kit.cli_commands.show",
+    "reward_kit.cli.agent_eval",
+    "reward_kit.cli.compare",
+    "reward_kit.cli.export",
+    "reward_kit.cli.rescore",
+    "reward_kit.cli.show",
     "reward_kit.typed_interface",
 )
 IDLE = 5.0

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent import load_agent
-from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.bundles.bundle import Seed, Task
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
+from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolError, ToolRegistry
 
 SEED = """

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.records.evaluation_file import checksum, rollout_at
-from reward_kit.agent.records.outcome import PlayedRollout, RolloutOutcome
-from reward_kit.agent.storage.resume import Run, StoredRow
-from reward_kit.agent.storage.store import Store
+from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome
+from reward_kit.agent.store.evaluation_file import checksum, rollout_at
+from reward_kit.agent.store.resume import Run, StoredRow
+from reward_kit.agent.store.writer import Store
 
 KEY = "ab" * 32
 

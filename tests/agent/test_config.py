@@ -10,7 +10,7 @@ import pytest
 
 from reward_kit.agent.base.redaction import redacted
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, EvaluationConfig, UsageError
-from reward_kit.cli_commands.agent_eval import agent_eval, given_options
+from reward_kit.cli.agent_eval import agent_eval, given_options
 
 
 def test_every_field_is_an_option_of_the_command_and_the_other_way_round() -> None:

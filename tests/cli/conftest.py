@@ -1,4 +1,4 @@
-"""The command ``reward-kit agent-eval`` as a real process, in the folder of a small bundle."""
+"""The commands as real processes; ``agent-eval`` runs in the folder of a small bundle."""
 
 import json
 import os
@@ -52,3 +52,10 @@ def results(bundle: Bundle) -> Callable[[], dict[str, Any]]:
         return plain
 
     return read
+
+
+@pytest.fixture
+def command(request: pytest.FixtureRequest) -> Command:
+    """Run the command that the test's file is named after."""
+    name = request.path.stem.removeprefix("test_")
+    return lambda *arguments: run_command(name, *arguments)

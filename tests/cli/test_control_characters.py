@@ -8,7 +8,7 @@ import pytest
 from command import Command, new_python
 from flight_bundle import GOLD, SEED, TOOLS, Bundle
 
-from reward_kit.agent.agents.human import Terminal
+from reward_kit.agent.players.agents.human import Terminal
 
 FOREIGN = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\x7f\r"
 SHOWN = r"\u001b]0;title\u0007\u001b[2J\u202e\u009b31m\u007f\u000d"

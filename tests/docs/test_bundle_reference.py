@@ -10,10 +10,10 @@ from flight_bundle import GOLD, Bundle
 from pages import ROOT, blocks, table
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.base.task_row import KNOWN_FIELDS, MAX_ID_LENGTH, TaskRow
 from reward_kit.agent.bundles import archive
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
+from reward_kit.agent.rows.task_row import KNOWN_FIELDS, MAX_ID_LENGTH, TaskRow
 
 PAGE = ROOT / "docs" / "bundle.md"
 REFERENCE = PAGE.read_text()

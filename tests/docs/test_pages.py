@@ -23,8 +23,8 @@ from fake_server import Behaviour, all_gone, install, starts
 from model_files import model_folder
 
 from reward_kit.agent import Database, TaskBundle, compare
-from reward_kit.agent.agents.few_shot import read_displays
-from reward_kit.agent.exporting.lines import COLUMNS
+from reward_kit.agent.after.lines import COLUMNS
+from reward_kit.agent.players.agents.few_shot import read_displays
 
 DOCS = ROOT / "docs"
 TAKE_SEAT = {"number": 2, "passenger": "Alice"}

@@ -16,24 +16,23 @@ from stored_rollouts import query
 import reward_kit
 import reward_kit.agent
 from reward_kit.agent import agent_eval, load_agent
-from reward_kit.agent.agents.fastworkflow import home, preflight, setup
-from reward_kit.agent.agents.fastworkflow.agent import TURN_LIMIT
-from reward_kit.agent.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
-from reward_kit.agent.agents.http_protocol import PROTOCOL
-from reward_kit.agent.audit import KINDS
-from reward_kit.agent.audit.findings import Kind
 from reward_kit.agent.bundles.files import PLACEHOLDERS
+from reward_kit.agent.checks.findings import KINDS, Kind
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
+from reward_kit.agent.evaluation import spans
 from reward_kit.agent.models import aimd, circuit_breaker, limiter, rate_limits
 from reward_kit.agent.models.local import backends, guard, server
+from reward_kit.agent.players.agents.fastworkflow import home, preflight, setup
+from reward_kit.agent.players.agents.fastworkflow.agent import TURN_LIMIT
+from reward_kit.agent.players.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
+from reward_kit.agent.players.agents.http_protocol import PROTOCOL
 from reward_kit.agent.players.names import AGENTS, USERS
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure
 from reward_kit.agent.scoring.user_faults import UserFaultKind
 from reward_kit.agent.servers.endpoint import MAX_BODY
-from reward_kit.agent.telemetry import spans
-from reward_kit.cli_commands.fastworkflow import fastworkflow
-from reward_kit.cli_commands.mcp import mcp
+from reward_kit.cli.fastworkflow import fastworkflow
+from reward_kit.cli.mcp import mcp
 
 DOCS = ROOT / "docs"
 FLAGS = {part for option in OPTIONS.values() for flag in option.flags for part in flag.split("/")}

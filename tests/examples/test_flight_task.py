@@ -10,9 +10,9 @@ import pytest
 from command import run_command
 
 from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.checks import validate
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.orchestrator import run_rollout
-from reward_kit.agent.validation import validate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flight_task"
 

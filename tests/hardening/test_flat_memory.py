@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.runner.progress import NoProgress
+from reward_kit.agent.evaluation.progress import NoProgress
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flat_memory.py"
 FIRST, LAST = 60, 240

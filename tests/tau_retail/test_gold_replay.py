@@ -9,10 +9,10 @@ import pytest
 from reference import TOOLS, Data, private, run
 from task_rows import BUNDLE, DATASETS
 
-from reward_kit.agent.agents.gold import GoldAgent
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
+from reward_kit.agent.players.agents.gold import GoldAgent
 from reward_kit.agent.rollout.orchestrator import run_rollout
 
 IDLE_IS_RIGHT = {

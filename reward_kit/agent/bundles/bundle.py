@@ -6,9 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.task_row import RowFaults, call_name, field_name
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
@@ -16,6 +14,8 @@ from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward
+from reward_kit.agent.rows.dataset import read_dataset
+from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
 from reward_kit.agent.tools.arguments import without_refused_nulls
 from reward_kit.errors import BundleError
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from pathlib import Path
 
-    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rows.task_row import TaskRow
 
 __all__ = ["BundleRows", "Seed", "Task", "TaskBundle", "read_bundle"]
 

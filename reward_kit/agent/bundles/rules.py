@@ -22,11 +22,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
-from reward_kit.agent.base.task_row import FaultyBundleError
-from reward_kit.agent.base.trajectory_views import VIEWS
 from reward_kit.agent.bundles.files import own_file, read_text
+from reward_kit.agent.bundles.trajectory_views import VIEWS
 from reward_kit.agent.database.guard import Guard, describe_statement, numeric_limits
 from reward_kit.agent.database.statement import Limits, Statement
+from reward_kit.agent.rows.task_row import FaultyBundleError
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:

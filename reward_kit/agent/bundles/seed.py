@@ -24,7 +24,7 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from reward_kit.agent.base.task_row import TaskRow
+    from reward_kit.agent.rows.task_row import TaskRow
 
 FORMAT = "reward-kit.seed/1"
 """Changes whenever the same seed would give another base; hashed into every key."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import inspect
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
-from reward_kit.agent.base.task_row import INJECTED
 from reward_kit.agent.bundles.files import own_file
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
 from reward_kit.agent.bundles.task import DEFAULT_REWARD
+from reward_kit.agent.rows.task_row import INJECTED
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

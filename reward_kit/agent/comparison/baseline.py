@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.comparison.measures import CONTENT, RowPair
 from reward_kit.agent.config import DEFAULTS, OPTIONS
-from reward_kit.agent.records.evaluation_file import read_fields
 from reward_kit.agent.scoring.rows import RowResult
 from reward_kit.agent.scoring.sequential import Decision, RowCounts, decide
-from reward_kit.agent.storage.resume import fingerprint
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.store.evaluation_file import read_fields
+from reward_kit.agent.store.resume import fingerprint
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 FORMAT = "reward-kit.baseline/1"
 SHOWN, LONGEST = 5, 300

@@ -23,17 +23,17 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.comparison.measures import ROLES
 from reward_kit.agent.config import DEFAULTS, OPTIONS
-from reward_kit.agent.records.evaluation_file import read_fields, reading
-from reward_kit.agent.records.outcome import BrokenOff, is_success, total_usage, usage_from_json
+from reward_kit.agent.rollout.outcome import BrokenOff, is_success, total_usage, usage_from_json
 from reward_kit.agent.scoring.rows import RowResult
-from reward_kit.agent.storage.resume import canonical, fingerprint
-from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+from reward_kit.agent.store.evaluation_file import read_fields, reading
+from reward_kit.agent.store.resume import canonical, fingerprint
+from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.store.results import EvaluationResult
 
 FORMAT = "reward-kit.card/1"
 CONTENT = ("row", "seed", "tools")

@@ -13,7 +13,7 @@ from reward_kit.agent.base.text import html_table
 from reward_kit.agent.comparison.card import is_card, load_card
 from reward_kit.agent.comparison.measures import CHANGED, CONTENT, Measure, RowPair, measures_of, metrics_of
 from reward_kit.agent.config import OPTIONS, flag_of
-from reward_kit.agent.storage.stored_evaluation import Named, StoredEvaluation, load_evaluation
+from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from reward_kit.agent.scoring.metrics import average, mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import apart, count, one_line
-from reward_kit.agent.records.loading import load_rollout
+from reward_kit.agent.store.loading import load_rollout
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.records.recording import Recordings
-    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.store.recording import Recordings
 
 SHOWN = 10
 """Rollouts that the report shows."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
-from reward_kit.agent.records.evaluation_file import stored_files, written
 from reward_kit.agent.reports.facts import (
     facts_of,
     interval_lines,
@@ -28,7 +27,8 @@ from reward_kit.agent.reports.numbers import dollars, estimate
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.store.evaluation_file import stored_files, written
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.scoring.metrics import Estimate
-    from reward_kit.agent.scoring.results import EvaluationResult
     from reward_kit.agent.scoring.rows import RowResult
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 REFRESH = 5
 """Seconds after which the page of a running evaluation is brought up to date."""

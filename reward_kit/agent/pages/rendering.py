@@ -14,11 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reward_kit.agent.base.text import count, json_text
-from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.numbers import duration, estimate, money
+from reward_kit.agent.rollout.outcome import total_usage
 
 if TYPE_CHECKING:
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
 
 LONG_LINES = 14
 """Lines of a text that is shown unfolded."""

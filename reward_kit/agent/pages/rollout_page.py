@@ -7,17 +7,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import call_line
-from reward_kit.agent.records.outcome import is_success
 from reward_kit.agent.reports.transcript import conversation, end_facts, failure_facts, player_facts
+from reward_kit.agent.rollout.outcome import is_success
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from reward_kit.agent.after.explanation import Explanation
     from reward_kit.agent.database.changes import RowChange
-    from reward_kit.agent.explain.explanation import Explanation
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
 
 
 class Neighbours(NamedTuple):

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
-from reward_kit.agent.records.evaluation_file import FINAL, reading
-from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD
+from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
 from reward_kit.agent.scoring.rows import row_results
-from reward_kit.agent.storage.lock import writer_of
-from reward_kit.agent.storage.outcome_rows import read_outcomes
+from reward_kit.agent.store.evaluation_file import FINAL, reading
+from reward_kit.agent.store.lock import writer_of
+from reward_kit.agent.store.outcome_rows import read_outcomes
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
 
 Ts = TypeVarTuple("Ts")

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import UndefinedError
 
+from reward_kit.agent.after.explanation import stored_explanations
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option_values import NAME
 from reward_kit.agent.base.redaction import hide_bytes
-from reward_kit.agent.explain.explanation import stored_explanations
 from reward_kit.agent.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
 from reward_kit.agent.pages.rendering import HEADERS, HTML, render, rollout_address
 from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.pages.selection import Selection, order, outcomes
-from reward_kit.agent.records.evaluation_file import rollout_at
-from reward_kit.agent.records.loading import find_rollout, load_rollout
+from reward_kit.agent.store.evaluation_file import rollout_at
+from reward_kit.agent.store.loading import find_rollout, load_rollout
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 INDEX = "index.html"
 JSON = "application/json"

@@ -27,8 +27,8 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from reward_kit.agent.agents import Agent
-    from reward_kit.agent.users import User
+    from reward_kit.agent.players.agents import Agent
+    from reward_kit.agent.players.users import User
 
 
 def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
@@ -64,8 +64,8 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     place = f"--{kind} {spec}"
     module, _, attribute = spec.partition(":")
     if module == "replay":
-        from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
-        from reward_kit.agent.records.recording import Recordings
+        from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
+        from reward_kit.agent.store.recording import Recordings
 
         return partial(ReplayAgent if kind == "agent" else ReplayUser, Recordings.load(Path(attribute)))
     if not module or not attribute:

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rows.task_row import TaskRow
 
 AGENTS = {
-    "tool-calling": "reward_kit.agent.agents.tool_calling:ToolCallingAgent",
-    "act": "reward_kit.agent.agents.text_agent:ActAgent",
-    "react": "reward_kit.agent.agents.text_agent:ReactAgent",
-    "few-shot": "reward_kit.agent.agents.few_shot:FewShotAgent",
-    "gold": "reward_kit.agent.agents.gold:GoldAgent",
-    "human": "reward_kit.agent.agents.human:HumanAgent",
-    "fastworkflow": "reward_kit.agent.agents.fastworkflow.agent:FastWorkflowAgent",
+    "tool-calling": "reward_kit.agent.players.agents.tool_calling:ToolCallingAgent",
+    "act": "reward_kit.agent.players.agents.text_agent:ActAgent",
+    "react": "reward_kit.agent.players.agents.text_agent:ReactAgent",
+    "few-shot": "reward_kit.agent.players.agents.few_shot:FewShotAgent",
+    "gold": "reward_kit.agent.players.agents.gold:GoldAgent",
+    "human": "reward_kit.agent.players.agents.human:HumanAgent",
+    "fastworkflow": "reward_kit.agent.players.agents.fastworkflow.agent:FastWorkflowAgent",
 }
 USERS = {
-    "llm": "reward_kit.agent.users.llm:LLMUser",
-    "react": "reward_kit.agent.users.react:ReactUser",
-    "verify": "reward_kit.agent.users.verify:VerifyUser",
-    "reflection": "reward_kit.agent.users.verify:ReflectionUser",
-    "human": "reward_kit.agent.agents.human:HumanUser",
+    "llm": "reward_kit.agent.players.users.llm:LLMUser",
+    "react": "reward_kit.agent.players.users.react:ReactUser",
+    "verify": "reward_kit.agent.players.users.verify:VerifyUser",
+    "reflection": "reward_kit.agent.players.users.verify:ReflectionUser",
+    "human": "reward_kit.agent.players.agents.human:HumanUser",
     "none": "reward_kit.agent.players.loading:no_user",
 }
-HTTP_AGENTS = "reward_kit.agent.agents.http_agent:HttpAgents"
+HTTP_AGENTS = "reward_kit.agent.players.agents.http_agent:HttpAgents"
 NO_USER = "none"
 WITHOUT_MODEL = frozenset({"fastworkflow", "gold", "human", NO_USER})
 """Agents and users that never ask a model of ours; a recording (``replay:``) and an address do not either."""

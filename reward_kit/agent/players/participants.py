@@ -24,13 +24,13 @@ from reward_kit.errors import BundleError, ModelSetupError, RewardError, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reward_kit.agent.agents import Agent
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.records.recording import Recordings
+    from reward_kit.agent.players.agents import Agent
+    from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.episode import Episode
-    from reward_kit.agent.users import User
+    from reward_kit.agent.store.recording import Recordings
 
 logger = logging.getLogger(__name__)
 
@@ -207,8 +207,8 @@ def _check(
     participants: Participants, role: Role, name: str, tasks: Sequence[Task], config: EvaluationConfig
 ) -> Recordings | None:
     """Check that a player has a model and can play ``tasks``; return the recordings of a replay."""
-    from reward_kit.agent.agents.replay import ReplayAgent, ReplayUser
-    from reward_kit.agent.records.rollout_record import redacted_warning
+    from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
+    from reward_kit.agent.rollout.rollout_record import redacted_warning
 
     make: Any = participants.make_agent if role == "agent" else participants.make_user[name]
     player = make.trial() if isinstance(make, OwnFactory) else make()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.comparison.measures import CHANGED
-from reward_kit.agent.records.outcome import total_usage
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.reports.numbers import (
     NOTHING,
@@ -20,6 +19,7 @@ from reward_kit.agent.reports.numbers import (
     tokens,
 )
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
+from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import UsageError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase
 SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5

@@ -31,9 +31,9 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.store.results import EvaluationResult
 
 SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.config import DEFAULTS
 from reward_kit.agent.models.answer_parts import REMEDIES
-from reward_kit.agent.records.evaluation_file import count_answer_faults
-from reward_kit.agent.records.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.reports.numbers import (
     NOTABLE_WAITING,
     NOTHING,
@@ -25,15 +23,17 @@ from reward_kit.agent.reports.numbers import (
     tallied,
     tokens,
 )
+from reward_kit.agent.rollout.outcome import REWARD_ERROR, total_usage
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
+from reward_kit.agent.store.evaluation_file import count_answer_faults
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.results import EvaluationResult
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
     from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.store.results import EvaluationResult
 
 Fact = tuple[str, str]
 """Name and text; a fact without a name belongs to the one before."""

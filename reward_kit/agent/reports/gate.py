@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.comparison.baseline import Baseline
     from reward_kit.agent.comparison.measures import RowPair
     from reward_kit.agent.scoring.sequential import Decision
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 SHOWN_ROWS, SHOWN_DIFFERENCES, LONGEST = 10, 3, 300
 """Rows, differing values of each, and characters of a text in a comment."""

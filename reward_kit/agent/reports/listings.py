@@ -7,22 +7,22 @@ import time
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, one_line
-from reward_kit.agent.records.evaluation_file import stored_files
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
 from reward_kit.agent.reports.numbers import NOTHING, money, pass_cells, score
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.store.evaluation_file import stored_files
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.scoring.results import EvaluationResult
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 EVALUATION_HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
 EVALUATION_NUMBERS = frozenset({2, 3, 4})

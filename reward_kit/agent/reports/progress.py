@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
-    from reward_kit.agent.runner.progress import Tally
+    from reward_kit.agent.evaluation.progress import Tally
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
 
 LINES = 20
 """Plain lines that are written at most, about, for any number of rollouts."""

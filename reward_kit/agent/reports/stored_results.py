@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.explain.explanation import Explanations
-    from reward_kit.agent.storage.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 
 def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
@@ -25,7 +25,7 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
     found = stored.results
     kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
     if "agreement" in found:
-        from reward_kit.agent.tau_bench.replay import Agreement
+        from reward_kit.agent.tau.replay import Agreement
 
         kinds["agreement"] = Agreement
     try:
@@ -43,7 +43,7 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
 def _explanations(stored: StoredEvaluation) -> Explanations:
     """The judgements that the results count, from the notes that hold them whole."""
-    from reward_kit.agent.explain.explanation import Explanations, stored_explanations
+    from reward_kit.agent.after.explanation import Explanations, stored_explanations
 
     plain = stored.results["explanations"]
     known = {one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]}

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Completion, Message, Role
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.players.users import User
     from reward_kit.agent.tools.execution import ToolResult
-    from reward_kit.agent.users import User
     from reward_kit.models import EvaluateResult, RewardOutput
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
-from reward_kit.agent.base.gold_reference import resolve_references
+from reward_kit.agent.rows.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from reward_kit.agent.base.task_row import Action
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
+    from reward_kit.agent.rows.task_row import Action
 
 
 NOT_DONE = frozenset({"failed", "invalid_arguments", "no_result"})

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.base.types import Model, Role
+    from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.budgets import RolloutLimits
-    from reward_kit.agent.users import User
 
 __all__ = ["TaskBundle", "open_episode"]
 

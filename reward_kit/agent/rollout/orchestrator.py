@@ -20,12 +20,12 @@ from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.agents import Agent
     from reward_kit.agent.base.types import Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.players.agents import Agent
+    from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.budgets import RolloutLimits
-    from reward_kit.agent.users import User
     from reward_kit.models import EvaluateResult, RewardOutput
 
 logger = logging.getLogger(__name__)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.task_row import TaskRow
     from reward_kit.agent.base.types import Message, Model, Role, StopReason, Violations
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
-    from reward_kit.agent.users import User
+    from reward_kit.agent.players.users import User
+    from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.errors import ModelSetupError
 
 

@@ -20,7 +20,7 @@ from reward_kit.agent.scoring.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reward_kit.agent.records.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
 
 
 @dataclass(frozen=True, slots=True)

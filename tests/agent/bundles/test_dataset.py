@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.base.task_row import FaultyBundleError
-from reward_kit.agent.bundles.dataset import FORM, Dataset, read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.rows.dataset import FORM, Dataset, read_dataset
+from reward_kit.agent.rows.task_row import FaultyBundleError
 from reward_kit.errors import BundleError
 
 

@@ -6,8 +6,8 @@ import pytest
 from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval, rescore
-from reward_kit.agent.rescoring.rescore import Rescoring
-from reward_kit.agent.runner.signals import run_from_code
+from reward_kit.agent.after.rescore import Rescoring
+from reward_kit.agent.evaluation.signals import run_from_code
 from reward_kit.errors import UsageError
 
 ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in ("a", "b")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.base.task_row import Action, FaultyRowError, TaskRow
+from reward_kit.agent.rows.task_row import Action, FaultyRowError, TaskRow
 
 MINIMAL = {"id": "a", "toolset": "my_task.tools"}
 

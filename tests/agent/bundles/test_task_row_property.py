@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.base.task_row import INJECTED, KNOWN_FIELDS, FaultyRowError, TaskRow
-from reward_kit.agent.bundles.dataset import read_dataset
 from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.rows.dataset import read_dataset
+from reward_kit.agent.rows.task_row import INJECTED, KNOWN_FIELDS, FaultyRowError, TaskRow
 
 KNOWN = list(KNOWN_FIELDS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

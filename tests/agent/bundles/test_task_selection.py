@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.base.task_row import TaskRow
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.rewards import evaluate
+from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
 

@@ -11,7 +11,7 @@ from stored_rollouts import edit, query
 
 from reward_kit.agent import evaluate
 from reward_kit.agent.database import Database
-from reward_kit.cli_commands.db import db
+from reward_kit.cli.db import db
 
 SEED = """
 CREATE TABLE bookings (id TEXT PRIMARY KEY, passenger TEXT, status TEXT);

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # this folder is no package
 from fake_home import make_home
 from small_task import ScriptedUser, play, small_task
 
-from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
 from reward_kit.agent.config import EvaluationConfig
+from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
 
 Opening = Callable[..., Awaitable[FastWorkflow]]
 

@@ -1,4 +1,4 @@
-"""Speaks the lines of ``reward_kit/agent/agents/fastworkflow/worker.py`` without FastWorkflow.
+"""Speaks the lines of ``reward_kit/agent/players/agents/fastworkflow/worker.py`` without FastWorkflow.
 
 What it does is said by the user: the first word of a line is one of the methods below, the rest its argument.
 Any other line is said back.

@@ -9,10 +9,10 @@ import pytest
 from fake_home import make_home
 from small_task import BOOKED, small_task
 
-from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.agents.fastworkflow.home import FastWorkflowHome
-from reward_kit.agent.agents.fastworkflow.preflight import ARTIFACTS, training_of
 from reward_kit.agent.config import EvaluationConfig
+from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
+from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.preflight import ARTIFACTS, training_of
 from reward_kit.errors import ModelSetupError
 
 

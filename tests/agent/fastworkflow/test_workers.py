@@ -88,7 +88,7 @@ async def test_nothing_is_left_when_the_evaluation_is_over(
 
 PARENT = """
 import asyncio, os, signal
-from reward_kit.agent.agents.fastworkflow.agent import FastWorkflow
+from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
 from reward_kit.agent.config import EvaluationConfig
 
 async def main():

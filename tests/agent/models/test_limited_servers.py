@@ -20,9 +20,9 @@ from flight_bundle import Bundle
 from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.evaluation.progress import NoProgress
 from reward_kit.agent.models import circuit_breaker, rate_limits
-from reward_kit.agent.runner.progress import NoProgress
-from reward_kit.agent.storage.stored_evaluation import load_evaluation
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
 ROLLOUTS = 20

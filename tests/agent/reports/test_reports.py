@@ -11,14 +11,14 @@ import pytest
 from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.after.explanation import Explanation, Explanations
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.explain.explanation import Explanation, Explanations
-from reward_kit.agent.records.outcome import RolloutOutcome, total_usage
+from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.reports.console import report_lines
 from reward_kit.agent.reports.numbers import duration, money, tokens
 from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
 from reward_kit.agent.reports.transcript import transcript
-from reward_kit.agent.runner.progress import Tally
+from reward_kit.agent.rollout.outcome import RolloutOutcome, total_usage
 from reward_kit.agent.scoring.rows import RowResult, row_result
 
 PRICED = Usage(

@@ -14,11 +14,11 @@ from pydantic_core import from_json
 from small_task import Speaker, play, small_task
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.after.export import export
+from reward_kit.agent.after.rescore import rescore
 from reward_kit.agent.base.encoding import json_bytes, plain
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.exporting.export import export
-from reward_kit.agent.rescoring.rescore import rescore
-from reward_kit.cli_commands.show import show
+from reward_kit.cli.show import show
 
 ROWS = ({"id": "odd", "n_rollouts": 20}, {"id": "good", "actions": GOLD, "n_rollouts": 6})
 TEXT = st.text(st.characters(exclude_categories=()), max_size=8)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_task import InProcessModel, ScriptedUser, play, seeded, small_task
 
-from reward_kit.agent.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.base.history import History
 from reward_kit.agent.database import Database
+from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 
 
 def check_valid(messages: list[dict[str, Any]], *, whole: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from small_task import InProcessModel, ScriptedUser, Speaker, hanging, play, small_task, wants
 
-from reward_kit.agent.agents.tool_calling import ToolCallingAgent
+from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 
 
 def contents(rollout: Any) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.records.outcome import SUCCESS_THRESHOLD, is_success
+from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD, is_success
 from reward_kit.agent.scoring import metrics
 from reward_kit.agent.scoring.intervals import RowCounts
 from reward_kit.agent.scoring.metrics import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.database import Changes
-    from reward_kit.agent.records.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
     from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault

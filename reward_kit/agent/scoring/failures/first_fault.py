@@ -13,15 +13,15 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.gold_reference import (
+from reward_kit.agent.base.strict_json import normal
+from reward_kit.agent.base.text import call_line, cut, json_text
+from reward_kit.agent.rows.gold_reference import (
     REFERENCE,
     ToNothing,
     arguments_match,
     is_reference,
     resolve_references,
 )
-from reward_kit.agent.base.strict_json import normal
-from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Rollouts that are finished: exported, scored anew, and explained by a model."""

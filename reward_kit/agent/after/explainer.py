@@ -1,0 +1,236 @@
+"""A model's judgements of the failed rollouts of an evaluation, each made once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.after.explanation import (
+    NOTE,
+    Explanation,
+    Explanations,
+    Verdict,
+    read_verdict,
+    stored_explanations,
+)
+from reward_kit.agent.base.history import conversation_text
+from reward_kit.agent.base.text import call_line, json_text
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.models.answer_parts import usable_answer
+from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.rollout.outcome import BrokenOff
+from reward_kit.agent.store.loading import load_rollout
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reward_kit.agent.base.types import Message, Model
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.store.writer import Store
+
+GIVE_UP_AFTER = 3
+"""Rollouts in a row for which the model could not be reached."""
+LONGEST_PATIENCE = 120.0
+"""Seconds to wait for a model that does not answer: ``--resume`` makes up for what is missing."""
+SHORT_RESULT = 1000
+"""Characters of a tool's result if the whole conversation does not fit into the model."""
+PROMPTS = Path(__file__).parent / "prompts"
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def prompt(name: str) -> str:
+    """The text of a prompt file, without the line break at its end."""
+    return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+
+
+@cache
+def prompt_version() -> str:
+    """A fingerprint of the prompts: judgements made with others are not reused."""
+    return hashlib.sha256("\0".join((prompt("judge"), prompt("again"))).encode()).hexdigest()[:12]
+
+
+def make_explainer(config: EvaluationConfig) -> Explainer | None:
+    """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called."""
+    if config.explain is None:
+        return None
+    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.litellm import remote_model
+
+    limiters = Limiters(
+        ceiling=config.max_concurrency,
+        rpm=config.rpm,
+        tpm=config.tpm,
+        patience=min(config.patience, LONGEST_PATIENCE),
+    )
+    model = remote_model(
+        config.explain,
+        client=config.client,
+        retries=config.retries,
+        timeout=config.call_timeout,
+        limiters=limiters,
+    )
+    budget = Budget(max_cost=math.inf if config.max_cost is None else config.max_cost)
+    return Explainer(model, budget, concurrency=config.max_concurrency, seed=config.seed)
+
+
+@dataclass(slots=True)
+class Explainer:
+    """Judges failed rollouts with ``model``, at most ``concurrency`` at a time.
+
+    No judgement begins once the rollouts and the judgements together have exhausted the ``budget``. If
+    ``explain`` is cancelled, ``result`` holds what was made before.
+    """
+
+    model: Model
+    budget: Budget
+    concurrency: int = 10
+    seed: int | None = None
+    result: Explanations | None = None
+    _unreachable: int = 0
+    _reason: str | None = None
+
+    async def explain(self, outcomes: Sequence[RolloutOutcome], store: Store, *, spent: float = 0.0) -> None:
+        """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
+
+        ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
+        model did not answer. Raises ``StorageError`` if an explanation cannot be stored.
+        """
+        failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
+        made: dict[str, Explanation] = {}
+        self.budget.spent = spent
+        try:
+            for one in stored_explanations(store.path):
+                self.budget.count(one.usage)
+                if (one.model, one.prompt) == (self.model.name, prompt_version()):
+                    made[one.rollout] = one
+            waiting = iter([outcome for outcome in failed if outcome.id not in made])
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.concurrency):
+                    group.create_task(self._work(waiting, made, store))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            found = [made[outcome.id] for outcome in failed if outcome.id in made]
+            missing = len(failed) - len(found)
+            self.result = Explanations(self.model.name, found, missing, self._reason)
+            closing = getattr(self.model, "close", None)
+            if closing is not None:
+                await closing()
+
+    async def _work(
+        self, waiting: Iterator[RolloutOutcome], made: dict[str, Explanation], store: Store
+    ) -> None:
+        for outcome in waiting:
+            if self.budget.exhausted:
+                self._reason = self._reason or f"{self.budget.state} (--max-cost)"
+            if self.budget.exhausted or self._unreachable >= GIVE_UP_AFTER:
+                return
+            try:
+                explanation = await self._judge(load_rollout(store.path / outcome.id))
+            except (ModelError, StorageError) as error:
+                logger.debug("no explanation of %s", outcome.id, exc_info=error)
+                self._reason = self._reason or str(error)
+                if isinstance(error, ModelError):
+                    self._unreachable += GIVE_UP_AFTER if isinstance(error, ModelSetupError) else 1
+                continue
+            self._unreachable = 0
+            # not in a thread: a cancellation must not come in between
+            used = BrokenOff(1, {"explanation": explanation.usage})
+            store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
+            made[outcome.id] = explanation
+
+    async def _judge(self, record: RolloutRecord) -> Explanation:
+        usage = Usage()
+        clock = time.perf_counter()
+        verdict: Verdict | None = None
+        problem: str | None = None
+        try:
+            try:
+                verdict = await self._verdict(context_of(record), usage)
+            except ModelInputError:
+                verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), usage)
+        except (ModelInputError, ValueError) as error:
+            problem = str(error)
+        author, fault, sentence = verdict or (None, None, None)
+        return Explanation(
+            rollout=record.id,
+            row_id=record.row_id,
+            index=record.index,
+            model=self.model.name,
+            prompt=prompt_version(),
+            author=author,
+            fault=fault,
+            sentence=sentence,
+            problem=problem,
+            usage=usage,
+            seconds=time.perf_counter() - clock,
+        )
+
+    async def _verdict(self, context: str, usage: Usage) -> Verdict:
+        """Ask, and once more if the answer cannot be used; then raises ``ValueError`` with the reason."""
+
+        def count(used: Usage) -> None:
+            usage.add(used)
+            self.budget.count(used)
+
+        messages: list[Message] = [
+            {"role": "system", "content": prompt("judge")},
+            {"role": "user", "content": context},
+        ]
+        return await usable_answer(
+            self.model, messages, read_verdict, again=prompt("again"), count=count, seed=self.seed
+        )
+
+
+def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:
+    """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
+    fields, failure = record.fields, record.failure or {}
+    actions = fields.get("actions") or ()
+    given = 1 if fields.get("system_prompt") is not None else 0
+    differences = [json_text(row) for row in failure.get("rows") or ()]
+    if failure.get("more_rows"):
+        differences.append(f"and {failure['more_rows']} more")
+    parts = {
+        "what_the_user_was_told_to_want": fields.get("sim_user_prompt"),
+        "rules_for_the_agent": fields.get("system_prompt"),
+        "calls_that_solve_the_task": "\n".join(
+            call_line(call["name"], call["arguments"], None) for call in actions
+        ),
+        "what_the_agent_had_to_say": "\n".join(record.outputs),
+        "when_the_task_is_solved": None if actions else fields.get("end_goal_sql"),
+        "conversation": conversation_text(
+            record.messages[given:], opening=record.opening - given, longest_result=longest_result
+        ),
+        "how_it_ended": _ending(record),
+        "differences_of_the_final_data": "\n".join(differences),
+        "finding_of_the_program": "\n".join(_finding(record)),
+    }
+    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in parts.items() if text)
+
+
+def _ending(record: RolloutRecord) -> str:
+    detail = f" ({record.stop_detail})" if record.stop_detail else ""
+    reason = (record.result or {}).get("reason")
+    reward = f"reward {record.reward:g}" if record.reward is not None else "no reward"
+    return f"{record.stop_reason}{detail}; {reward}{f': {reason}' if reason else ''}"
+
+
+def _finding(record: RolloutRecord) -> Iterator[str]:
+    failure = record.failure or {}
+    yield f"{failure.get('kind')}: {failure.get('detail')}"
+    if failure.get("step") is not None:
+        yield f"first wrong step: {failure['step']} (turn {failure.get('turn')})"
+    for fault in record.user_faults or ():
+        yield f"simulated user, turn {fault['turn']}: {fault['kind']}: {fault['detail']}"

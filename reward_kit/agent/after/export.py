@@ -1,0 +1,187 @@
+"""Chosen rollouts of a stored evaluation, read or written one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.after.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
+from reward_kit.agent.base.encoding import json_bytes
+from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
+from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.rollout.rollout_record import redacted_warning
+from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.loading import read_rollouts
+from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+
+logger = logging.getLogger(__name__)
+
+_REDACTED = "SELECT rollout FROM trajectories WHERE CASE WHEN json_valid(json) THEN json ->> '$.redacted' END"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The chosen rollouts of an evaluation; each iteration reads their trajectories anew, one by one.
+
+    ``left_out`` counts the other rollouts that were planned: ``row`` (not one of the rows asked for),
+    ``not run``, ``not judged``, ``reward`` (too low or too high). In the formats for training, an iteration
+    also leaves out those in which the agent says and calls nothing; in all, those that are ``damaged``.
+    """
+
+    evaluation: StoredEvaluation
+    outcomes: tuple[RolloutOutcome, ...]
+    left_out: Mapping[str, int]
+    columns: tuple[str, ...]
+    layout: Format
+    damaged: list[StorageError] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """A dict of the columns for each rollout."""
+        stored = self.evaluation
+        rewards = {row.row_id: row.rewards for row in stored.rows}
+        for outcome, record in self.records():
+            try:
+                line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
+            except StorageError as error:
+                self._leave_out(error)
+                continue
+            if line is not None:
+                yield {name: line[name] for name in self.columns if self._has(line, name)}
+
+    def records(self) -> Iterator[tuple[RolloutOutcome, RolloutRecord]]:
+        """The rollouts; one that is missing or damaged is noted in ``damaged``, with a warning."""
+        found = {outcome.id: outcome for outcome in self.outcomes}
+        self.damaged.clear()
+        for record in read_rollouts(self.evaluation.log_path, found, self._leave_out):
+            assert record.stored is not None, "it was read from the evaluation"
+            yield found[record.stored.id], record
+
+    def _leave_out(self, error: StorageError) -> None:
+        self.damaged.append(error)
+        logger.warning("warning: a rollout is left out: %s", error)
+
+    @property
+    def without_tools(self) -> int:
+        """The number of rollouts whose tools are not known."""
+        return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
+
+    def _has(self, line: Mapping[str, Any], name: str) -> bool:
+        """False for columns that OpenAI refuses: null, and all on tools if there are none."""
+        if self.layout != "openai" or name == "messages":
+            return True
+        return bool(line["tools"]) and line[name] is not None
+
+
+def export(
+    name: Named,
+    output_dir: str | Path = "runs",
+    *,
+    format: Format = "full",  # noqa: A002 - the name of the command's option
+    columns: str | Iterable[str] | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    rows: str | Iterable[str] | None = None,
+    unjudged: bool = False,
+) -> Export:
+    """The rollouts of the evaluation that ``name`` means (see ``load_evaluation``), row by row.
+
+    ``columns`` and ``rows`` are lists, or texts with commas between names. Rewards may be as low as
+    ``min_reward`` and as high as ``max_reward``. Rollouts without a reward are left out unless ``unjudged``.
+    Raises ``UsageError`` for an unknown evaluation, format, column or row, ``StorageError`` for an evaluation
+    that is damaged.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
+    known = OPENAI_COLUMNS if format == "openai" else COLUMNS
+    there_are = f"There are: {', '.join(known)}."
+    chosen = known if columns is None else tuple(dict.fromkeys(_names(columns)))
+    _check_known(chosen, known, "column", f" in the format {format}", there_are)
+    if not chosen:
+        raise UsageError("no column is named", remedy=there_are)
+    stored = load_evaluation(name, output_dir)
+    ids = {row.row_id for row in stored.rows}
+    asked = ids if rows is None else _names(rows)
+    _check_known(asked, ids, "row", f" in {stored.eval_id}", None)
+    low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
+    outcomes: list[RolloutOutcome] = []
+    left_out: Counter[str] = Counter()
+    for row in stored.rows:
+        if row.row_id not in asked:
+            left_out["row"] += row.planned
+            continue
+        left_out["not run"] += row.planned - len(row.outcomes)
+        for outcome in row.outcomes:
+            if outcome.reward is None and not unjudged:
+                left_out["not judged"] += 1
+            elif outcome.reward is not None and not low <= outcome.reward <= high:
+                left_out["reward"] += 1
+            else:
+                outcomes.append(outcome)
+    with reading(stored.log_path) as connection:
+        redacted = {rollout for (rollout,) in connection.execute(_REDACTED)}
+    if of_those := [outcome for outcome in outcomes if outcome.id in redacted]:
+        logger.warning("warning: %s", redacted_warning(of_those))
+    return Export(stored, tuple(outcomes), +left_out, chosen, format)
+
+
+def write_lines(lines: Iterable[Any], path: Path | None) -> int:
+    """Write a line of JSON for each value (to the standard output if ``path`` is None); return their number.
+
+    Raises ``StorageError`` if the file cannot be written; it then keeps its former content.
+    """
+    number = 0
+
+    def encoded() -> Iterator[bytes]:
+        nonlocal number
+        for number, line in enumerate(lines, start=1):  # noqa: B007 - the last one is what is returned
+            yield _encoded(line) + b"\n"
+
+    write_output(encoded(), TO_OUTPUT if path is None else path)
+    return number
+
+
+def write_rollouts(found: Export, folder: Path) -> int:
+    """Write each rollout to ``folder/roll_ID.json``, which ``load_rollout`` reads; return their number.
+
+    The folder is made if need be. Raises ``StorageError`` if a file cannot be written.
+    """
+    with as_storage_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for outcome, record in found.records():
+        text = f"{record.encoded()}\n"
+        write_text(folder / f"roll_{outcome.id}.json", text.encode(), durable=False)
+    return len(found.outcomes) - len(found.damaged)
+
+
+def _encoded(line: Any) -> bytes:
+    """JSON that every reader takes: without NaN and infinity, which a policy's log probabilities may hold."""
+    from pydantic_core import to_json
+
+    try:
+        return to_json(line, inf_nan_mode="null")
+    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
+        return json_bytes(line)
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    names = given.split(",") if isinstance(given, str) else given
+    return [name.strip() for name in names if name.strip()]
+
+
+def _check_known(
+    names: Iterable[str], known: Collection[str], noun: str, where: str, remedy: str | None
+) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {noun} {name!r}{where}{did_you_mean(name, known)}", remedy=remedy)

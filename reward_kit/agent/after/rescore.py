@@ -1,0 +1,342 @@
+"""Rollouts of an evaluation, judged again by the bundle's reward as it is now.
+
+No model is asked and no tool is run: the reward gets the stored databases and messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.after.judging import DAMAGED, REWARD_TIMEOUT, judge_record
+from reward_kit.agent.base.encoding import readable_json
+from reward_kit.agent.base.files import write_text
+from reward_kit.agent.base.option_values import check_eval_id
+from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.config import EvaluationConfig
+from reward_kit.agent.rollout.judge import names_argument
+from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome, is_success
+from reward_kit.agent.rollout.rollout_record import redacted_warning
+from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.store.evaluation_file import rollout_at
+from reward_kit.agent.store.fingerprints import code_of, planned
+from reward_kit.agent.store.loading import load_rollout
+from reward_kit.agent.store.record_keeping import outcome_of, plain_result
+from reward_kit.agent.store.resume import make_run, resumed_options
+from reward_kit.agent.store.stored_evaluation import Named, has_runs, load_evaluation, read_evaluation
+from reward_kit.agent.store.writer import Store
+from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.resume import Run
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "reward-kit.rescoring/1"
+AT_A_TIME = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """One rollout: ``before`` is its outcome as it was recorded, ``now`` as it is judged now.
+
+    ``result`` is what the reward returned, ``fields`` the row as the reward got it; both are None if it was
+    not called.
+    """
+
+    before: RolloutOutcome
+    now: RolloutOutcome
+    result: dict[str, Any] | None = None
+    fields: dict[str, Any] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True if judging failed."""
+        return self.now.unjudged_reason == "reward_error"
+
+    @property
+    def reason(self) -> str:
+        """The reason of the reward, in its own words."""
+        return str(self.now.error or (self.result or {}).get("reason") or "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "row_id": self.now.row_id,
+            "index": self.now.index,
+            "file": self.before.file,
+            "reward_before": self.before.reward,
+            "reward": self.now.reward,
+            "error": self.now.error,
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """The evaluation ``stored``, judged again in ``seconds``.
+
+    ``written`` are the results of the new evaluation, if one was made.
+    """
+
+    stored: StoredEvaluation
+    config: EvaluationConfig
+    rollouts: tuple[Rejudged, ...]
+    seconds: float
+    written: EvaluationResult | None = None
+
+    @property
+    def changed(self) -> list[Rejudged]:
+        """The rollouts whose reward has changed, also those that have none now."""
+        return [one for one in self.rollouts if one.before.reward != one.now.reward]
+
+    @property
+    def failed(self) -> list[Rejudged]:
+        """The rollouts for which judging failed."""
+        return [one for one in self.rollouts if one.failed]
+
+    @property
+    def before(self) -> EvaluationResult:
+        """The results as they were, without the rollouts that cannot be judged now."""
+        return self._results(rollout.now if rollout.failed else rollout.before for rollout in self.rollouts)
+
+    @property
+    def now(self) -> EvaluationResult:
+        """The results as they are judged now."""
+        return self._results(rollout.now for rollout in self.rollouts)
+
+    def _results(self, outcomes: Iterable[RolloutOutcome]) -> EvaluationResult:
+        planned = {row.row_id: row.planned for row in self.stored.rows if row.outcomes}
+        rows = row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
+        return replace(self.stored, rows=rows)
+
+    def to_json(self) -> dict[str, Any]:
+        before, now = self.before, self.now
+        rewards = [one and one.value for one in (before.averages.reward, now.averages.reward)]
+        return {
+            "format": FORMAT,
+            "log": str(self.stored.path),
+            "pass_power_before": {str(k): one.to_json() for k, one in before.pass_power.items()},
+            "pass_power": {str(k): one.to_json() for k, one in now.pass_power.items()},
+            "reward_before": rewards[0],
+            "reward": rewards[1],
+            "changed": len(self.changed),
+            "not_judged": len(self.failed),
+            "rollouts": [rollout.to_json() for rollout in self.rollouts],
+        }
+
+
+async def rescore(
+    name: Named,
+    output_dir: str | Path = "runs",
+    *,
+    dataset: str | Path | None = None,
+    task_dir: str | Path | None = None,
+    eval_id: str | None = None,
+    timeout: float = REWARD_TIMEOUT,
+    warn: Callable[[str], None] = logger.warning,
+) -> Rescoring:
+    """Judge the rollouts of the evaluation that ``name`` means again (see ``load_evaluation``).
+
+    The evaluation stays as it is. The rows are those of ``dataset`` as they are now; without it, of the
+    dataset that was evaluated. With ``eval_id`` the results become an evaluation of that name beside the old
+    one. ``timeout`` is in seconds for one reward. A fault of one rollout (no database, an error in the
+    reward) is in its outcome. Raises ``UsageError``, ``BundleError`` and ``StorageError`` for faults of all.
+    """
+    from reward_kit.agent.bundles.bundle import TaskBundle
+
+    if eval_id is not None:
+        check_eval_id(eval_id)
+    if not timeout > 0:  # nan is not more, either
+        raise UsageError(f"--timeout must be more than 0, not {timeout:g}")
+    started = time.perf_counter()
+    stored = load_evaluation(name, output_dir)
+    if eval_id is not None:
+        check_unused(stored.path.with_stem(eval_id))
+    if not stored.outcomes:
+        raise StorageError("holds no rollouts to judge", place=str(stored.path))
+    given: dict[str, Any] = {"resume": stored.eval_id, "output_dir": str(stored.folder)}
+    if dataset is not None or task_dir is not None:
+        given |= {"dataset": dataset and str(dataset), "task_dir": task_dir and str(task_dir)}
+    options = resumed_options(given) | {"resume": None, "eval_id": eval_id or stored.eval_id}
+    config = EvaluationConfig(**options)
+    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+        tasks = {task.row.id: task for task in bundle.tasks}
+        limit = asyncio.Semaphore(AT_A_TIME)
+        judge = _Judge(bundle, tasks, stored.folder, timeout, config.retries, cache(warn), limit)
+        rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
+        if judge.redacted:
+            warn(redacted_warning(judge.redacted))
+        done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
+        return done if eval_id is None else store_rescoring(done, bundle.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Finds the reward and the row of a rollout, and calls the one on the other."""
+
+    bundle: TaskBundle
+    tasks: Mapping[str, Task]
+    folder: Path
+    timeout: float
+    retries: int
+    warn_once: Callable[[str], None]
+    limit: asyncio.Semaphore
+    redacted: list[RolloutOutcome] = field(default_factory=list)
+
+    async def again(self, outcome: RolloutOutcome) -> Rejudged:
+        """The outcome of a rollout as it is judged now."""
+        if outcome.stop_reason in UNJUDGED_STOPS:
+            return Rejudged(outcome, outcome)
+        async with self.limit:
+            try:
+                return await self._again(outcome)
+            except RewardKitError as error:
+                fault = str(error)
+            except DAMAGED as error:
+                fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
+        cleared = dict.fromkeys(
+            (
+                "reward",
+                "failure",
+                "failure_detail",
+                "failure_step",
+                "turn_of_success",
+                "metrics",
+                "violations",
+            )
+        )
+        return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
+
+    async def _again(self, outcome: RolloutOutcome) -> Rejudged:
+        record = load_rollout(self.folder / outcome.file)
+        if record.redacted:
+            self.redacted.append(outcome)
+        reward, record.fields = self._found(record)
+        task = self.tasks.get(record.row_id)
+        result = await judge_record(
+            record,
+            reward,
+            rules=self.bundle.rules,
+            mode=task.registry.database if task else "overlay",
+            timeout=self.timeout,
+            retries=self.retries,
+        )
+        plain = plain_result(result) or {}
+        record.reward, record.error = float(result.score), None
+        if is_success(record.reward):
+            record.failure = None
+        elif record.failure is None:
+            detail = str(plain.get("reason") or "the reward judges it so now")
+            record.failure = {"kind": "other", "detail": detail}
+        now = outcome_of(record, final=True, database=outcome.database, tool_faults=outcome.tool_faults)
+        return Rejudged(outcome, now, plain, record.fields)
+
+    def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
+        if (task := self.tasks.get(record.row_id)) is not None:
+            self._check_same_start(task, record)
+            return task.reward, task.row.reward_fields()
+        wanted = record.row.toolset, record.row.reward
+        for task in self.bundle.tasks:
+            if (task.row.toolset, task.row.reward) == wanted:
+                return task.reward, record.fields
+        raise BundleError(
+            f"the dataset has no row {record.row_id}, and none with its toolset",
+            place=str(self.bundle.dataset),
+            remedy="Name the dataset that was evaluated with --dataset.",
+        )
+
+    def _check_same_start(self, task: Task, record: RolloutRecord) -> None:
+        place = f"row {record.row_id}"
+        if task.row.reward_fields().get("actions") != record.fields.get("actions"):
+            if names_argument(task.reward, "gold_db"):
+                raise RewardError(
+                    "its gold actions have changed, so the stored gold_db is not what they lead to",
+                    place=place,
+                    remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE.",
+                )
+            self.warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
+        if task.seed.key != record.base:
+            self.warn_once(f"{place}: its seed has changed since; the stored databases begin with the former")
+
+
+# --- storing
+
+
+def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
+    """Store ``done`` under the name that its configuration has.
+
+    The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
+    of that name.
+    """
+    config, stored = done.config, done.stored
+    assert config.eval_id is not None
+    path = stored.path.with_stem(config.eval_id)
+    counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
+    known = [task for task in tasks if task.row.id in counts]
+    folders = {task.folder for task in known}
+    code = {name: print_ for folder in folders for name, print_ in code_of(folder, config).items()}
+    source = {"rescored_from": str(stored.path)}
+    run = _as_played(make_run(config, planned(known), counts, code), stored)
+    # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
+    with Store(path) as store, store.transaction():
+        check_unused(path)
+        store.begin_run(replace(run, configuration={**run.configuration, **source}))
+        for rollout in done.rollouts:
+            store.add([_rescored(rollout, stored, config.eval_id)])
+        store.end_run("complete", f"judged again from {stored.path}", done.seconds)
+    result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
+    write_text(result.results_path, readable_json(result.to_json()))
+    return replace(done, written=result)
+
+
+def check_unused(path: Path) -> None:
+    """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
+    if path.exists() and has_runs(path):
+        raise UsageError(
+            f"there is an evaluation {path.stem} already",
+            place=str(path.parent),
+            remedy="Choose another --eval-id.",
+        )
+
+
+def _as_played(run: Run, stored: StoredEvaluation) -> Run:
+    """``run`` with the tools, agent and user with which the rollouts were played."""
+    rows = []
+    for row in run.rows:
+        before = stored.fingerprints.get(row.row_id, {})
+        kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
+        rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
+    return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
+
+
+def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> PlayedRollout:
+    """The rollout with its new reward and a new id."""
+    address = stored.path / rollout.before.id
+    kept, record = rollout_at(address), load_rollout(address)
+    record.id = uuid.uuid4().hex
+    record.eval_id = eval_id
+    if rollout.fields is not None:
+        record.fields = rollout.fields
+    record.violations = rollout.now.violations
+    record.reward, record.result, record.error = rollout.now.reward, rollout.result, rollout.now.error
+    if rollout.now.failure is None:
+        record.failure = None
+    elif record.failure is None:
+        record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
+    file = f"evals/{eval_id}.db/{record.id}"
+    outcome = replace(rollout.now, id=record.id, file=file, database=kept.file)
+    return PlayedRollout(outcome, record.encoded(), kept.base, kept.state, kept.gold)

@@ -1,1 +1,0 @@
-"""Making, packing and listing bundles."""

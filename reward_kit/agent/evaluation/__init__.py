@@ -1,0 +1,1 @@
+"""An evaluation: plan, executors (in process, workers, Ray), progress, signals, telemetry."""

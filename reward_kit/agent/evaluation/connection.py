@@ -1,0 +1,258 @@
+"""Calls to a worker process: messages over a socket pair, many calls at a time.
+
+``worker`` is the other end and describes the messages. Subclasses of ``Worker`` know how to reach a process:
+``WorkerProcess`` on this machine, an actor on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.waiters import Waiters
+from reward_kit.agent.evaluation.collector import memory_of
+from reward_kit.agent.evaluation.protocol import decoded
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from reward_kit.agent.evaluation.fork_server import ForkServer
+    from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
+    from reward_kit.agent.rollout.outcome import PlayedRollout
+
+LONGEST_LINE = 2**30
+"""Bytes of the longest line: the description of many rows."""
+CLOSE_GRACE = 15.0
+"""Seconds that a process has to end in order."""
+DRAIN = 1.0
+"""Seconds to read the last words of a process whose socket a child of its own keeps open."""
+_RESULTS = frozenset({"result", "error", "crash", "cancelled"})
+Answer = tuple[dict[str, Any], "Blobs"]
+"""The message that answers a call, and the bytes that came with it."""
+
+
+class WorkerDiedError(Exception):
+    """A process has ended, with the call that it was busy with.
+
+    ``began`` says that it had loaded everything, ``at`` what the rollout was doing, if it was watched.
+    ``server`` is set if it ended with the process that forks workers: the number of that.
+    """
+
+    def __init__(
+        self, reason: str, *, began: bool = False, at: str | None = None, server: int | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.began = began
+        self.at = at
+        self.server = server
+
+
+def kill_group(pid: int) -> None:
+    """End a worker process at once, with its children."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def end_of(code: int) -> str:
+    """The end of a process with this exit code, in words."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call that waits for its answer."""
+
+    account: Account | None
+    at: str | None = None
+
+
+class Worker:
+    """A process that answers calls; ``note`` receives its messages for people.
+
+    ``heard`` is the time of its last sign of life; once it is ``ready`` it has loaded everything, so that it
+    plays what it is called for. ``changed`` says what a rollout has changed for all others in the process.
+    ``died`` says how it ended, ``server`` with which process that forks workers, if with one.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.heard = time.monotonic()
+        self.ready = False
+        self.changed: str | None = None
+        self.died: str | None = None
+        self.server: int | None = None
+        self._note = note
+        self._calls: dict[int, _Call] = {}
+        self._answers: Waiters[int, Answer] = Waiters()
+        self._number = 0
+
+    async def start(self, setup: Mapping[str, Any]) -> None:
+        """Start the process; it loads the bundle on its first call. Raises ``WorkerDiedError``."""
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the process; nothing happens if it is gone."""
+        raise NotImplementedError
+
+    def kill(self, reason: str) -> None:
+        """End the process at once."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Let the process end in order, or kill it; what it says until then still counts."""
+        raise NotImplementedError
+
+    @property
+    def load(self) -> int:
+        """The number of calls that wait for their answers."""
+        return len(self._calls)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the process holds, as far as that is known."""
+        return 0
+
+    async def describe(self) -> Any:
+        """The description of the code, as JSON."""
+        return (await self._call({"do": "describe"}))[0]
+
+    async def play(self, request: PlayRequest, account: Account) -> tuple[PlayedRollout, Blobs]:
+        """The played rollout, and the files that came with it, by name."""
+        result, blobs = await self._call({"do": "play", "request": as_json(request)}, account)
+        return decoded(result, blobs), blobs
+
+    async def _call(self, message: Mapping[str, Any], account: Account | None = None) -> tuple[Any, Blobs]:
+        """The result of a call; raises ``RewardKitError`` and ``WorkerDiedError``.
+
+        If this is cancelled, so is the call, unless its result is on its way: then that is returned.
+        """
+        if self.died is not None:
+            raise WorkerDiedError(self.died, server=self.server)
+        self._number += 1
+        number, call = self._number, _Call(account)
+        self._calls[number] = call
+        answer = self._answers.wait(number)
+        try:
+            self.send({"id": number, **message})
+            try:
+                said, blobs = await asyncio.shield(answer)
+            except asyncio.CancelledError:
+                self.send({"id": number, "do": "cancel"})
+                await asyncio.wait({answer}, timeout=CLOSE_GRACE)
+                if not answer.done() or answer.exception() or "result" not in answer.result()[0]:
+                    raise
+                said, blobs = answer.result()
+        except WorkerDiedError as death:
+            raise WorkerDiedError(str(death), began=self.ready, at=call.at, server=self.server) from None
+        finally:
+            del self._calls[number]
+        if "result" in said:
+            return said["result"], blobs
+        if "error" in said:
+            raise RewardKitError.from_json(said["error"])
+        crash = f"failed: {said['crash']}" if "crash" in said else "cancelled the task of the rollout"
+        raise WorkerDiedError(crash, began=self.ready, at=call.at)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message."""
+        self.write(json.dumps(message).encode() + b"\n")
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        """Take in the messages of the process, until its socket is closed."""
+        with self._answers:
+            try:
+                while line := await stream.readline():
+                    message = json.loads(line)
+                    sizes = message.get("bytes", {})
+                    self._receive(message, {name: await stream.readexactly(sizes[name]) for name in sizes})
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no message of ours
+                self.kill("was ended, since other code wrote into its socket")
+            except (OSError, EOFError):
+                pass
+
+    def _receive(self, message: dict[str, Any], blobs: Blobs) -> None:
+        self.heard = time.monotonic()
+        for number, role, model, counts in map(json.loads, message.get("used", ())):
+            call = self._calls.get(number)
+            if call is not None and call.account is not None:
+                call.account.used(role, Usage(*counts), model)
+        if "note" in message:
+            self._note(message["note"])
+        self.ready = self.ready or "ready" in message
+        self.changed = message.get("changed", self.changed)
+        if (call := self._calls.get(message.get("id", 0))) is not None:
+            call.at = message.get("at", call.at)
+            if not _RESULTS.isdisjoint(message):
+                self._answers.answer(message["id"], (message, blobs))
+
+    def _lost(self, reason: str) -> None:
+        """The process has ended: so have all of its calls."""
+        self.died = reason
+        self._answers.fail_all(WorkerDiedError(reason))
+
+
+class WorkerProcess(Worker):
+    """A worker on this machine."""
+
+    _reason: str | None = None
+
+    def __init__(self, note: Callable[[str], None], server: ForkServer) -> None:
+        super().__init__(note)
+        self._server = server
+
+    async def start(self, setup: Mapping[str, Any]) -> None:
+        connection, self._end = self._server.fork()
+        self._start = self._server.starts
+        self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
+        if not (hello := await self._reader.readline()):
+            self._writer.close()
+            raise WorkerDiedError("could not be started", server=self._start)
+        self._pid: int = json.loads(hello)["pid"]
+        self._watching = asyncio.create_task(self._watch())
+        self.send(setup)
+
+    @property
+    def memory(self) -> int:
+        return memory_of(self._pid)
+
+    def write(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    def kill(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        kill_group(self._pid)
+
+    async def close(self) -> None:
+        if not self._writer.is_closing():
+            self._writer.write_eof()
+        await asyncio.wait({self._watching}, timeout=CLOSE_GRACE)
+        if not self._watching.done():
+            self.kill("did not end")
+            await self._watching
+        kill_group(self._pid)  # children that it has left behind
+
+    async def _watch(self) -> None:
+        """Read until the process ends, whose socket may stay open in a child of its own."""
+        with self._answers:
+            reading = asyncio.create_task(self.read(self._reader))
+            either: set[asyncio.Future[Any]] = {reading, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=DRAIN)
+            if not self._end.done():
+                self.kill("was ended, since other code closed its socket")
+                await asyncio.wait({self._end})
+            reading.cancel()
+            self._writer.close()
+            if (fault := self._end.exception()) is not None:  # of the process that forks
+                self.server = self._start
+                kill_group(self._pid)  # where the system has not
+            self._lost(self._reason or (str(fault) if fault else end_of(self._end.result())))

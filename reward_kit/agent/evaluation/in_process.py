@@ -1,0 +1,357 @@
+"""Rollouts in this process: the executor that imports and plays, also inside of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.files import write_text
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.redaction import without_password
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.waiters import completed
+from reward_kit.agent.database import Changes
+from reward_kit.agent.evaluation.protocol import Description
+from reward_kit.agent.evaluation.row_states import RowStates, expected_calls
+from reward_kit.agent.evaluation.schedule import chosen_tasks, rollout_seed
+from reward_kit.agent.evaluation.telemetry import open_telemetry
+from reward_kit.agent.models.cache import cached_models
+from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
+from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
+from reward_kit.agent.players.names import NO_USER
+from reward_kit.agent.players.participants import Participants, find_participants
+from reward_kit.agent.rollout.budgets import PLAYERS, RolloutLimits, own_budget
+from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.outcome import PlayedRollout, total_usage
+from reward_kit.agent.store.fingerprints import code_of, planned, reward_files
+from reward_kit.agent.store.kept_gold import KeptGold
+from reward_kit.agent.store.layout import RunsFolder
+from reward_kit.agent.store.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
+from reward_kit.errors import DatabaseError, RewardError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Model, ModelCall, Role
+    from reward_kit.agent.bundles.bundle import BundleRows, TaskBundle
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.protocol import Account, PlayRequest
+    from reward_kit.agent.evaluation.row_states import RowState
+    from reward_kit.agent.rollout.gold import GoldReplay
+    from reward_kit.agent.rollout.orchestrator import FinishedRollout
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.tau.replay import RecordedRun
+
+RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
+"""Options that depend on the environment, the bundle or a recording until ``describe``."""
+
+SMALL_BASE = 4 * 1024 * 1024
+"""Bytes of a base up to which a delta is made at once; that of a larger one in a thread."""
+
+IMPORT_AFTER = 0.1
+"""Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
+
+
+class InProcess:
+    """An executor that plays in this process."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        rows: BundleRows,
+        root: str | Path,
+        note: Callable[[str], None],
+        *,
+        eval_id: str,
+        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+        players: Mapping[Role, Any] | None = None,
+    ) -> None:
+        """``models`` and ``players`` are objects in place of those that ``config`` names."""
+        self.room: Callable[[], Awaitable[int]] | None = None
+        self.watch: Callable[[str], None] | None = None
+        """Called with each thing that a watched rollout begins: ``tool 'x'``."""
+        self.recorded: RecordedRun | None = None
+        """The results of tau-bench that are replayed, if any."""
+        self._config = replace(config)
+        self._rows = rows
+        self._root = root
+        self._note = note
+        self._eval_id = eval_id
+        self._given_models = models or {}
+        self._given_players = players or {}
+        self._bundle: TaskBundle | None = None
+        self._states: RowStates | None = None
+        self._tasks: dict[str, Task] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._telemetry = open_telemetry()
+
+    async def describe(self) -> Description:
+        """Import the bundle, the agent and the users, seed the bases, and say what they are."""
+        config = self._config
+        bundle = self._bundle = self._rows.open()
+        warnings = bundle.warnings[len(self._rows.warnings) :]
+        tasks = chosen_tasks(bundle.tasks, config)
+        recorded = None
+        if config.from_tau_bench is not None or (config.agent or "").startswith("tau-bench:"):
+            from reward_kit.agent.tau.replay import recorded_run
+
+            recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
+        if recorded is None:
+            participants = find_participants(config, tasks, self._given_models, self._given_players)
+            if participants.limiters.used:
+                _import_in_a_thread("aiohttp")
+        else:
+            tasks, participants = recorded.tasks, _recorded_participants(recorded)
+            warnings += recorded.warnings
+        warnings += participants.warnings
+        self._participants = participants
+        self._tasks = {task.row.id: task for task in tasks}
+        self._folder = RunsFolder(self._root)
+        for seed in {task.seed.key: task.seed for task in tasks}.values():
+            self._folder.ensure_base(seed)
+        notes = [getattr(model, "note", None) for model in participants.models.values()]
+        warnings += dict.fromkeys(filter(None, notes))
+        participants.limiters.tell = self._note
+        self.room = participants.limiters.room if participants.limiters.used else None
+        participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
+        self._limits = RolloutLimits(
+            max_steps=config.max_steps,
+            own_budget=own_budget(config.max_rollout_tokens, config.max_rollout_cost),
+            timeout=config.timeout,
+            reward_retries=config.retries,
+            parallel_tool_calls=config.parallel_tool_calls,
+            guard_user=config.guard_user,
+            call_timeouts=call_timeouts(self._given_models, config.call_timeout),
+        )
+        rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
+        code = code_of(self._rows.folder, config)
+        kept = KeptGold(self._folder.root, self._rows.folder, code, self._note)
+        self._states = RowStates(self._folder, config, kept, self._note, planned=rollouts)
+        facts = planned(tasks)
+        return Description(
+            rows={task.row.id: task.row.n_rollouts for task in tasks},
+            options={name: getattr(config, name) for name in RESOLVED},
+            users=participants.user_specs,
+            models={role: model.name for role, model in participants.models.items()},
+            interactive=participants.interactive,
+            replays=participants.recordings is not None,
+            toolsets={task.row.toolset: task.toolset for task in facts},
+            default_reward=[task.row.id for task in facts if task.has_default_reward],
+            code=code,
+            reward_files=sorted(reward_files(tasks)),
+            warnings=warnings,
+        )
+
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+        """Play one attempt, or judge a stored rollout again."""
+        assert self._states is not None, "describe() comes first"
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._participants.open())
+            if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
+                asyncio.get_running_loop().call_later(
+                    IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.sqlalchemy_api"
+                )
+        await asyncio.shield(self._opening)
+        task = self._tasks[request.row_id]
+        if request.watched and self.watch is not None:
+            self.watch("the gold actions of its row")
+        async with self._states.of(task, rollout_seed(self._config.seed, request.row_id, 0)) as row:
+            if request.judge_again is not None:
+                return await self._judged_again(request.judge_again, row, account)
+            seed = self._participants.recorded_seed(request.row_id, request.index)
+            if seed is None:
+                seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
+            async with row.gold_for(seed) as gold:
+                finished = await self._finished(task, request, row, gold, seed, account)
+                keeping = self._kept(finished, request, row, gold)
+                return await completed(keeping, f"{request.row_id}: keeping a finished rollout")
+
+    async def _finished(
+        self,
+        task: Task,
+        request: PlayRequest,
+        row: RowState,
+        gold: GoldReplay | None,
+        seed: int,
+        account: Account,
+    ) -> FinishedRollout:
+        place = request.row_id, request.index
+        # of a single row, calls that fail say nothing about the row
+        only_row = len(self._tasks) == 1
+        caller = Caller(
+            place, place if only_row else request.row_id, index=request.index, attempt=request.attempt
+        )
+        watch = self.watch if request.watched else None
+        if watch is not None:
+            watch(PLAYERS)
+        finished = await run_rollout(
+            task,
+            request.index,
+            base=row.base,
+            agent=self._participants.make_agent(),
+            user=self._participants.user(task),
+            models={role: model_of_rollout(one, caller) for role, one in self._participants.models.items()},
+            limits=replace(self._limits, on_usage=account.used, caller=caller, on_begin=watch),
+            seed=seed,
+            gold_database=gold.database if gold else None,
+        )
+        if finished.setup_error is not None:
+            finished.database.close()
+            raise finished.setup_error
+        return finished
+
+    async def _kept(
+        self, finished: FinishedRollout, request: PlayRequest, row: RowState, gold: GoldReplay | None
+    ) -> PlayedRollout:
+        """Classify a finished rollout, and keep its final state as far as that is asked for."""
+        rollout, task = finished.rollout, row.task
+        file: str | None = None
+        state: bytes | None = None
+        gold_state: bytes | None = None
+        record = record_of(
+            finished,
+            attempt=request.attempt,
+            eval_id=self._eval_id,
+            agent=without_password(self._participants.agent_spec),
+            user=self._participants.user_specs[task.row.id],
+            models=self._participants.models_of(rollout),
+            database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
+            gold_database="delta" if gold is not None and row.keep is not None else None,
+        )
+        with finished.database as database:
+            _classify(record, task, Changes.deferred(database.changes), finished.gold, gold)
+            if row.keep == "full":
+                file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
+            elif row.keep == "delta":
+                is_small = database.mode == "overlay" and database.base_size <= SMALL_BASE
+                state = database.delta() if is_small else await asyncio.to_thread(database.delta)
+            if row.keep is not None and gold is not None and not gold.shared:
+                gold_state = gold.database.delta()
+        await self._show(record, task)
+        if self._telemetry is not None:
+            self._telemetry.record(record)
+        outcome = outcome_of(
+            record,
+            final=True,
+            database=file,
+            tool_faults=tool_faults_of(rollout.tool_faults),
+        )
+        return PlayedRollout(
+            outcome,
+            record.encoded(),
+            task.seed.key,
+            state,
+            gold_state,
+            row_gold=row.take_unsaved(),
+            user_failed=any(fault["decisive"] for fault in record.user_faults or ()),
+        )
+
+    async def _judged_again(self, rollout: str, row: RowState, account: Account) -> PlayedRollout:
+        """Judge a stored rollout as if its reward had not failed: it is paid for, so it is not played again.
+
+        Raises ``DatabaseError`` if what is stored is damaged.
+        """
+        from reward_kit.agent.after.judging import DAMAGED
+        from reward_kit.agent.rollout.rollout_record import redacted_warning
+        from reward_kit.agent.store.loading import load_rollout
+
+        try:
+            record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
+            if record.redacted:
+                self._note(f"judged again: {redacted_warning([record])}")
+            await self._judge(record, row.task, account)
+            assert record.stored is not None, "it was read from the evaluation"
+            with ExitStack() as opened:
+                final = record.stored.open("final", "overlay", opened)
+                assert final is not None, "only what was kept is judged again"
+                async with row.gold_for(record.seed) as gold:
+                    expected = gold.database.changes() if gold else None
+                    _classify(record, row.task, final.changes(), expected, gold)
+        except (StorageError, DatabaseError, *DAMAGED) as error:
+            raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
+        await self._show(record, row.task)
+        outcome = outcome_of(record, final=True)
+        return PlayedRollout(outcome, record.encoded(), record.base, judged=time.time())
+
+    async def _judge(self, record: RolloutRecord, task: Task, account: Account) -> None:
+        """Set the reward of the record, or its error."""
+        from reward_kit.agent.after.judging import judge_record
+
+        calls: list[ModelCall] = []
+        record.reward = record.result = record.error = None
+        try:
+            result = await judge_record(
+                record,
+                task.reward,
+                rules=task.rules,
+                mode=task.registry.database,
+                timeout=self._limits.reward_timeout,
+                retries=self._config.retries,
+                calls=calls,
+            )
+            record.reward, record.result = float(result.score), plain_result(result)
+        except RewardError as error:
+            record.error = str(error)
+        finally:
+            for call in calls:
+                account.used("judge", call.usage, call.model)
+        record.model_calls += calls
+        if calls:
+            record.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
+
+    async def _show(self, record: RolloutRecord, task: Task) -> None:
+        """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
+        if self._config.debug:
+            from reward_kit.agent.reports.transcript import transcript
+
+            folder = await asyncio.to_thread(self._folder.row_folder, task)
+            text = transcript(record).encode(errors="replace")
+            await asyncio.to_thread(write_text, folder / f"roll_{record.id}.log", text, durable=False)
+
+    async def close(self) -> None:
+        """Close the players, the bases and the bundle. May be called again."""
+        if self._states is not None:
+            states, self._states = self._states, None
+            await states.close()
+            await self._participants.close()
+        if self._telemetry is not None:
+            telemetry, self._telemetry = self._telemetry, None
+            await asyncio.to_thread(telemetry.close, self._note)
+        if self._bundle is not None:
+            self._bundle.close()
+
+
+def _classify(
+    record: RolloutRecord, task: Task, changes: Changes, expected: Changes | None, gold: GoldReplay | None
+) -> None:
+    from reward_kit.agent.scoring.failures.classify import classify
+
+    calls = expected_calls(task, gold)
+    fault = gold.fault if gold else None
+    classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
+
+
+def _import_in_a_thread(module: str) -> None:
+    """Import a large module, which this thread will need, while it waits for the disk or the network."""
+    threading.Thread(target=import_module, args=(module,), daemon=True).start()
+
+
+def _recorded_participants(run: RecordedRun) -> Participants:
+    """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
+    from reward_kit.agent.tau.replay import PREFIX
+
+    spec = f"{PREFIX}{run.path}"
+    rows = [task.row.id for task in run.tasks]
+    return Participants(
+        agent_spec=spec,
+        make_agent=lambda: ReplayAgent(run.recordings),
+        user_specs={row_id: spec if run.recordings.with_user(row_id) else NO_USER for row_id in rows},
+        make_user={spec: lambda: ReplayUser(run.recordings), NO_USER: lambda: None},
+    )

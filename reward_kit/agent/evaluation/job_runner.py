@@ -1,0 +1,186 @@
+"""Jobs from start to store: play, repeat what failed through no fault of the agent, save, count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Self
+
+from reward_kit.agent.base.deadline import is_cancelled
+from reward_kit.agent.base.network import backoff
+from reward_kit.agent.base.redaction import without_password
+from reward_kit.agent.base.text import count as counted
+from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.waiters import completed
+from reward_kit.agent.evaluation.progress import note
+from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
+from reward_kit.agent.evaluation.schedule import rollout_seed, run_jobs
+from reward_kit.agent.rollout.budgets import PLAYERS
+from reward_kit.agent.rollout.outcome import PlayedRollout, broken_off
+from reward_kit.agent.rollout.rollout_record import RolloutRecord
+from reward_kit.agent.store.record_keeping import outcome_of
+from reward_kit.agent.store.writer import UnstorableError
+from reward_kit.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reward_kit.agent.base.types import Role
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.progress import Progress, Tally
+    from reward_kit.agent.evaluation.protocol import Description, Executor
+    from reward_kit.agent.evaluation.schedule import Job
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.store.writer import Saver
+
+
+@dataclass(slots=True)
+class JobRunner:
+    """Runs jobs through ``executor`` and hands what was played to ``saver``.
+
+    Each model call that was answered is counted once: in a stored outcome, or as usage of an attempt that was
+    broken off. ``unpriced`` is called with each model that answers at an unknown price.
+    """
+
+    config: EvaluationConfig
+    description: Description
+    executor: Executor
+    saver: Saver
+    tally: Tally
+    progress: Progress
+    unpriced: Callable[[str], None]
+
+    async def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs; raises the first error that ends them."""
+        await run_jobs(
+            jobs,
+            self._run,
+            concurrency=1 if self.description.interactive else self.config.max_concurrency,
+            may_start=lambda: self.tally.may_start,
+            room=self.executor.room,
+        )
+
+    async def _run(self, job: Job) -> None:
+        """Play a job until its outcome is final, and save every attempt."""
+        repeats, user_repeats = self.config.retries, self.config.retry_user_errors
+        if self.description.replays:
+            repeats = user_repeats = 0  # a recording comes out the same each time
+        for attempt in count():
+            with _Account(self) as account:
+                try:
+                    played = await self.executor.play(PlayRequest(*job.place, attempt), account)
+                except RolloutLostError as lost:
+                    account.broken_off()
+                    played = self._lost(job, attempt, str(lost))
+                unjudged = played.outcome.stop_reason in UNJUDGED_STOPS
+                if unjudged:
+                    again = repeats > 0
+                else:
+                    again = user_repeats > 0 and played.user_failed and self.tally.may_start
+                played.outcome.final = not again
+                try:
+                    await self._save(played, account)
+                except UnstorableError as fault:
+                    account.broken_off()
+                    substitute = self._lost(job, attempt, f"the rollout cannot be stored: {fault}")
+                    substitute.outcome.final = played.outcome.final
+                    await self._save(substitute, account)
+            if not again:
+                return
+            if unjudged:
+                repeats -= 1
+                await asyncio.sleep(backoff(self.config.retries - repeats))
+            else:
+                user_repeats -= 1
+
+    async def _save(self, played: PlayedRollout, account: _Account) -> None:
+        """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
+        place = f"{played.outcome.row_id}, rollout {played.outcome.index}"
+        await completed(self.saver.save(played), f"{place}: storing it")
+        account.calls.clear()
+        self.tally.add(played.outcome)
+        self.progress.ended(played.outcome, self.tally)
+        if is_cancelled():
+            raise asyncio.CancelledError
+
+    async def judge_again(self, unjudged: Sequence[tuple[Job, RolloutOutcome]]) -> None:
+        """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
+        if not unjudged or not self.tally.may_start:
+            return
+        note(self.progress, f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
+        await run_jobs(
+            unjudged,
+            self._judge_again,
+            concurrency=self.config.max_concurrency,
+            may_start=lambda: self.tally.may_start,
+        )
+
+    async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
+        job, before = unjudged
+        with _Account(self) as account:
+            try:
+                played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
+                outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+                await self._save(replace(played, outcome=outcome), account)
+            except (DatabaseError, RolloutLostError, UnstorableError) as error:
+                note(self.progress, f"{before.file}: {error}")
+                self.tally.add(before)
+
+    def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
+        """The record of a rollout that ended its process, of which nothing is left.
+
+        If the agent did, that is its failure: it must not choose which of its rollouts count.
+        """
+        row = job.task.row
+        by_agent = PLAYERS in why
+        reason = "agent_error" if by_agent else "infrastructure_error"
+        record = RolloutRecord(
+            id=uuid.uuid4().hex,
+            row_id=row.id,
+            index=job.index,
+            attempt=attempt,
+            seed=rollout_seed(self.config.seed, row.id, job.index, attempt),
+            eval_id=self.tally.eval_id,
+            agent=without_password(self.config.agent or ""),
+            user=self.description.users[row.id],
+            models=self.description.models,
+            fields=row.reward_fields(),
+            messages=[],
+            stop_reason=reason,
+            stop_detail=why,
+            reward=0.0 if by_agent else None,
+            failure={"kind": reason, "detail": why},
+            started=time.time(),
+            base=job.task.seed.key,
+        )
+        return PlayedRollout(outcome_of(record, final=True), record.encoded(), job.task.seed.key)
+
+
+class _Account:
+    """The model calls of one attempt that no stored outcome counts; at its end they are broken off."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+        self.calls: list[tuple[Role, Usage]] = []
+
+    def used(self, role: Role, usage: Usage, model: str) -> None:
+        self.calls.append((role, usage))
+        self._runner.tally.spending.count(usage)
+        if usage.unpriced_calls > usage.reused_calls:
+            self._runner.unpriced(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.broken_off()
+
+    def broken_off(self) -> None:
+        usage: dict[Role, Usage] = {}
+        for role, used in self.calls:
+            usage.setdefault(role, Usage()).add(used)
+        self.calls.clear()
+        self._runner.saver.add_usage(broken_off(usage))

@@ -1,0 +1,129 @@
+"""Progress of an evaluation: its running numbers, and objects that show them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.rollout.budgets import Budget, spent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running numbers of an evaluation.
+
+    ``planned`` counts all rollouts, ``earlier`` those that were done before this run. ``spending`` grows as
+    models answer, also in rollouts that still run; it has no limit of its own, since reaching ``max_cost``
+    (US dollars) or ``max_tokens`` ends no running rollout. ``usage`` counts the finished rollouts.
+    ``interactive`` is set if a person at the terminal takes part.
+    """
+
+    eval_id: str
+    planned: int
+    spending: Budget = field(default_factory=Budget)
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    errors_as_failures: bool = False
+    interactive: bool = False
+    earlier: int = 0
+    done: int = 0
+    successes: int = 0
+    unjudged: int = 0
+    usage: Usage = field(default_factory=Usage)
+    started: float = field(default_factory=time.monotonic)
+    _rows: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _passes: float = 0.0
+
+    def add(self, outcome: RolloutOutcome) -> None:
+        """Count a finished rollout; an attempt that will be repeated counts for its usage only."""
+        for usage in outcome.usage.values():
+            self.usage.add(usage)
+        if not outcome.final:
+            return
+        self.done += 1
+        self.successes += outcome.success
+        if not outcome.judged:
+            self.unjudged += 1
+            if not self.errors_as_failures:
+                return
+        n, c = self._rows.get(outcome.row_id, (0, 0))
+        self._passes -= c / n if n else 0.0
+        n, c = n + 1, c + outcome.success
+        self._passes += c / n
+        self._rows[outcome.row_id] = n, c
+
+    @property
+    def pass_1(self) -> float | None:
+        """Pass^1 so far: the mean over rows that have a judged rollout; None before the first."""
+        return min(1.0, max(0.0, self._passes / len(self._rows))) if self._rows else None
+
+    @property
+    def may_start(self) -> bool:
+        """True while the budgets allow another rollout to start."""
+        return self.used_up is None
+
+    @property
+    def used_up(self) -> str | None:
+        """The exhausted budget and its option, as text; None while none is."""
+        if self.max_cost is not None and self.spending.spent >= self.max_cost:
+            return f"{spent_of(self.spending.spent, self.max_cost)} (--max-cost)"
+        if self.max_tokens is not None and self.spending.tokens >= self.max_tokens:
+            return f"{self.spending.tokens} of {self.max_tokens} tokens are used (--max-tokens)"
+        return None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since this run began."""
+        return time.monotonic() - self.started
+
+    @property
+    def per_second(self) -> float | None:
+        """Rollouts that end per second in this run; None before the first."""
+        ended = self.done - self.earlier
+        return ended / self.seconds if ended and self.seconds else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end at the present rate; None before the first rollout has ended."""
+        rate = self.per_second
+        return (self.planned - self.done) / rate if rate else None
+
+
+class Progress(Protocol):
+    """An object that shows the progress of an evaluation.
+
+    It may also have ``noted(text)``, which is called with news such as a provider that does not answer.
+    """
+
+    def started(self, tally: Tally) -> None:
+        """The first rollout is about to start."""
+
+    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+        """A rollout, or an attempt that will be repeated, is saved."""
+
+    def closed(self, tally: Tally) -> None:
+        """No more rollouts will end."""
+
+
+def note(progress: Progress, text: str) -> None:
+    """Pass a text to ``progress`` if it shows texts."""
+    show: Callable[[str], None] | None = getattr(progress, "noted", None)
+    if show is not None:
+        show(text)
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def started(self, tally: Tally) -> None: ...
+
+    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None: ...
+
+    def closed(self, tally: Tally) -> None: ...

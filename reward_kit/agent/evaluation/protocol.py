@@ -1,0 +1,157 @@
+"""The border between an evaluation and the code that plays its rollouts.
+
+An evaluation reads rows, holds the store and the budgets, and imports no code of the bundle, the agent or the
+user. An executor does that: in this process, in worker processes, or on a Ray cluster::
+
+    description = await executor.describe()
+    played = await executor.play(PlayRequest("flight.001", index=0), account)
+
+Requests and descriptions cross the border as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.bundles.task import PlannedTask, Toolset
+from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome, RowGold, usage_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from reward_kit.agent.base.types import Role, Usage
+    from reward_kit.agent.bundles.bundle import BundleRows
+
+Blobs = dict[str, bytes]
+"""Data that crosses the border as raw bytes, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Facts about the code that an evaluation does not import.
+
+    ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
+    that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
+    ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
+    ``default_reward`` holds the ids of rows judged by the default reward, ``code`` the fingerprints of the
+    modules that results depend on, ``reward_files`` the rewards among these.
+    """
+
+    rows: dict[str, int]
+    options: dict[str, Any]
+    users: dict[str, str]
+    models: dict[str, str]
+    interactive: bool
+    replays: bool
+    toolsets: dict[str, Toolset]
+    default_reward: list[str]
+    code: dict[str, str]
+    reward_files: list[str]
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Description:
+        """The description of which ``asdict`` made ``plain``."""
+        toolsets = {name: Toolset(**toolset) for name, toolset in plain["toolsets"].items()}
+        return cls(**{**plain, "toolsets": toolsets})
+
+
+def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTask]:
+    """The tasks of the rows to play."""
+    found = {row.id: (row, seed) for row, seed in zip(rows.rows, rows.seeds, strict=True)}
+    default_reward = set(description.default_reward)
+    return [
+        PlannedTask(
+            row=row if row.n_rollouts == rollouts else replace(row, n_rollouts=rollouts),
+            seed=seed,
+            folder=rows.folder,
+            prompts=rows.prompts,
+            toolset=description.toolsets[row.toolset],
+            has_default_reward=row_id in default_reward,
+        )
+        for row_id, rollouts in description.rows.items()
+        for row, seed in [found[row_id]]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayRequest:
+    """One attempt at a rollout: the ``index``-th (from 0) of a row.
+
+    With ``judge_again`` the stored rollout of this id is not played but judged again. ``watched`` has the
+    executor report each tool call as it begins.
+    """
+
+    row_id: str
+    index: int
+    attempt: int = 0
+    judge_again: str | None = None
+    watched: bool = False
+
+
+def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
+    """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
+    plain = {**as_json(played), "outcome": played.outcome.to_json()}
+    blobs = {name: plain.pop(name) for name in ("state", "gold_state")}
+    blobs["trajectory"] = plain.pop("trajectory").encode()
+    if played.row_gold is not None:
+        plain["row_gold"] = as_json(played.row_gold)
+        blobs["row_gold_state"] = plain["row_gold"].pop("state")
+    return plain, {name: data for name, data in blobs.items() if data is not None}
+
+
+def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollout:
+    """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
+    gold, outcome = plain["row_gold"], plain["outcome"]
+    inner = {
+        "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
+        "row_gold": gold and RowGold(**gold, state=blobs.get("row_gold_state")),
+    }
+    states = {name: blobs.get(name) for name in ("state", "gold_state")}
+    return PlayedRollout(**{**plain, **inner, **states, "trajectory": blobs["trajectory"].decode()})
+
+
+class RolloutLostError(Exception):
+    """A rollout has ended its process twice; the text says how, and what it was doing."""
+
+
+class Account(Protocol):
+    """Counts the model calls of one attempt."""
+
+    def used(self, role: Role, usage: Usage, model: str) -> None:
+        """Count a call that ``model`` has answered."""
+
+    def broken_off(self) -> None:
+        """Count the calls so far as those of an attempt without a result; another attempt begins."""
+
+
+class Executor(Protocol):
+    """Plays rollouts; ``describe`` comes first, and ``close`` last, whatever happens.
+
+    ``room``, unless None, waits until no model call waits for a provider, and gives the number of rollouts
+    that may begin then without their calls piling up.
+    """
+
+    @property
+    def room(self) -> Callable[[], Awaitable[int]] | None: ...
+
+    async def describe(self) -> Description:
+        """Load the bundle, the agent and the users, seed the bases, and say what they are.
+
+        Raises ``BundleError``, ``UsageError`` or ``ModelSetupError`` for anything that cannot be played.
+        """
+        ...
+
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+        """Play one attempt to its end; ``account`` counts each model call before this returns or raises.
+
+        A rollout that is over is returned even if this is cancelled. Raises ``RolloutLostError`` if it ends
+        its process, ``ModelSetupError`` if a model refuses every call, ``StorageError`` if nothing can be
+        written, ``DatabaseError`` and ``BundleError`` for a faulty base.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop playing and release everything."""

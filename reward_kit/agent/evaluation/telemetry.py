@@ -1,0 +1,186 @@
+"""Sends finished rollouts as traces to the exporters that OpenTelemetry's environment variables name.
+
+Spans are made from the record of a finished rollout, with the times in it. Without an exporter nothing of
+OpenTelemetry is imported; no rollout waits for a collector.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.redaction import hide, redact
+from reward_kit.agent.evaluation.spans import spans_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    from reward_kit.agent.evaluation.spans import Attributes, Span
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+
+PATIENCE = 5.0
+"""Seconds at the end of a run to send what is left."""
+QUEUE = 32768
+"""Spans that may wait; OpenTelemetry's default of 2048 is too few if 500 rollouts end at once."""
+QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
+CONTENTS_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+WITH_CONTENTS = frozenset({"true", "1", "span_only", "span_and_event"})
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+INSTALL = "pip install 'reward-kit[otel]'"
+
+logger = logging.getLogger(__name__)
+
+
+def open_telemetry() -> Telemetry | None:
+    """The sender of rollouts; None without an exporter.
+
+    A wrong configuration is logged as a warning and never ends an evaluation.
+    """
+    try:
+        if names := exporter_names(os.environ):
+            return Telemetry([_exporter(name) for name in names])
+    except ImportError as error:
+        logger.warning("no spans are sent: %s is not installed. %s", error.name or error, INSTALL)
+    except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
+        logger.warning("no spans are sent: %s", redact(str(error)))
+    return None
+
+
+def exporter_names(environment: Mapping[str, str]) -> list[str]:
+    """The trace exporters that the standard variables ask for."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    chosen = environment.get("OTEL_TRACES_EXPORTER", "").strip()
+    if not chosen:
+        chosen = "otlp" if any(environment.get(name) for name in ENDPOINTS) else "none"
+    protocol = next((environment[key].strip() for key in PROTOCOLS if environment.get(key)), "http/protobuf")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    names = [name.strip() for name in chosen.split(",")]
+    return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
+
+
+def _exporter(name: str) -> SpanExporter:
+    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
+    if found is None:
+        hint = INSTALL if name == "otlp_proto_http" else "it needs another package"
+        raise LookupError(f"no exporter {name} is installed ({hint})")
+    made: SpanExporter = found.load()()
+    return made
+
+
+class Telemetry:
+    """Sends rollouts to ``exporters`` from background threads. ``record`` may be called from any thread."""
+
+    def __init__(self, exporters: Sequence[SpanExporter]) -> None:
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self._contents = os.environ.get(CONTENTS_VARIABLE, "").strip().lower() in WITH_CONTENTS
+        resource = Resource.create()
+        if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: "reward-kit"}))
+        self._ids: Any = _trace_ids()
+        # Not the global provider: traces of other libraries in the process are not ours to send.
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        size = None if os.environ.get(QUEUE_VARIABLE) else QUEUE
+        for exporter in exporters:
+            self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+        self._tracer = self._provider.get_tracer("reward_kit")
+        self._delivery = _Delivery()
+        self._lock = threading.Lock()
+        logging.getLogger("opentelemetry").addHandler(self._delivery)
+
+    def record(self, record: RolloutRecord) -> None:
+        """Queue a finished rollout; the id of the trace is that of the rollout."""
+        try:
+            self._send(record)
+        except Exception as error:  # noqa: BLE001 - samplers are foreign code, and the rollout is saved already
+            self._delivery.failed = True
+            self._delivery.reason = str(error)
+
+    def _send(self, record: RolloutRecord) -> None:
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+
+        rollout, *calls = spans_of(record, contents=self._contents)
+        with self._lock:
+            self._ids.trace_id = int(record.id, 16)
+            inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
+            for call in calls:
+                self._add(call, inside)
+
+    def _add(self, data: Span, context: Any) -> Any:
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        end = _nanoseconds(data.started + data.seconds)
+
+        span = self._tracer.start_span(
+            data.name,
+            context=context,
+            kind=SpanKind.CLIENT if data.is_client else SpanKind.INTERNAL,
+            attributes=_known(data.attributes),
+            start_time=_nanoseconds(data.started),
+        )
+        if data.judgement is not None:
+            span.add_event("gen_ai.evaluation.result", _known(data.judgement), timestamp=end)
+        if data.error is not None:
+            span.set_status(Status(StatusCode.ERROR, hide(data.error)))
+        span.end(end)
+        return span
+
+    def close(self, warn: Callable[[str], None] | None = None) -> None:
+        """Send what is left within ``PATIENCE`` seconds; call ``warn`` if something was not delivered."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
+        logging.getLogger("opentelemetry").removeHandler(self._delivery)
+        if closing.is_alive() or self._delivery.failed:
+            reason = f": {redact(self._delivery.reason)}" if self._delivery.reason else ""
+            (warn or logger.warning)(f"spans were not delivered to OpenTelemetry's collector{reason}")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def _known(attributes: Attributes) -> dict[str, Any]:
+    return {
+        name: hide(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
+
+
+class _Delivery(logging.Handler):
+    """Keeps the warnings of exporters from the terminal, and notices failed deliveries."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.failed = False
+        self.reason = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the first line of a message."""
+        self.reason = record.getMessage().partition("\n")[0] or self.reason
+        self.failed |= record.levelno >= logging.ERROR or "drop" in self.reason
+
+
+def _trace_ids() -> IdGenerator:
+    """A generator whose next traces have the id ``trace_id``."""
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class TraceIds(RandomIdGenerator):
+        trace_id = 0
+
+        def generate_trace_id(self) -> int:
+            return self.trace_id
+
+    return TraceIds()

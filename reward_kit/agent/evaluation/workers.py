@@ -1,0 +1,329 @@
+"""``--workers``: rollouts in processes, isolated from this one and from each other's crashes.
+
+A worker that exits, crashes, stops answering or outgrows ``--worker-memory`` costs the rollouts that it was
+playing. They are played again, each alone in a process; one that ends its process again is lost. A worker in
+which a rollout has changed what all share plays no others. With ``--ray`` the workers are started on the
+nodes of a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.files import write_file
+from reward_kit.agent.config import OPTIONS
+from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
+from reward_kit.agent.evaluation.fork_server import ForkServer
+from reward_kit.agent.evaluation.protocol import Description, RolloutLostError, planned_tasks
+from reward_kit.agent.evaluation.schedule import chosen_tasks
+from reward_kit.agent.models.local.recognise import names_local_model
+from reward_kit.agent.players.participants import needs_litellm
+from reward_kit.agent.store.layout import RunsFolder
+from reward_kit.errors import BundleError, RewardKitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from reward_kit.agent.bundles.bundle import BundleRows
+    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.connection import Worker
+    from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
+    from reward_kit.agent.evaluation.ray_cluster import RayCluster
+    from reward_kit.agent.rollout.outcome import PlayedRollout
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the memory and the signs of life of all processes."""
+SILENT_AFTER = 120.0
+"""Seconds without a sign of life after which a process hangs."""
+HANG_GRACE = 30.0
+"""Seconds beyond the ``--timeout`` after which it does, if that is sooner."""
+RESTART_AFTER = 0.5
+"""Seconds until another process is started in place of one that could not be."""
+STARTS = 3
+"""Processes in succession that may die before they have begun a rollout."""
+MOST_ALONE = 8
+"""Processes that play one rollout each, if there are no more workers, and no models in their memory."""
+DEATHS_ON_A_CLUSTER = 2
+"""Workers that a rollout may lose there before it is played alone: nodes are lost for other reasons."""
+PARENT_OPTIONS = frozenset(
+    {"clear_cache", "explain", "fail_under", "json", "max_cost", "max_tokens", "ray", "workers"}
+)
+"""Options that workers do not get."""
+
+
+def worker_config(config: EvaluationConfig, processes: int, *, concurrency: int) -> dict[str, Any]:
+    """The options of one of ``processes`` workers, as JSON: its share of the limits, and what all share."""
+    values = {name: getattr(config, name) for name in OPTIONS if name not in PARENT_OPTIONS}
+    shared = {name: max(1, values[name] // processes) for name in ("rpm", "tpm") if values[name] is not None}
+    return {**values, **shared, "max_concurrency": concurrency}
+
+
+def processes_of(config: EvaluationConfig, rows: BundleRows) -> int:
+    """The number of workers: each has at least one rollout, and one request a minute."""
+    rollouts = sum(config.n_rollouts or row.n_rollouts for row in chosen_tasks(rows.rows, config))
+    wanted = config.workers or 1
+    return min(wanted, config.max_concurrency, config.rpm or wanted, rollouts)
+
+
+class Workers:
+    """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given.
+
+    They come from ``server``, or from a new one.
+    """
+
+    room = None
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        rows: BundleRows,
+        root: str | Path,
+        note: Callable[[str], None],
+        *,
+        eval_id: str,
+        cluster: RayCluster | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
+        if config.worker_memory is not None and not Path("/proc/self/statm").exists():
+            raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
+        self._config = config
+        self._rows = rows
+        self._folder = RunsFolder(root)
+        self._note = note
+        self._eval_id = eval_id
+        self._cluster = cluster
+        self._server = server or ForkServer(litellm=needs_litellm(config))
+        self._processes = processes_of(config, rows)
+        self._tasks: dict[str, PlannedTask] = {}
+        self._workers: list[Worker] = []
+        self._running: set[Worker] = set()
+        self._starts: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._alone: list[Worker] = []
+        is_large = any(name and names_local_model(name) for name in (config.model, config.sim_model))
+        self._may_be_alone = asyncio.Semaphore(max(self._processes, 0 if is_large else MOST_ALONE))
+        self._failed_starts = 0
+        self._failed_server = 0
+        self._fault: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    async def describe(self) -> Description:
+        """Have a worker on this machine load and describe everything, then start the others."""
+        self._begin(self._look())
+        worker, description = await self._described()
+        if self._cluster is None:
+            self._workers.append(worker)
+            self._start_missing()
+            await asyncio.gather(*self._starts, return_exceptions=True)
+            return description
+        await worker.close()
+        self._config = replace(self._config, **description.options)
+        self._tasks = {task.row.id: task for task in planned_tasks(self._rows, description)}
+        processors = await self._cluster.connect(self._config, self._tasks)
+        self._config = replace(self._config, workers=self._config.workers or processors)
+        self._processes = processes_of(self._config, self._rows)
+        self._start_missing()
+        return description
+
+    async def _described(self) -> tuple[Worker, Description]:
+        for start in range(1, STARTS + 1):
+            try:
+                worker = await self._started(WorkerProcess(self._note, self._server))
+                return worker, Description.from_json(await worker.describe())
+            except WorkerDiedError as death:
+                if self._fault is not None:
+                    raise self._fault from None
+                if death.server is not None and start < STARTS:
+                    continue  # it was not the bundle
+                toolsets = sorted({row.toolset for row in self._rows.rows})
+                module = toolsets[0].partition(":")[0]
+                raise BundleError(
+                    f"the process that loads the bundle {death}",
+                    place=", ".join(toolsets[:3]),
+                    remedy=f"Run python -c 'import {module}' to see why.",
+                ) from None
+        raise AssertionError("unreachable")
+
+    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+        """Play in the least busy process, and if that dies, again alone in one of its own."""
+        deaths = 0
+        while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
+            worker = await self._least_busy()
+            try:
+                return self._kept(*await worker.play(request, account))
+            except WorkerDiedError as death:
+                account.broken_off()
+                deaths += death.began
+                if worker in self._workers:
+                    self._count(death)
+                    self._replace(worker)
+            finally:
+                if worker.changed is not None:
+                    self._replace(worker, f"{request.row_id}, rollout {request.index}")
+                self._changed.set()
+        return await self._play_alone(request, account)
+
+    def _replace(self, worker: Worker, place: str | None = None) -> None:
+        """Play no more in a worker that has died, or whose process a rollout at ``place`` has changed."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+            if place is not None:
+                self._note(
+                    f"{place}: the {worker.changed} of its process has changed: others play in a new one"
+                )
+            self._start_missing()
+        if place is not None and not worker.load:
+            self._begin(worker.close())
+
+    async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
+        """Play a rollout whose process died; raises ``RolloutLostError`` if that ends its process, too."""
+        watched = replace(request, watched=True)
+        async with self._may_be_alone:
+            for start in range(1, STARTS + 1):
+                self._alone = [worker for worker in self._alone if worker.died is None]
+                try:
+                    new = None if self._alone else self._started(self._new(alone=True), alone=True)
+                    worker = self._alone.pop() if new is None else await new
+                    played = self._kept(*await worker.play(watched, account))
+                except WorkerDiedError as death:
+                    account.broken_off()
+                    if self._fault is not None:
+                        raise self._fault from None
+                    if (death.began and death.server is None) or start == STARTS:
+                        doing = f" in {death.at}" if death.at else ""
+                        raise RolloutLostError(f"its process {death}{doing}, twice") from None
+                else:
+                    if worker.changed is None:
+                        self._alone.append(worker)
+                    return played
+        raise AssertionError("unreachable")
+
+    def _kept(self, played: PlayedRollout, files: Blobs) -> PlayedRollout:
+        """The rollout that came back; files that came with it from another machine are written."""
+        if self._cluster is not None:
+            outcome = played.outcome
+            for ending in (".db", ".log"):
+                name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
+                if name in files:
+                    self._folder.row_folder(self._tasks[outcome.row_id])
+                    write_file(self._folder.root / name, files[name], durable=ending == ".db")
+        return played
+
+    async def _least_busy(self) -> Worker:
+        """A process with the fewest rollouts; none gets more than its share of ``--max-concurrency``."""
+        while True:
+            if self._fault is not None:
+                raise self._fault
+            able = [worker for worker in self._workers if worker.load < self._share and not worker.died]
+            if able:
+                return min(able, key=lambda worker: worker.load)
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _start_missing(self) -> None:
+        """Start processes until there are as many as asked for."""
+        for _ in range(self._processes - len(self._workers) - len(self._starts)):
+            self._starts.add(self._begin(self._join()))
+
+    async def _join(self) -> None:
+        """Start a process, and play in it from then on."""
+        while self._fault is None:
+            try:
+                self._workers.append(await self._started(self._new(alone=False)))
+                if self._cluster is not None:
+                    self._failed_starts = 0
+                break
+            except WorkerDiedError as death:
+                self._count(death)
+                await asyncio.sleep(RESTART_AFTER)
+        self._changed.set()
+
+    def _count(self, death: WorkerDiedError) -> None:
+        """End the evaluation if several processes have ended in succession before they were ready."""
+        if death.server is not None and not death.began:
+            if death.server == self._failed_server:  # one fault of several processes
+                return
+            self._failed_server = death.server
+        self._failed_starts = 0 if death.began else self._failed_starts + 1
+        if self._failed_starts >= STARTS:
+            self._fail(
+                RewardKitError(
+                    f"worker processes end before they play: the last one {death}",
+                    remedy="Run without --workers to see why.",
+                )
+            )
+
+    def _fail(self, fault: BaseException) -> None:
+        """End the evaluation: whoever waits for a worker gets ``fault``."""
+        self._fault = self._fault or fault
+        for worker in self._running:
+            if worker.died is None:
+                worker.kill("was ended, since the evaluation fails")
+        self._changed.set()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do ``work`` beside the rollouts; its exception ends the evaluation."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
+        self._starts.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fail(fault)
+
+    def _new(self, *, alone: bool) -> Worker:
+        if self._cluster is None:
+            return WorkerProcess(self._note, self._server)
+        return self._cluster.worker(alone=alone)
+
+    async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
+        concurrency = 1 if alone else self._share
+        setup = {
+            "config": worker_config(self._config, self._processes, concurrency=concurrency),
+            "root": str(self._folder.root),
+            "eval_id": self._eval_id,
+        }
+        if self._cluster is not None and self._tasks:
+            setup.update(self._cluster.setup())
+        await worker.start(setup)
+        self._running.add(worker)
+        return worker
+
+    @property
+    def _share(self) -> int:
+        """The most rollouts that one process plays at a time."""
+        return -(-self._config.max_concurrency // self._processes)
+
+    async def _look(self) -> None:
+        """Kill processes that hang or use too much memory."""
+        limit = None if self._config.worker_memory is None else self._config.worker_memory * 2**20
+        silence = min((self._config.timeout or SILENT_AFTER) + HANG_GRACE, SILENT_AFTER)
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for worker in list(self._running):
+                if worker.died is not None:
+                    self._running.discard(worker)
+                elif limit is not None and worker.memory > limit:
+                    worker.kill(f"used more than --worker-memory {self._config.worker_memory}")
+                elif worker.ready and worker.load and time.monotonic() - worker.heard > silence:
+                    worker.kill("stopped answering and was ended")
+
+    async def close(self) -> None:
+        """End all processes."""
+        beside = list(self._beside)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*(worker.close() for worker in self._running if worker.died is None))
+        self._running.clear()
+        self._server.close()
+        if self._cluster is not None:
+            await self._cluster.close()

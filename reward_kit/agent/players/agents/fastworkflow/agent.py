@@ -1,0 +1,222 @@
+"""``--agent fastworkflow``: FastWorkflow's agent in worker processes, on the rollout's tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from reward_kit.agent.base.files import temporary_folder
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.players.agents.fastworkflow import preflight
+from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.workers import PLACE, Worker
+from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
+from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.rollout import Rollout
+
+logger = logging.getLogger(__name__)
+
+WORKER_PROGRAM = Path(__file__).with_name("worker.py")
+TURN_LIMIT = 900.0
+"""Seconds until the next call of a turn ends."""
+
+_REFUSED_INPUT = {"ContextWindowExceededError", "ContentPolicyViolationError"}
+_FAULTY_SETUP = {"Auth", "Billing", "Configuration", "NotConfigured", "UnsupportedModel"}
+"""Kinds of DSPy's ``LM...Error`` for faults in the settings; other libraries give a status with those."""
+
+
+class FastWorkflow:
+    """Factory of the agents: tool endpoint and workers, opened before the first rollout.
+
+    ``models`` are known after ``open``, by role.
+    """
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        tasks: Sequence[Task],
+        *,
+        home: FastWorkflowHome | None = None,
+        turn_limit: float = TURN_LIMIT,
+        warn: Callable[[str], None] = logger.warning,
+    ) -> None:
+        self.config = config
+        self.turn_limit = turn_limit
+        self.endpoint = ToolEndpoint()
+        self.workers: list[Worker] = []
+        self.models: dict[str, str] = {}
+        self._warn = warn
+        self._tasks = tasks
+        self._home = home or FastWorkflowHome.find()
+        self._resources = contextlib.AsyncExitStack()
+
+    def __call__(self) -> FastWorkflowAgent:
+        return FastWorkflowAgent(self)
+
+    async def open(self) -> None:
+        """Check the set-up, and start the workers.
+
+        Raises ``ModelSetupError`` with everything that is missing.
+        """
+        environment = preflight.worker_environment(self.config)
+        missing = preflight.faults_of_home(self._home)
+        faults = [*missing, *preflight.faults_of_settings(environment, self.config)]
+        if missing:
+            preflight.check(faults)
+        of_training, untrained = preflight.training_of(self._home)
+        of_tools, warnings = preflight.faults_of_tools(self._home.workflow(), self._tasks)
+        await self._start(environment)
+        description = self.workers[0].description
+        if "error" in description:
+            raise_fault(description["error"])
+        preflight.check([*faults, *of_training, *of_tools, *preflight.faults_of_worker(description)])
+        self.models = {role: environment[f"LLM_{role}"] for role in preflight.ROLES}
+        for warning in [*warnings, *untrained]:
+            self._warn(warning)
+
+    async def close(self) -> None:
+        """Stop the workers, then the endpoint."""
+        await self._resources.aclose()
+
+    async def _start(self, environment: dict[str, str]) -> None:
+        folder = temporary_folder("fastworkflow")
+        self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
+        await self.endpoint.open()
+        self._resources.push_async_callback(self.endpoint.close)
+        # -I: keeps this process's import path out of the other environment
+        program = ["-I", "-X", "utf8", str(WORKER_PROGRAM), str(self._home.workflow())]
+        command = [str(self._home.python), *program]
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for _ in range(self.config.fastworkflow_workers):
+                    worker = Worker(command, environment, folder)
+                    self.workers.append(worker)
+                    self._resources.push_async_callback(worker.end, "the evaluation is over")
+                    starting.create_task(worker.start())
+        except* ModelSetupError as errors:
+            raise errors.exceptions[0] from None
+
+
+class FastWorkflowAgent:
+    """Plays one rollout in a worker that the evaluation's rollouts share."""
+
+    def __init__(self, shared: FastWorkflow) -> None:
+        self._shared = shared
+        self._rollout: Rollout | None = None
+        self._worker: Worker | None = None
+        self._admission: Admission | None = None
+        self._limit: asyncio.Timeout | None = None
+
+    @classmethod
+    def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> FastWorkflow:
+        """Return the factory of an evaluation's agents, which owns their processes."""
+        return FastWorkflow(config, tasks)
+
+    async def respond(self, rollout: Rollout) -> str | Message:
+        """Pass the user's last line on and return FastWorkflow's answer or question.
+
+        Raises ``ModelError`` if a model or the worker failed, ``AgentError`` if FastWorkflow did.
+        """
+        worker = self._worker or await self.join(rollout)
+        try:
+            async with asyncio.timeout(self._shared.turn_limit) as limit:
+                self._limit = limit
+                answer = await worker.ask("turn", rollout=rollout.id, text=_heard(rollout))
+        except TimeoutError:
+            fault = f"no model call and no tool call of a turn ended within {self._shared.turn_limit:g} s"
+            await worker.end(fault)
+            raise ModelError(fault, place=PLACE, retryable=True) from None
+        finally:
+            self._limit = None
+        if rollout.stop_reason is not None:
+            return ""  # the conversation is over
+        if "error" in answer:
+            raise_fault(answer["error"])
+        if answer["status"] == "stopped":
+            raise ModelError("the turn was cancelled", place=PLACE, retryable=True)
+        return _said(answer)
+
+    async def join(self, rollout: Rollout) -> Worker:
+        """Begin ``rollout`` in the worker with the fewest rollouts."""
+        worker = min(self._shared.workers, key=lambda worker: len(worker.rollouts))
+        await worker.start()
+        self._rollout, self._worker = rollout, worker
+        worker.rollouts[rollout.id] = self._note
+        self._admission = self._shared.endpoint.admit(rollout)
+        policy = rollout.system_prompt if self._shared.config.fastworkflow_policy == "insights" else None
+        access = {"tools": f"{self._shared.endpoint.url}/tools", "token": self._admission.token}
+        answer = await worker.ask("open", rollout=rollout.id, **access, policy=policy)
+        if "error" in answer:
+            raise_fault(answer["error"])
+        return worker
+
+    async def close(self) -> None:
+        """Leave the worker, which ends a running turn before its next call."""
+        if self._admission is not None:
+            self._admission.revoke()
+        if self._rollout is not None and self._worker is not None:
+            with contextlib.suppress(ModelError):  # the worker is gone
+                self._worker.send("close", rollout=self._rollout.id)
+            self._worker.rollouts.pop(self._rollout.id, None)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Count a model call that the worker reports, and grant the turn further time."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.turn_limit)
+        if event["event"] == "model_call" and self._rollout is not None:
+            try:
+                self._rollout.count_usage(Usage(**event["usage"]), **event["call"])
+            except (TypeError, ValueError) as error:  # costs this rollout, not the worker's others
+                self._rollout.stop("agent_error", f"FastWorkflow counts a model call wrongly: {error}")
+
+
+def _heard(rollout: Rollout) -> str:
+    """Return the user's last line; in the first turn, with everything said before it."""
+    lines = rollout.lines
+    if not lines:
+        raise AgentError("FastWorkflow needs a user's line, and there is none")
+    if rollout.turns > 1 or len(lines) == 1:
+        return lines[-1].text
+    return "\n".join(f"{line.speaker}: {line.text}" for line in lines)
+
+
+def _said(answer: dict[str, Any]) -> Message:
+    """Build the assistant message, with FastWorkflow's steps as its reasoning."""
+    text = str(answer.get("text") or "").strip()
+    if not text:
+        raise AgentError(f"FastWorkflow gave no answer ({answer.get('reason') or answer['status']})")
+    thoughts = answer.get("thoughts") or ""
+    if answer.get("reason"):
+        thoughts = f"{thoughts}\n[{answer['status']}: {answer['reason']}]".strip()
+    message: Message = {"role": "assistant", "content": text}
+    return {**message, "reasoning_content": thoughts} if thoughts else message
+
+
+def raise_fault(fault: Mapping[str, Any]) -> NoReturn:
+    """Raise a fault that the worker reported: ``ModelError`` for models and tools, else ``AgentError``."""
+    text = redact(f"{fault['name']}: {fault['text']}")
+    status = fault["status"] if isinstance(fault["status"], int) else None
+    if fault["kind"] == "agent":
+        raise AgentError(f"FastWorkflow failed: {text}")
+    if fault["kind"] == "tools":
+        raise ModelError(f"the tools cannot be reached: {text}", place=PLACE, status=status, retryable=True)
+    if fault["name"] in _REFUSED_INPUT or status == 413:
+        raise ModelInputError(f"a model refuses the conversation: {text}", place=PLACE, status=status)
+    kind = fault["name"].removeprefix("LM").removesuffix("Error")
+    if kind in _FAULTY_SETUP or status in (401, 402, 403, 404):
+        remedy = "Check the models in LLM_* and their keys."
+        raise ModelSetupError(f"a model cannot be called: {text}", place=PLACE, remedy=remedy, status=status)
+    retryable = status not in (400, 422)
+    raise ModelError(f"a model did not answer: {text}", place=PLACE, status=status, retryable=retryable)

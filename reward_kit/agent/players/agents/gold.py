@@ -1,0 +1,70 @@
+"""An agent that knows the ground truth: it replays a row's actions, then says its outputs. Offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.rows.gold_reference import resolve_references
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.rows.task_row import Action
+
+
+class GoldAgent:
+    """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
+
+    If the row has outputs, terminal tools are left out: they would end the rollout before these are said.
+    ``made`` are its calls by the number of their action; tools may make others. ``plan`` are other calls to
+    make than the row's, by the number of the action that each stands for.
+    """
+
+    sees_answers = True
+    episode: Episode
+
+    def __init__(self, plan: Sequence[tuple[int, Action]] | None = None) -> None:
+        self.made: dict[int, ToolCall] = {}
+        self._plan = plan
+        self._said_all = False
+
+    def check(self, task: Task) -> None:
+        """Raise ``BundleError`` for a row without ground truth."""
+        if task.row.actions is None:
+            raise BundleError(
+                f"row {task.row.id} has no actions, which the gold agent replays",
+                place=task.row.place,
+                remedy="Add its ground truth calls, or choose another --agent.",
+            )
+
+    async def respond(self, rollout: Rollout) -> str:
+        """All outputs, one a line."""
+        if self._said_all:
+            rollout.stop("agent_done", "the gold agent has done and said all it knows")
+            return ""
+        self._said_all = True
+        task = self.episode.task
+        plan = list(enumerate(task.row.actions or ())) if self._plan is None else self._plan
+        results = [""] * (1 + max((number for number, _ in plan), default=0))
+        for number, action in plan:
+            if leaves_out(task, action):
+                continue
+            arguments = resolve_references(action.arguments, results)
+            before = len(self.episode.tool_calls)
+            try:
+                results[number] = await rollout.call_tool(action.name, arguments)
+            finally:
+                if len(self.episode.tool_calls) > before:
+                    self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
+        return "\n".join(task.row.outputs or ()) or "Done."
+
+
+def leaves_out(task: Task, action: Action) -> bool:
+    """True if the gold agent skips this action, which would end the rollout before the outputs are said."""
+    tool = task.registry.tools.get(action.name)
+    return tool is not None and tool.terminal and bool(task.row.outputs)

@@ -1,0 +1,125 @@
+"""An agent and a user that do again what a recorded rollout shows, on the tools as they are now."""
+
+from __future__ import annotations
+
+import copy
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
+from reward_kit.agent.rollout.rollout import episode_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.base.types import Message, ToolCall
+    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.rollout import Rollout, TaskView, UserRollout
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.store.recording import Recordings
+
+CUT_OFF = frozenset({"max_steps", "timeout", "budget", "agent_error", "user_error", "infrastructure_error"})
+"""Stop reasons that nothing in the messages brings about."""
+
+
+class ReplayAgent:
+    """Makes the recorded tool calls and says the recorded replies; each assistant message is one step.
+
+    Calls of one message are made in the order in which they ended, which is the order of their effects. Those
+    that were stopped or never run are not run now either.
+    """
+
+    sees_answers = True
+    episode: Episode
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+        self._messages: Iterator[Message] | None = None
+        self._results: dict[str, tuple[float, str]] = {}
+        self._made: dict[str, ToolCall] = {}
+
+    def check(self, task: Task) -> None:
+        """Raise ``BundleError`` if no rollout of the row was recorded."""
+        self.recordings.check(task.row.id)
+
+    async def respond(self, rollout: Rollout) -> str | Message:
+        """The next recorded reply; at the end of the recording the rollout ends as that did."""
+        recording = self.recordings.find(rollout.row_id, rollout.index)
+        if self._messages is None:
+            self._messages = self._begin(recording)
+        for message in self._messages:
+            rollout.step()
+            if not message.get("tool_calls"):
+                return message
+            await self._make_calls(message, rollout)
+        _end(recording, rollout)
+        return ""
+
+    def _begin(self, recording: RolloutRecord) -> Iterator[Message]:
+        """Return the assistant messages, without those that the row begins with."""
+        given = sum(message["role"] == "assistant" for message in self.episode.messages)
+        said = [message for message in recording.messages if message["role"] == "assistant"][given:]
+        self._results = {
+            message["tool_call_id"]: (number, message["content"])
+            for number, message in enumerate(recording.messages)
+            if message["role"] == "tool"
+        }
+        self._made = {call.id: call for call in recording.tool_calls}
+        if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded
+            self.episode.max_steps = max(self.episode.max_steps, len(said))
+        return iter(said)
+
+    async def _make_calls(self, message: Message, rollout: Rollout) -> None:
+        """Announce the calls of a recorded message, and make those that were made."""
+        announced = rollout.record(copy.deepcopy(message))["tool_calls"]
+        pairs = zip(message["tool_calls"], announced, strict=True)
+        for call, now in sorted(pairs, key=lambda pair: self._result(pair[0])):
+            _, result = self._result(call)
+            if result == INTERRUPTED:
+                self.episode.history.observe(now["id"], INTERRUPTED)
+            elif result != NOT_RUN:
+                function, made = call["function"], self._made.get(call["id"])
+                # the history has the arguments in a form that providers accept
+                arguments = (
+                    copy.deepcopy(made.arguments) if made else written_arguments(function["arguments"])
+                )
+                name = made.name if made else function["name"]
+                await rollout.call_tool(name, arguments, call_id=now["id"])
+
+    def _result(self, call: dict[str, Any]) -> tuple[float, str]:
+        """Return a call's result and its place in the recording: the last, if there is none."""
+        return self._results.get(call["id"], (inf, ""))
+
+
+class ReplayUser:
+    """Says the recorded lines of the user in order, whatever the agent answers."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+        self._recorded: Iterator[str] | None = None
+
+    def check(self, task: TaskView) -> None:
+        """Raise ``BundleError`` if no rollout of the row was recorded."""
+        self.recordings.check(task.id)
+
+    async def respond(self, rollout: UserRollout) -> str:
+        """The next recorded line; at the end of the recording the rollout ends as that did."""
+        recording = self.recordings.find(rollout.row_id, rollout.index)
+        if self._recorded is None:
+            given = sum(message["role"] == "user" for message in rollout.messages)
+            said = [str(message["content"]) for message in recording.messages if message["role"] == "user"]
+            self._recorded = iter(said[given:])
+        line = next(self._recorded, None)
+        if line is None:
+            _end(recording, rollout)
+            return ""
+        return line
+
+
+def _end(recording: RolloutRecord, rollout: Rollout) -> None:
+    """End a replay where the recording ends: for the recorded reason, if no message brings it about."""
+    if recording.stop_reason in CUT_OFF:
+        episode_of(rollout).stop(recording.stop_reason, recording.stop_detail)  # type: ignore[arg-type]  # one of CUT_OFF
+    else:
+        episode_of(rollout).stop("agent_done", "the recording ends here")

@@ -1,1 +1,0 @@
-"""Records of rollouts: outcome, trajectory, recordings to replay."""

@@ -1,1 +1,0 @@
-"""Rollouts of a stored evaluation, judged again by the reward as it is now."""

@@ -1,0 +1,1 @@
+"""The row format of a task: fields, their checks, and the datasets that hold rows."""

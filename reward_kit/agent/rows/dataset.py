@@ -1,0 +1,175 @@
+"""Reading a dataset: JSON Lines, checked as a whole before anything runs.
+
+One JSON object per line. Blank lines and lines that begin with ``#`` are skipped. An object may be wrapped
+over several lines if the later ones are indented (or begin with a closing bracket).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from reward_kit.agent.base.strict_json import finite, without_repeats
+from reward_kit.agent.base.text import FILE, closest, cut
+from reward_kit.agent.rows.task_row import (
+    KNOWN_FIELDS,
+    MAX_ID_LENGTH,
+    FaultyBundleError,
+    FaultyRowError,
+    FieldFault,
+    RowFaults,
+    TaskRow,
+)
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from reward_kit.agent.bundles.files import BundleFiles
+
+FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template")
+"""Fields whose text may be ``file:NAME``, a file beside the dataset."""
+
+_CONTINUES = (b" ", b"\t", b"}", b"]")
+"""First characters of a line that continues the row above it."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (a comment begins with #)"
+_LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
+_PLACE = re.compile(r" at line (\d+) column (\d+)$")
+
+
+@dataclass(slots=True)
+class Dataset:
+    """The rows of a file, in its order, and warnings about oddities that are no faults."""
+
+    rows: list[TaskRow]
+    warnings: list[str]
+
+
+def read_dataset(path: Path, files: BundleFiles) -> Dataset:
+    """The rows of ``path``; raises ``BundleError`` with every fault of every row, one line each."""
+    reader = _Reader(path.name, files)
+    try:
+        with path.open("rb") as stream:
+            if stream.peek(2)[:2] in _UTF_16:
+                raise BundleError("is UTF-16 text", place=str(path), remedy="Save the file as UTF-8.")
+            for line, text in _texts_of_rows(stream):
+                reader.read(line, text)
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    if reader.faults:
+        raise FaultyBundleError(reader.faults)
+    if not reader.rows:
+        raise BundleError("has no rows", place=str(path), remedy="Write one JSON object per line.")
+    return Dataset(reader.rows, reader.oddities.lines())
+
+
+def _texts_of_rows(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each row's text with the number of its first line, from 1."""
+    start = 0
+    texts: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        is_row = text.strip() and not text.lstrip().startswith(b"#")
+        if texts and is_row and text.startswith(_CONTINUES):
+            texts.append(text)
+            continue
+        if texts:
+            yield start, b"".join(texts).rstrip()
+        start, texts = number, [text] if is_row else []
+    if texts:
+        yield start, b"".join(texts).rstrip()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The state of reading one file."""
+
+    name: str
+    files: BundleFiles
+    rows: list[TaskRow] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    lines_of_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    oddities: RowFaults = field(default_factory=RowFaults)
+    texts: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
+
+    def read(self, line: int, text: bytes) -> None:
+        """Check one row, whose text begins in ``line``."""
+        place = f"{self.name}:{line}"
+        try:
+            data = _parsed(text)
+        except ValueError as error:
+            if found := _PLACE.search(str(error)):
+                place = f"{self.name}:{line + int(found[1]) - 1}:{found[2]}"
+            self.faults.append(f"{place}: not valid JSON: {_PLACE.sub('', str(error))}; {FORM}")
+            return
+        fields = data if isinstance(data, dict) else {}
+        row_id = fields.get("id")
+        texts, faults = self._texts(fields)
+        if isinstance(row_id, str):
+            faults += self._id_faults(row_id, line)
+        try:
+            row = TaskRow.from_json(data, place=place, texts=texts)
+        except FaultyRowError as error:
+            faults = [*error.faults, *faults]
+        if not faults:
+            self.rows.append(row)
+            for name, fault in _oddities(row):
+                self.oddities.add(row, name, fault)
+            return
+        where = f"row {cut(row_id, 2 * MAX_ID_LENGTH)!r}, " if isinstance(row_id, str) else ""
+        for name, fault in faults:
+            self.faults.append(f"{place}: {f'{where}field {name!r}: ' if name else ''}{fault}")
+
+    def _id_faults(self, row_id: str, line: int) -> list[FieldFault]:
+        earlier, same = self.lines_of_ids.setdefault(row_id.casefold(), (line, row_id))
+        if earlier == line:
+            return []
+        if same == row_id:
+            return [("id", f"line {earlier} has the same id")]
+        return [("id", f"line {earlier} has the id {same!r}, the same folder name where case does not count")]
+
+    def _texts(self, data: dict[str, Any]) -> tuple[dict[str, str], list[FieldFault]]:
+        """The texts of the ``file:`` fields, shared by all rows that name the same files."""
+        texts: dict[str, str] = {}
+        faults: list[FieldFault] = []
+        for name in FILE_FIELDS:
+            reference = data.get(name)
+            if isinstance(reference, str) and reference.startswith(FILE):
+                try:
+                    texts[name] = self.files.text(reference)
+                except BundleError as error:
+                    faults.append((name, str(error)))
+        return self.texts.setdefault(tuple(texts.items()), texts), faults
+
+
+def _parsed(text: bytes) -> Any:
+    """The JSON value of ``text``; ``ValueError`` also for an infinite number and a key that a row repeats."""
+    data = from_json(text, allow_inf_nan=False, cache_strings="all")
+    repeats = isinstance(data, dict) and any(text.count(f'"{name}"'.encode()) > 1 for name in data)
+    if repeats or _LARGE_EXPONENT.search(text):
+        json.loads(text, object_pairs_hook=without_repeats, parse_float=finite)
+    return data
+
+
+def _oddities(row: TaskRow) -> Iterator[FieldFault]:
+    for name in row.more:
+        if meant := _likely_misspelling(name):
+            yield name, f"is kept as a field of your own; did you mean {meant!r}?"
+    if row.system_prompt and any(message["role"] == "system" for message in row.initial_messages):
+        yield "system_prompt", "the initial messages have a system message too; the model sees both"
+    if not row.initial_messages and row.sim_user_prompt is None:
+        fault = "there are none, and no 'sim_user_prompt': nobody tells the agent what to do"
+        yield "initial_messages", fault
+
+
+@lru_cache(maxsize=1024)
+def _likely_misspelling(name: str) -> str | None:
+    plain = name.lower().replace("-", "_").strip("_")
+    return closest(plain, KNOWN_FIELDS, cutoff=0.8)

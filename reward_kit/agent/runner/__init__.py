@@ -1,1 +1,0 @@
-"""Running an evaluation: schedule, executors, progress, signals."""

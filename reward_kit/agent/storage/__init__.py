@@ -1,1 +1,0 @@
-"""The runs folder: layout, stored evaluations, resume."""

@@ -1,0 +1,1 @@
+"""The runs folder, and the file of an evaluation: layout, writing, reading, resume."""

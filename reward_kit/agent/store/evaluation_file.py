@@ -1,0 +1,388 @@
+"""The SQLite file of an evaluation, ``runs/evals/NAME.db``: find it, open it, read from it.
+
+It holds everything that is known of the evaluation (``docs/runs.md``). A rollout in it has an address that
+looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import zlib
+from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reward_kit.agent.bundles.trajectory_views import VIEWS
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+SUFFIX = ".db"
+LATEST = "latest"
+NAMED = 5
+"""Evaluations or rollouts that an error message lists."""
+APPLICATION = 0x52776B45
+"""SQLite's ``application_id`` of these files: ``RwkE``."""
+VERSION = 3
+"""SQLite's ``user_version`` of these files."""
+BUSY = 5.0
+"""Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
+
+SCHEMA = """
+CREATE TABLE evaluation (        -- one row per run: the first, then one per --resume
+    run INTEGER PRIMARY KEY,
+    eval_id TEXT NOT NULL,
+    created REAL NOT NULL,       -- Unix seconds
+    seconds REAL,                -- length of this run; NULL unless it ended in good order
+    status TEXT NOT NULL,        -- running, complete, budget, interrupted, stopped
+    reason TEXT,
+    writer TEXT NOT NULL,        -- process and host that run it
+    configuration TEXT NOT NULL, -- JSON: the options
+    versions TEXT NOT NULL,      -- JSON: of the packages
+    code TEXT NOT NULL,          -- JSON: fingerprint of each module
+    toolsets TEXT NOT NULL       -- JSON: tools in the OpenAI format by their fingerprint
+);
+CREATE TABLE rows (
+    row_id TEXT PRIMARY KEY,
+    n_rollouts INTEGER NOT NULL, -- planned in the last run; 0 if it left the row out
+    position INTEGER NOT NULL,   -- in the last run that has the row, from 0
+    base TEXT NOT NULL,          -- key of the seed: runs/.bases/KEY.db
+    fields TEXT NOT NULL,        -- JSON: the row as it was evaluated
+    fingerprints TEXT NOT NULL,  -- JSON
+    gold_calls TEXT,             -- JSON: gold actions with their answers and changed rows
+    gold_changes TEXT,           -- JSON: rows that the gold actions change
+    gold_state BLOB,             -- delta of the state after the gold actions
+    gold_crc INTEGER             -- of gold_state
+);
+CREATE TABLE rollouts (          -- one row per attempt
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    run INTEGER NOT NULL,
+    row_id TEXT NOT NULL,
+    idx INTEGER NOT NULL,        -- number of the rollout in its row, from 0
+    attempt INTEGER NOT NULL,    -- from 0
+    final INTEGER NOT NULL,      -- 0: another attempt follows
+    seed INTEGER NOT NULL,
+    reward REAL,                 -- NULL: not judged
+    stop_reason TEXT NOT NULL,
+    stop_detail TEXT,
+    error TEXT,                  -- why the reward failed
+    failure TEXT,                -- failure class
+    failure_detail TEXT,
+    failure_step INTEGER,
+    steps INTEGER NOT NULL,
+    turns INTEGER NOT NULL,
+    turn_of_success INTEGER,
+    tokens INTEGER NOT NULL,     -- input and output, all roles
+    cost REAL NOT NULL,          -- US dollars
+    started REAL NOT NULL,       -- Unix seconds
+    seconds REAL NOT NULL,
+    model_seconds REAL NOT NULL,
+    waited_seconds REAL NOT NULL,
+    timed_calls INTEGER,
+    usage TEXT NOT NULL,         -- JSON by role
+    user_faults TEXT,            -- JSON
+    tool_faults TEXT,            -- JSON
+    metrics TEXT,                -- JSON
+    base TEXT NOT NULL,
+    file TEXT,                   -- complete final database, relative to the runs folder
+    judged REAL,                 -- Unix seconds; only of rollouts that were judged again
+    violations TEXT              -- JSON: rows that each rule returned; NULL without rules
+);
+CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
+CREATE TABLE trajectories (
+    rollout TEXT PRIMARY KEY,
+    json TEXT NOT NULL,
+    crc INTEGER NOT NULL         -- CRC-32 of json
+);
+CREATE TABLE states (
+    rollout TEXT NOT NULL,
+    kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
+    delta BLOB NOT NULL,
+    crc INTEGER NOT NULL,        -- CRC-32 of delta
+    PRIMARY KEY (rollout, kind)
+);
+CREATE TABLE usage (             -- apart from that of finished rollouts
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- broken_off: attempts that came to no end; explanation: --explain
+    rollouts INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    usage TEXT NOT NULL          -- JSON by role
+);
+CREATE TABLE notes (
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- explanation; results: what only the run itself knew at its end
+    rollout TEXT,
+    json TEXT NOT NULL
+);
+"""
+
+SCHEMA += "".join(f"CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
+
+FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
+"""SQL: of each rollout the last final attempt, which is the one that counts."""
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
+_KEY = re.compile(r"[0-9a-f]{8,128}")
+_FAULTS = {
+    "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
+    "readonly": ("may not be written", "Choose another folder with --output-dir."),
+    "not a database": ("is damaged, or not the file of an evaluation ({})", None),
+    "malformed": ("is damaged, or not the file of an evaluation ({})", None),
+    "no such table": ("is damaged, or not the file of an evaluation ({})", None),
+    "": ("cannot be read or written: {}", None),
+}
+"""A fault and its remedy, by a part of SQLite's error."""
+
+
+def stored_files(evals: Path) -> list[Path]:
+    """The files of all evaluations in a folder ``evals``, by name."""
+    return sorted(file for file in evals.glob(f"*{SUFFIX}") if file.is_file() and not file.is_symlink())
+
+
+def find_evaluation(name: str | Path, output_dir: str | Path) -> Path:
+    """The file of an evaluation: as ``find_named``, or by the path of it or of the results beside it.
+
+    Raises ``UsageError`` if there is no such thing.
+    """
+    evals, path = Path(output_dir) / "evals", Path(name)
+    try:
+        for file in (evals / f"{name}{SUFFIX}", path, path.with_suffix(SUFFIX)):
+            if file.suffix == SUFFIX and file.is_file():
+                return file
+        if not path.is_dir() and path.suffix not in (".json", SUFFIX):
+            return find_named(str(name), evals)
+        fault = "is a folder, not an evaluation" if path.is_dir() else "there is no such file"
+        if path.is_file():
+            fault = "is not the file of an evaluation, and has none beside it"
+    except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
+        fault = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot be read: {fault}", place=str(name)[:60]) from error
+    raise UsageError(fault, place=str(name), remedy="Name an evaluation, or its file runs/evals/NAME.db.")
+
+
+def find_named(name: str, evals: Path) -> Path:
+    """The file of the evaluation ``name`` in a folder ``evals``; ``latest`` is the one written to last.
+
+    Raises ``UsageError`` if there is none.
+    """
+    path = evals / f"{name}{SUFFIX}"
+    if path.is_file():
+        return path
+    check_log(path)
+    newest = sorted(stored_files(evals), key=written, reverse=True)
+    if name == LATEST and newest:
+        return newest[0]
+    if name == LATEST:
+        raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
+    known = [file.stem for file in newest]
+    remedy = f"There are: {', '.join(known)}."
+    if not known:
+        remedy = "There is none in this folder; is --output-dir right?"
+    elif len(known) > NAMED:
+        remedy = f"The newest of {len(known)}: {', '.join(known[:NAMED])}."
+    near = get_close_matches(name, known, n=1)
+    remedy = f"Did you mean {near[0]!r}? {remedy}" if near else remedy
+    raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
+
+
+def count_answer_faults(path: Path) -> dict[str, int]:
+    """The number of rollouts with an answer that the set-up of the model's server had spoilt, by fault.
+
+    Raises ``StorageError`` for a missing or damaged file.
+    """
+    query = f"""
+SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
+FROM rollouts JOIN trajectories AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+WHERE {FINAL} AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
+GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
+    with reading(path) as connection:
+        return dict(connection.execute(query).fetchall())
+
+
+def check_log(path: Path) -> None:
+    """Raise ``StorageError`` if only SQLite's log is left of an evaluation."""
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and log.exists():
+        fault = f"is missing, and only its log {log.name} is left"
+        raise StorageError(fault, place=str(path), remedy=f"Restore {path.name}, or remove {log.name}.")
+
+
+def written(file: Path) -> float:
+    """Unix seconds at which an evaluation was last written to; 0 if it is gone."""
+    paths = (file, file.with_name(f"{file.name}-wal"))
+    try:
+        return max(path.stat().st_mtime for path in paths if path.exists())
+    except (OSError, ValueError):
+        return 0.0
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open an evaluation's file to read it, also while another process writes it.
+
+    Raises ``StorageError`` for a missing or damaged file, and for one that is no evaluation of this version.
+    """
+    if not path.is_file():
+        raise StorageError("there is no such evaluation", place=str(path))
+    with sqlite_faults(path), closing(_opened(path)) as connection:
+        check_format(connection, path)
+        yield connection
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    uri = path.absolute().as_uri()
+    try:
+        # A read-only connection would leave the files of WAL mode behind; this one removes them.
+        return _connected(f"{uri}?mode=rw")
+    except sqlite3.OperationalError:
+        # In WAL mode SQLite makes files beside it, which a read-only or full disk does not allow.
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise
+        return _connected(f"{uri}?immutable=1")
+
+
+def _connected(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in ("trusted_schema = OFF", "query_only = ON", "schema_version"):
+            connection.execute(f"PRAGMA {pragma}").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise ``StorageError`` unless the file is an evaluation that this version reads."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION:
+        fault = "is not the file of an evaluation"
+        remedy = "Name an evaluation, or its file runs/evals/NAME.db."
+    elif version != VERSION:
+        fault = f"was written by another version of reward-kit (format {version}, this one reads {VERSION})"
+        remedy = "Use that version, or another --eval-id."
+    else:
+        return
+    raise StorageError(fault, place=str(path), remedy=remedy)
+
+
+@contextmanager
+def sqlite_faults(path: Path) -> Iterator[None]:
+    """Turn an error of SQLite into a ``StorageError`` about ``path``."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        fault, remedy = next(known for part, known in _FAULTS.items() if part in text)
+        raise StorageError(fault.format(text), place=str(path), remedy=remedy) from error
+
+
+class RolloutData(NamedTuple):
+    """A rollout as it is stored: its trajectory, and its final and gold states.
+
+    ``base`` is the key of its seed, ``file`` the complete final database relative to the runs folder,
+    ``state`` and ``gold`` are deltas from the base; None if there is none.
+    """
+
+    trajectory: str
+    base: str
+    file: str | None
+    state: bytes | None
+    gold: bytes | None
+
+
+def rollout_at(address: Path) -> RolloutData:
+    """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
+    with reading(address.parent) as connection:
+        found = connection.execute(
+            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state),"
+            " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
+            " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
+            " LEFT JOIN rows USING (row_id)"
+            " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
+            " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
+            " WHERE r.id = ?",
+            (address.name,),
+        ).fetchone()
+    if found is None:
+        raise _no_rollout(address)
+    kept = RolloutData(*found[:5])
+    _check(address, (kept.trajectory, kept.state, kept.gold), found[5:])
+    return kept
+
+
+def read_trajectory(connection: sqlite3.Connection, address: Path) -> str:
+    """The trajectory at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if it is missing or damaged."""
+    query = "SELECT json, crc FROM trajectories WHERE rollout = ?"
+    found = connection.execute(query, (address.name,)).fetchone()
+    if found is None:
+        raise _no_rollout(address)
+    _check(address, found[:1], found[1:])
+    return str(found[0])
+
+
+def checksum(data: str | bytes | None) -> int | None:
+    """CRC-32 of what is stored of a rollout; None of nothing."""
+    return None if data is None else zlib.crc32(data.encode() if isinstance(data, str) else data)
+
+
+def _check(address: Path, parts: Iterable[str | bytes | None], sums: Sequence[int | None]) -> None:
+    if tuple(map(checksum, parts)) != tuple(sums):
+        raise StorageError("is damaged: its checksum is another one", place=str(address))
+
+
+def _no_rollout(address: Path) -> StorageError:
+    return StorageError(f"there is no rollout {address.name!r:.90}", place=str(address.parent))
+
+
+def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
+    """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
+    query = "SELECT row_id, fields FROM rows WHERE :id IS NULL OR row_id = :id"
+    with reading(path) as connection:
+        return {name: json.loads(fields) for name, fields in connection.execute(query, {"id": row_id})}
+
+
+def checked_id(rollout: str, path: Path) -> str:
+    """``rollout`` if it can be an id, which names files; else raises ``StorageError``."""
+    return _checked(rollout, _ID, "the id of a rollout", path)
+
+
+def checked_row_id(row_id: str, path: Path) -> str:
+    """``row_id`` if it can be one, which names folders; else raises ``StorageError``."""
+    return _checked(row_id, _ROW_ID, "the id of a row", path)
+
+
+def base_path(runs: Path, key: str) -> Path:
+    """The seeded base of a key; raises ``StorageError`` for what is no key."""
+    return file_within(runs, f".bases/{_checked(key, _KEY, 'the key of a seed', runs)}.db")
+
+
+def file_within(runs: Path, name: str) -> Path:
+    """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder lies elsewhere."""
+    path = runs / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or path.resolve() != runs.resolve() / name:
+        raise StorageError(
+            f"a stored file name leads out of the runs folder: {name!r:.90}",
+            place=str(runs),
+            remedy="The evaluation is damaged, or was made to read other files: do not trust it.",
+        )
+    return path
+
+
+def _checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:
+    if not isinstance(text, str) or not form.fullmatch(text):
+        raise StorageError(f"{text!r:.90} is not {what}: the evaluation is damaged", place=str(path))
+    return text

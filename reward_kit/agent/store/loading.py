@@ -1,0 +1,232 @@
+"""Find a stored rollout by the name that a person gives, and load it: its record and its databases.
+
+A rollout is named by ``EVAL ROW#N`` (N from 1, as reports count), its id or the beginning of it,
+``runs/evals/EVAL.db/ID``, or the path of a ``roll_ID.json`` that an export wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.rollout.rollout_record import RolloutRecord, read_record
+from reward_kit.agent.store.evaluation_file import (
+    NAMED,
+    SUFFIX,
+    base_path,
+    checked_id,
+    file_within,
+    find_evaluation,
+    read_trajectory,
+    reading,
+    rollout_at,
+    stored_files,
+)
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import ExitStack
+
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.database.database import Mode
+
+Kind = Literal["final", "gold"]
+_PLACE = re.compile(r"(?P<evaluation>.+?)\s+(?P<row>\S+?)\s*#(?P<number>[1-9][0-9]*)")
+_ID = re.compile(r"(?:roll_)?(?P<id>[A-Za-z0-9_-]{4,80})")
+
+
+class StateFiles(NamedTuple):
+    """A state on disk: a complete SQLite file, or with ``delta`` the base that it starts from."""
+
+    path: Path
+    delta: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """Rollout ``id`` in an evaluation's ``file``."""
+
+    file: Path
+    id: str
+
+    @property
+    def address(self) -> Path:
+        """``runs/evals/EVAL.db/ID``, which ``load_rollout`` reads."""
+        return self.file / self.id
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def find(self, kind: Kind) -> StateFiles | None:
+        """The files of a state; None if it was not kept.
+
+        Raises ``StorageError`` if a file or the base is missing, or lies outside of the runs folder.
+        """
+        data = rollout_at(self.address)
+        runs = self.file.absolute().parent.parent
+        if kind == "final" and data.file is not None:
+            return StateFiles(_existing(file_within(runs, data.file), "the database of this rollout"))
+        delta = data.state if kind == "final" else data.gold
+        if delta is None:
+            return None
+        return StateFiles(_existing(base_path(runs, data.base), "the base of this rollout's database"), delta)
+
+    def open(self, kind: Kind, mode: Mode, opened: ExitStack) -> Database | None:
+        """The state, closed with ``opened``; None if it was not kept.
+
+        Raises ``StorageError`` and ``DatabaseError`` if it cannot be read.
+        """
+        from reward_kit.agent.database import Database
+
+        found = self.find(kind)
+        if found is None:
+            return None
+        if found.delta is None:
+            return opened.enter_context(Database.open(found.path, mode=mode))
+        database = opened.enter_context(Database.open(found.path, delta=found.delta))
+        if mode == "overlay":
+            return database
+        folder = Path(tempfile.mkdtemp(prefix="reward-kit-state-"))
+        opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        return opened.enter_context(Database.open(database.export(folder / "state.db"), mode=mode))
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.exists():
+        raise StorageError(f"{what} is missing", place=str(path))
+    return path
+
+
+def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRecord:
+    """Read a rollout: ``load_rollout("EVAL ROW#1")`` is the first of row ROW.
+
+    ``name`` is also a rollout's id, the path of a ``roll_ID.json`` from ``export --format rollouts``, or
+    ``runs/evals/EVAL.db/ID``. Raises ``StorageError`` if it is missing or damaged, ``UsageError`` for what
+    is no name.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(
+            f"a rollout has a name or a path, it is not {cut(repr(name), 80)}",
+            remedy="Give 'EVALUATION ROW#1', or result.folder / outcome.file.",
+        )
+    path = Path(name)
+    if path.suffix == ".json" and path.is_file():
+        return read_file(path)
+    found = find_rollout(name if isinstance(name, str) else path, output_dir)
+    if found is None:
+        raise StorageError(
+            "there is no such rollout",
+            place=str(name),
+            remedy="Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json.",
+        )
+    return next(read_rollouts(found.file, [found.id]))
+
+
+def read_file(path: Path) -> RolloutRecord:
+    """The rollout in a ``roll_ID.json``; raises ``StorageError`` if it cannot be read."""
+    try:
+        return read_record(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+
+
+def read_rollouts(
+    file: Path, rollouts: Iterable[str], damaged: Callable[[StorageError], None] | None = None
+) -> Iterator[RolloutRecord]:
+    """Rollouts of an evaluation by their ids, each read when its turn comes.
+
+    One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
+    """
+    with reading(file) as connection:
+        for place in (StoredRollout(file, rollout) for rollout in rollouts):
+            try:
+                record = read_record(read_trajectory(connection, place.address), place)
+            except StorageError as error:
+                if damaged is None:
+                    raise
+                damaged(error)
+            else:
+                yield record
+
+
+def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
+    """The final state of the rollout that ``name`` means, or the database file at that path.
+
+    Raises ``UsageError`` if there is neither, ``StorageError`` if it was not kept.
+    """
+    path = Path(name)
+    if path.is_file():
+        return StateFiles(path)
+    rollout = find_rollout(name, output_dir)
+    if rollout is None:
+        raise UsageError(
+            "there is no such database file and no such rollout",
+            place=str(name),
+            remedy="Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?",
+        )
+    found = rollout.find("final")
+    if found is None:
+        raise StorageError(
+            "the final database was not kept", place=str(name), remedy="Run with --keep-db full or delta."
+        )
+    return found
+
+
+def find_rollout(name: str | Path, output_dir: str | Path = "runs") -> StoredRollout | None:
+    """The stored rollout that ``name`` means; None for what is no name of one, or the id of none.
+
+    Raises ``UsageError`` for ``EVAL ROW#N`` of an evaluation or rollout that does not exist, and for the
+    beginning of several ids.
+    """
+    path = Path(name)
+    if path.parent.suffix == SUFFIX and path.parent.is_file():
+        return StoredRollout(path.parent, checked_id(path.name, path.parent))
+    if isinstance(name, Path):
+        return None
+    place = _PLACE.fullmatch(name.strip())
+    if place is not None:
+        file = find_evaluation(place["evaluation"], output_dir)
+        return _at_place(file, place["row"], int(place["number"]))
+    rollout = _ID.fullmatch(name)
+    return None if rollout is None else _by_id(Path(output_dir) / "evals", rollout["id"])
+
+
+def _at_place(file: Path, row_id: str, number: int) -> StoredRollout:
+    with reading(file) as connection:
+        found = connection.execute(
+            "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1",
+            (row_id, number - 1),
+        ).fetchone()
+        rows = [] if found else [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
+    if found is not None:
+        return StoredRollout(file, checked_id(found[0], file))
+    if row_id in rows:
+        raise UsageError(f"row {row_id} has no rollout {number} that is over", place=str(file))
+    near = get_close_matches(row_id, rows, n=1)
+    remedy = f"Did you mean {near[0]!r}?" if near else None
+    raise UsageError(f"there is no rollout of a row {row_id!r}", place=str(file), remedy=remedy)
+
+
+def _by_id(evals: Path, start: str) -> StoredRollout | None:
+    found: list[StoredRollout] = []
+    query = "SELECT id FROM rollouts WHERE id >= ? AND id < ? ORDER BY id"
+    for file in stored_files(evals):
+        with suppress(StorageError), reading(file) as connection:  # a damaged one hides no rollout of another
+            ids = connection.execute(query, (start, f"{start}\U0010ffff")).fetchall()
+            found += [StoredRollout(file, checked_id(one, file)) for (one,) in ids]
+    found = [one for one in found if one.id == start] or found
+    if len(found) > 1:
+        names = ", ".join(one.id for one in found[:NAMED])
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        fault = f"{len(found)} rollouts have such an id: {names}{more}"
+        raise UsageError(fault, place=start, remedy="Give more of the id.")
+    return found[0] if found else None

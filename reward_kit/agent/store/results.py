@@ -1,0 +1,315 @@
+"""The result of an evaluation: counts, scores and spending, derived from the outcomes of its rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.text import html_table
+from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
+from reward_kit.agent.scoring.groups import groups_of
+from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
+from reward_kit.agent.scoring.rows import averages_of, user_faults_of
+from reward_kit.agent.store.evaluation_file import read_fields
+from reward_kit.agent.store.loading import load_rollout, read_rollouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.comparison.replay import ReplayComparison
+    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.scoring.groups import Group
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable
+    from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
+    from reward_kit.agent.scoring.sequential import Decision
+    from reward_kit.agent.tau.replay import Agreement
+
+FORMAT = "reward-kit.evaluation/1"
+Status = Literal["complete", "budget", "interrupted", "stopped"]
+"""``budget``: ``--max-cost`` was reached; ``interrupted``: by a person; ``stopped``: by an error to fix."""
+StoredStatus = Literal[Status, "running"]
+"""``running``: another process is playing the evaluation."""
+SHOWN_ROWS = 50
+"""Rows of the table in a notebook."""
+_NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
+"""Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The results of an evaluation so far.
+
+    ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
+    attempts that were aborted because the run was interrupted or failed. ``spent`` is all of it. ``seconds``
+    is the time of all runs. ``explanations`` are a model's judgements of the failures (``--explain``), whose
+    cost is not in ``usage``. ``agreement`` compares with the tau-bench results that were read
+    (``--from-tau-bench``), ``compared_with`` with the recording that was replayed, ``decision`` with another
+    evaluation (``--against``).
+    """
+
+    eval_id: str
+    status: StoredStatus
+    reason: str | None
+    configuration: Mapping[str, Any]
+    versions: Mapping[str, str]
+    rows: tuple[RowResult, ...]
+    usage: Mapping[str, Usage]
+    seconds: float
+    folder: Path
+    broken_off: BrokenOff = field(default_factory=BrokenOff)
+    agreement: Agreement | None = None
+    explanations: Explanations | None = None
+    compared_with: ReplayComparison | None = None
+    decision: Decision | None = None
+
+    def __repr__(self) -> str:
+        """One line, also for thousands of rollouts."""
+        first = self.pass_power.get(1)
+        finished = f"{len(self.outcomes)} of {self.planned} rollouts"
+        passed = "" if first is None else f", Pass^1 {first.value:.3f}"
+        return f"<EvaluationResult {self.eval_id} {self.status}: {finished}{passed}>"
+
+    def _repr_html_(self) -> str:
+        """Pass^k and the rows, for notebooks."""
+        powers = [
+            (k, one.value, *(found and f"{found.low:.3f} to {found.high:.3f}" for found in one.intervals))
+            for k, one in self.pass_power.items()
+        ]
+        rows = [(row.row_id, row.passed, row.judged, row.reward) for row in self.rows[:SHOWN_ROWS]]
+        more = f" ({len(rows)} of {len(self.rows)} rows)" if len(rows) < len(self.rows) else ""
+        shares = html_table(repr(self), ("k", "Pass^k", "these tasks", "tasks like these"), powers)
+        return shares + html_table(f"Rows{more}", ("row", "passed", "judged", "reward"), rows)
+
+    @cached_property
+    def passes(self) -> PassTable:
+        """Pass^k and Pass@k with intervals."""
+        return passes_of(self.rows)
+
+    @cached_property
+    def passes_by_rules(self) -> PassTable:
+        """Pass^k and Pass@k of rollouts that passed and broke no rule of the bundle."""
+        return pass_table([(row.judged, row.rules_kept) for row in self.rows])
+
+    @cached_property
+    def averages(self) -> Averages:
+        """Means over rollouts."""
+        return averages_of(self.rows)
+
+    @property
+    def score(self) -> float | None:
+        """The mean of Pass^1 to Pass^4, over those that exist."""
+        return self.passes.score
+
+    @property
+    def pass_power(self) -> Mapping[int, Estimate]:
+        """Pass^k by k."""
+        return self.passes.pass_power
+
+    @property
+    def pass_at(self) -> Mapping[int, Estimate]:
+        """Pass@k by k."""
+        return self.passes.pass_at
+
+    @cached_property
+    def outcomes(self) -> list[RolloutOutcome]:
+        """The finished rollouts, row by row."""
+        return [outcome for row in self.rows for outcome in row.outcomes]
+
+    @property
+    def planned(self) -> int:
+        """The number of rollouts that were asked for."""
+        return sum(row.planned for row in self.rows)
+
+    @property
+    def judged(self) -> int:
+        """The rollouts that enter Pass^k."""
+        return sum(row.judged for row in self.rows)
+
+    @property
+    def passed(self) -> int:
+        """The successful rollouts."""
+        return sum(row.passed for row in self.rows)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Judged failures, by class."""
+        return sum((row.failures for row in self.rows), Counter())
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """Rollouts without a reward, by reason."""
+        return sum((row.unjudged for row in self.rows), Counter())
+
+    @property
+    def user_faults(self) -> UserFaults:
+        """Faults of the simulated users."""
+        return user_faults_of(self.outcomes)
+
+    @property
+    def broken_rules(self) -> dict[str, int]:
+        """The number of rollouts that broke each rule, zeros included; empty without rules."""
+        names = dict.fromkeys(name for row in self.rows for name in row.broken_rules)
+        return {name: sum(row.broken_rules.get(name, 0) for row in self.rows) for name in names}
+
+    @property
+    def rules_kept(self) -> int:
+        """The successful rollouts that broke no rule."""
+        return sum(row.rules_kept for row in self.rows)
+
+    @property
+    def success_within_turns(self) -> dict[int, float]:
+        """The share of rollouts that had succeeded within k turns, by k. It is not Pass^k."""
+        return success_within_turns([(row.judged, row.turns_of_success) for row in self.rows])
+
+    @property
+    def complete(self) -> bool:
+        """True if every planned rollout is judged, and explained if that was asked for."""
+        explained = self.explanations is None or self.explanations.complete
+        return self.status == "complete" and not self.unjudged and explained
+
+    @property
+    def spent(self) -> Usage:
+        """The usage of all model calls, aborted attempts included."""
+        return total_usage([*self.usage.values(), *self.broken_off.usage.values()])
+
+    @property
+    def asked_model(self) -> str | None:
+        """The agent's model, if the agent used it.
+
+        A ``module:factory`` agent may ignore ``MODEL_AGENT``: None if something is judged and none of the
+        agent's calls was counted.
+        """
+        agent = str(self.configuration.get("agent"))
+        own = ":" in agent and not agent.startswith("replay:")
+        called = "agent" in self.usage and self.usage["agent"].calls > 0
+        if own and not called and any(outcome.judged for outcome in self.outcomes):
+            return None
+        return self.configuration.get("model")
+
+    @property
+    def results_path(self) -> Path:
+        """The results file, ``evals/<eval_id>.json``."""
+        return self.folder / "evals" / f"{self.eval_id}.json"
+
+    @property
+    def log_path(self) -> Path:
+        """The evaluation's file, ``evals/<eval_id>.db``."""
+        return self.folder / "evals" / f"{self.eval_id}.db"
+
+    def record(self, outcome: RolloutOutcome) -> RolloutRecord:
+        """The whole rollout of an outcome; raises ``StorageError`` if it cannot be read."""
+        return load_rollout(self.folder / outcome.file)
+
+    def records(self) -> Iterator[RolloutRecord]:
+        """The finished rollouts, row by row, each read when its turn comes.
+
+        Raises ``StorageError`` if one cannot be read.
+        """
+        for record in read_rollouts(self.log_path, (outcome.id for outcome in self.outcomes)):
+            with record:
+                yield record
+
+    def row_fields(self) -> list[tuple[RowResult, Mapping[str, Any]]]:
+        """The rows with their fields as evaluated; rows without a finished rollout are left out.
+
+        Raises ``StorageError`` if the evaluation's file cannot be read.
+        """
+        known = read_fields(self.log_path)
+        return [(row, known[row.row_id]) for row in self.rows if row.outcomes and row.row_id in known]
+
+    def by(self, field: str) -> list[Group]:
+        """The rows grouped by a field (``metadata.domain``); see ``groups_of`` for rules and errors."""
+        return groups_of(self.row_fields(), field)
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """A flat dict for each finished rollout, all with the same keys: for pandas or CSV files.
+
+        Nested values have dotted names: ``metrics.NAME``, ``usage.ROLE.input_tokens``. ``cost`` is in US
+        dollars, None if the price of a call is not known.
+        """
+        common = {
+            "eval_id": self.eval_id,
+            "agent": self.configuration.get("agent"),
+            "model": self.asked_model,
+        }
+        lines = [{**common, **_flat(outcome)} for outcome in self.outcomes]
+        absent = dict.fromkeys(name for line in lines for name in line)
+        return [{**absent, **line} for line in lines]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``evals/<eval_id>.json``."""
+        failures = self.failures
+        optional = {
+            "explanations": self.explanations,
+            "broken_off": self.broken_off if self.broken_off.rollouts else None,
+            "agreement": self.agreement,
+            "compared_with": self.compared_with,
+            "decision": self.decision,
+        }
+        return {
+            "format": FORMAT,
+            "eval_id": self.eval_id,
+            "status": self.status,
+            "reason": self.reason,
+            "configuration": dict(self.configuration),
+            "versions": dict(self.versions),
+            **self.passes.to_json(),
+            "planned": self.planned,
+            "finished": len(self.outcomes),
+            "judged": self.judged,
+            "successes": self.passed,
+            "failures": dict(failures.most_common()),
+            "failure_breakdown": {
+                kind: {"count": number, "percent": 100 * number / failures.total()}
+                for kind, number in failures.most_common()
+            },
+            "user_faults": self.user_faults.to_json(),
+            "unjudged": dict(self.unjudged.most_common()),
+            "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
+            "averages": self.averages.to_json(),
+            "usage": {role: as_json(usage) for role, usage in self.usage.items()},
+            "seconds": self.seconds,
+            "rules": self._rules_to_json(),
+            **{name: part.to_json() for name, part in optional.items() if part is not None},
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+    def _rules_to_json(self) -> dict[str, Any] | None:
+        if not (broken := self.broken_rules):
+            return None
+        return {
+            "checked": sum(outcome.violations is not None for outcome in self.outcomes),
+            "kept": self.rules_kept,
+            "pass_power": {str(k): one.to_json() for k, one in self.passes_by_rules.pass_power.items()},
+            "broken": broken,
+        }
+
+
+def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
+    """The fields of an outcome as texts and numbers, those of usage and metrics last."""
+    unpriced = any(usage.unpriced_calls for usage in outcome.usage.values())
+    plain = outcome.to_json()
+    return {
+        "row_id": outcome.row_id,
+        "rollout": outcome.index,
+        "reward": outcome.reward,
+        "success": outcome.success if outcome.judged else None,
+        **{name: value for name, value in plain.items() if name not in _NOT_COPIED},
+        "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
+        "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),
+        "broken_rules": None if outcome.violations is None else ", ".join(outcome.broken_rules),
+        "cost": None if unpriced else outcome.cost,
+        **{f"metrics.{name}": score for name, score in (outcome.metrics or {}).items()},
+        **{
+            f"usage.{role}.{name}": number
+            for role, usage in plain["usage"].items()
+            for name, number in usage.items()
+        },
+    }

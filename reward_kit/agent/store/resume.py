@@ -1,0 +1,187 @@
+"""Resuming an evaluation: the options it was started with, and what identifies its rows and code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.option_values import check_eval_id, key_values
+from reward_kit.agent.base.versions import versions
+from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
+from reward_kit.agent.store.evaluation_file import find_named, reading
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from reward_kit.agent.bundles.task import PlannedTask
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it is about to be evaluated.
+
+    ``n_rollouts`` are planned, ``base`` is the key of its seed, ``fields`` are those of
+    the row; ``fingerprints`` identify them, and everything else that its results depend on.
+    """
+
+    row_id: str
+    n_rollouts: int
+    base: str
+    fields: Mapping[str, Any]
+    fingerprints: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The settings of one run of an evaluation: the first, or one that resumes it.
+
+    ``code`` holds the fingerprint of each module, ``toolsets`` tools in the OpenAI format by the fingerprint
+    that ``rows`` have of them.
+    """
+
+    eval_id: str
+    configuration: Mapping[str, Any]
+    versions: Mapping[str, str]
+    code: Mapping[str, str]
+    toolsets: Mapping[str, list[dict[str, Any]]]
+    rows: Sequence[StoredRow]
+
+
+def make_run(
+    config: EvaluationConfig,
+    tasks: Sequence[PlannedTask],
+    n_rollouts: Mapping[str, int],
+    code: Mapping[str, str],
+) -> Run:
+    """The settings of a run of ``tasks``.
+
+    ``n_rollouts`` are planned by row id; ``code`` are the fingerprints of the modules that results depend on.
+    """
+    assert config.eval_id is not None, "the evaluation has its name by now"
+    schemas = {task.row.toolset: task.toolset.schemas for task in tasks}
+    tools = {name: fingerprint(offered) for name, offered in schemas.items()}
+    rows = []
+    for task in tasks:
+        fields = task.row.reward_fields()
+        deciding = result_fields(fields, task.folder.name)
+        prompts = dict(task.prompts)
+        fingerprints = {
+            "row": fingerprint([deciding, prompts] if prompts else deciding),
+            "seed": task.seed.key[:16],
+            "tools": tools[task.row.toolset],
+            "prompts": {f"prompts/{name}.txt": fingerprint(text) for name, text in prompts.items()},
+            "parallel_tool_calls": task.toolset.parallel_tool_calls,
+            "default_reward": task.has_default_reward,
+        }
+        rows.append(StoredRow(task.row.id, n_rollouts[task.row.id], task.seed.key, fields, fingerprints))
+    configuration = config.to_json()
+    for name in ("dataset", "task_dir"):
+        path = configuration[name]
+        if path is not None and Path(path).exists():
+            configuration[name] = str(Path(path).resolve())  # resuming works from any folder
+    toolsets = {tools[name]: offered for name, offered in schemas.items()}
+    return Run(config.eval_id, configuration, versions(), dict(sorted(code.items())), toolsets, rows)
+
+
+def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:
+    """A line for a person who asks for fewer rollouts of a row than there are, which all count."""
+    rows = {row_id for row_id, index in finished if row_id in asked and index >= asked[row_id]}
+    if not rows:
+        return None
+    row_id = min(rows)
+    there = sum(each == row_id for each, _ in finished)
+    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return (
+        f"row {row_id}{others}: {there} rollouts are recorded already, {asked[row_id]} asked for; "
+        "all that are recorded count"
+    )
+
+
+def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``--resume``: those that the evaluation was started with, replaced by those given now.
+
+    Raises ``UsageError`` if its dataset or bundle was moved and no option names the new place.
+    """
+    check_eval_id(given["resume"], "--resume")
+    path = find_named(given["resume"], Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals")
+    with reading(path) as connection:
+        query = "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
+        found = connection.execute(query).fetchone()
+    if found is None:
+        raise StorageError("holds no run, so nothing can be continued", place=str(path))
+    stored = json.loads(found[0])
+    _check_not_moved(path.stem, stored, given)
+    kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
+    kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
+    merged = {
+        name: {**stored.get(name, {}), **key_values(given.get(name), flag_of(name))}
+        for name in ("model_args", "user_model_args")
+    }
+    return {**kept, **given, **merged, "eval_id": path.stem}
+
+
+_OF_ONE_RUN = frozenset(
+    {
+        "resume",
+        "eval_id",
+        "output_dir",
+        "clear_cache",
+        "json",
+        "format",
+        "from_tau_bench",
+        "fail_under",
+        "validate_only",
+        "strict",
+        "quiet",
+        "debug",
+    }
+)
+
+
+def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` if a path of the evaluation is gone and no option names its new place."""
+    paths = {name: str(stored[name]) for name in ("dataset", "task_dir") if stored.get(name)}
+    # a path that is not absolute is an installed bundle, or lies within another path
+    gone = [
+        name
+        for name, path in paths.items()
+        if name not in given and Path(path).is_absolute() and not Path(path).exists()
+    ]
+    if not gone:
+        return
+    # all of them: rescore takes both from the command line, or none
+    options = [
+        f"{OPTIONS[name].flag} {'NEW_PATH' if name in gone else shlex.quote(str(given.get(name) or path))}"
+        for name, path in paths.items()
+    ]
+    raise UsageError(
+        f"there is no {paths[gone[0]]} any more, which it was begun with",
+        place=f"evaluation {eval_id}",
+        remedy=f"If it was moved, name its new place: {' '.join(options)}.",
+    )
+
+
+def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """The fields of a row that the result of a rollout may depend on.
+
+    Import paths do not begin with the name of the bundle's ``folder``: renaming it changes no result.
+    """
+    kept = {name: value for name, value in fields.items() if name != "n_rollouts"}
+    for name in ("toolset", "reward"):
+        if str(kept.get(name)).startswith((f"{folder}.", f"{folder}:")):
+            kept[name] = kept[name].removeprefix(folder)
+    return kept
+
+
+canonical = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).encode
+"""The same text for equal JSON values."""
+
+
+def fingerprint(value: Any) -> str:
+    """A short hash of a JSON value."""
+    return hashlib.sha256(canonical(value).encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,189 @@
+"""An evaluation as it is stored, running or over: found by its name or a path, and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.rollout.outcome import BrokenOff, total_usage, usage_from_json
+from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.store.evaluation_file import FINAL, find_evaluation, read_fields, reading
+from reward_kit.agent.store.lock import writer_of
+from reward_kit.agent.store.outcome_rows import read_outcomes
+from reward_kit.agent.store.results import EvaluationResult, StoredStatus
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reward_kit.agent.base.types import Usage
+    from reward_kit.agent.scoring.rows import RowResult
+
+Named = str | Path | EvaluationResult
+"""An evaluation: its name or ``latest``, the path of its file or results, or its result."""
+LONGEST_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
+_SECONDS = (
+    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(judged), 0))"
+    " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StoredEvaluation(EvaluationResult):
+    """The evaluation that the file ``path`` holds: the results so far, and what only the file knows.
+
+    ``created`` is in Unix seconds. ``usage`` counts all finished attempts, ``broken_off`` those that came to
+    no end; ``seconds`` is the time of all its runs (of one that was killed, up to the end of its last
+    rollout). ``fingerprints`` identify each row (``row``, ``seed``, ``tools``), ``code`` each module.
+    ``toolsets`` holds tools in the OpenAI format by their fingerprint. ``results`` are those of the last run
+    that do not follow from the rollouts; empty if it came to no end.
+    """
+
+    path: Path
+    created: float
+    fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+    def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
+        """The tools of a row in the OpenAI format, as they were offered; None for an unknown row."""
+        return self.toolsets.get(self.fingerprints.get(row_id, {}).get("tools", ""))
+
+    def parallel_tool_calls(self, row_id: str) -> bool | None:
+        """True if several tool calls in an answer were wanted; None for an unknown row."""
+        wanted = self.fingerprints.get(row_id, {}).get("parallel_tool_calls")
+        return (
+            None if wanted is None else bool(wanted and self.configuration.get("parallel_tool_calls", True))
+        )
+
+    def fields_of(self, row_id: str) -> dict[str, Any] | None:
+        """The fields of a row as it was evaluated; None for an unknown row."""
+        return read_fields(self.path, row_id).get(row_id)
+
+
+def load_evaluation(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
+    """Read the evaluation that ``name`` means; see ``find_stored``.
+
+    Raises ``UsageError`` if there is none, ``StorageError`` for one that is damaged.
+    """
+    return read_evaluation(find_stored(name, output_dir))
+
+
+def find_stored(name: Named, output_dir: str | Path) -> Path:
+    """The file of an evaluation: as ``find_evaluation``, or of a result, which knows its own folder."""
+    if isinstance(name, EvaluationResult):
+        name = name.log_path
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(
+            f"no evaluation is named by {cut(repr(name), LONGEST_SHOWN)}",
+            remedy="Give its name, the path of its file or results, or the result of evaluate().",
+        )
+    return find_evaluation(name, output_dir)
+
+
+def has_runs(path: Path) -> bool:
+    """True if a run of the evaluation at ``path`` has begun."""
+    with reading(path) as connection:
+        return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
+
+
+def read_evaluation(path: Path, *, running: bool = False) -> StoredEvaluation:
+    """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
+
+    Raises ``StorageError`` if it is damaged.
+    """
+    try:
+        with reading(path) as connection:
+            connection.execute("BEGIN")  # one snapshot, though others write
+            return _evaluation(connection, path, running=running)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
+
+
+def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) -> StoredEvaluation:
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    runs = cursor.execute("SELECT * FROM evaluation ORDER BY run").fetchall()
+    if not runs:
+        raise StorageError("holds no run of an evaluation", place=str(path))
+    last = runs[-1]
+    configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
+    rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
+    results = row_results(
+        {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
+        read_outcomes(connection, path, FINAL),
+        errors_as_failures=bool(configuration["errors_as_failures"]),
+    )
+    status, reason = ("running", None) if running else _status(path, last, results)
+    toolsets: dict[str, list[dict[str, Any]]] = {}
+    code: dict[str, str] = {}
+    for run in runs:
+        toolsets |= json.loads(run["toolsets"])
+        code |= json.loads(run["code"])
+    notes = _notes(connection, "results", last["run"])
+    (seconds,) = connection.execute(_SECONDS).fetchone()
+    broken_off = BrokenOff()
+    aborted = connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'")
+    for rollouts, usage in aborted:
+        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(usage))))
+    return StoredEvaluation(
+        path=path,
+        eval_id=path.stem,
+        folder=path.absolute().parent.parent,
+        created=float(runs[0]["created"]),
+        status=status,
+        reason=reason,
+        configuration=configuration,
+        versions=json.loads(last["versions"]),
+        rows=results,
+        usage=_usage(connection, results),
+        seconds=float(seconds),
+        broken_off=broken_off,
+        fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
+        code=code,
+        toolsets=toolsets,
+        results=notes[-1] if notes else {},
+    )
+
+
+def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple[StoredStatus, str | None]:
+    if last["status"] != "running":
+        return last["status"], last["reason"]
+    writer = writer_of(path)
+    if writer is not None:
+        return "running", f"by {writer}"
+    if all(len(row.outcomes) >= row.planned for row in rows):
+        return "complete", None
+    return "interrupted", "it ended without writing its results"
+
+
+def _usage(connection: sqlite3.Connection, rows: tuple[RowResult, ...]) -> dict[str, Usage]:
+    """Usage of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)."""
+    by_role: dict[str, list[Usage]] = {"agent": [], "user": []}
+    superseded = connection.execute(f"SELECT usage FROM rollouts WHERE NOT {FINAL} AND usage != '{{}}'")  # noqa: S608
+    used = [outcome.usage for row in rows for outcome in row.outcomes]
+    for usages in (*used, *(usage_from_json(json.loads(text)) for (text,) in superseded)):
+        for role, usage in usages.items():
+            by_role.setdefault(role, []).append(usage)
+    return {role: total_usage(usages) for role, usages in by_role.items()}
+
+
+def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The notes of a kind, in the order in which they were made; ``StorageError`` if one is damaged."""
+    try:
+        with reading(path) as connection:
+            return _notes(connection, kind)
+    except ValueError as error:
+        raise StorageError(f"holds a damaged {kind}: {error}", place=str(path)) from error
+
+
+def _notes(connection: sqlite3.Connection, kind: str, run: int | None = None) -> list[dict[str, Any]]:
+    query = "SELECT json FROM notes WHERE kind = :kind AND (:run IS NULL OR run = :run) ORDER BY id"
+    return [json.loads(text) for (text,) in connection.execute(query, {"kind": kind, "run": run})]

@@ -1,0 +1,332 @@
+"""The store of an evaluation: one SQLite file that a single process writes and anybody reads.
+
+::
+
+    with Store(folder.evals / "NAME.db") as store:
+        store.begin_run(run)
+        store.add([played])            # committed and on the disk when this returns
+        store.end_run("complete", None, seconds=12.0)
+
+SQLite gives atomicity, durability and recovery (write-ahead log, ``synchronous=FULL``); readers are never
+held up. Texts are written without secrets; a trajectory that had one is ``redacted``. Final states are
+data of the bundle: they stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import sqlite3
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.files import as_storage_error, sync_folder
+from reward_kit.agent.base.places import fault_line
+from reward_kit.agent.base.redaction import hide
+from reward_kit.agent.base.waiters import Waiters, completed
+from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.store.evaluation_file import (
+    APPLICATION,
+    SCHEMA,
+    VERSION,
+    check_format,
+    check_log,
+    checksum,
+    sqlite_faults,
+)
+from reward_kit.agent.store.lock import writer_lock
+from reward_kit.agent.store.outcome_rows import WRITTEN, row_of, storable, totals
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.rollout.outcome import BrokenOff, PlayedRollout
+    from reward_kit.agent.store.resume import Run
+
+COMMIT_PATIENCE = 60.0
+"""Seconds that a commit waits for readers, in the rollback journal mode."""
+PAGE_SIZE = 8192
+"""Bytes: a trajectory takes few pages, and an index that is hit at random none too large."""
+LARGEST_GROUP = 64
+"""Rollouts in one transaction."""
+_REDACTED = re.compile(r'("redacted":\s*)false')
+"""The first is the field of the record: texts cannot hold a bare quote."""
+_OF_VALUES = sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError
+_UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
+_INSERT = (
+    f"INSERT INTO rollouts ({', '.join(WRITTEN)}) VALUES ({', '.join('?' * len(WRITTEN))})"  # noqa: S608
+    f" ON CONFLICT (id) DO UPDATE SET {_UPDATES}"
+)
+
+
+class Store:
+    """Writes an evaluation's file; used by several threads, one at a time.
+
+    Raises ``StorageError`` if another process writes it, if it is a link or no evaluation, or cannot be
+    written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path`` to write it, and make it if need be."""
+        if path.is_symlink():
+            raise StorageError(
+                "is a link, so that another file would be written to",
+                place=str(path),
+                remedy="Remove it: an evaluation makes this file by itself.",
+            )
+        check_log(path)
+        self.path = path
+        self.run = 0
+        self.hidden: set[str] = set()
+        """The names of the secrets that were in texts, with the lengths of their values."""
+        self._guard = threading.RLock()
+        with ExitStack() as opened:
+            opened.enter_context(writer_lock(path))
+            with sqlite_faults(path):
+                self._connection = sqlite3.connect(
+                    path, timeout=COMMIT_PATIENCE, isolation_level=None, check_same_thread=False
+                )
+                opened.callback(self._connection.close)
+                self._prepare(self._connection)
+            self._file = path.stat()
+            self._opened = opened.pop_all()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file."""
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")  # of a new file
+        with suppress(sqlite3.OperationalError):  # a file system without it: the rollback journal
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables:
+            check_format(connection, self.path)
+            return
+        head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {head}; COMMIT")
+        with as_storage_error(self.path):
+            sync_folder(self.path.parent)
+
+    def begin_run(self, run: Run) -> None:
+        """Store the settings of this run, and its rows; a row that is known keeps its fields."""
+        with self.transaction() as connection:
+            begun = connection.execute(
+                "INSERT INTO evaluation"
+                " (eval_id, created, status, writer, configuration, versions, code, toolsets)"
+                " VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
+                (
+                    run.eval_id,
+                    time.time(),
+                    f"{os.getpid()} on {socket.gethostname()}",
+                    *map(self._text, (run.configuration, run.versions, run.code, run.toolsets)),
+                ),
+            )
+            self.run = begun.lastrowid or 0
+            connection.execute("UPDATE rows SET n_rollouts = 0 WHERE n_rollouts")
+            connection.executemany(
+                "INSERT INTO rows (row_id, n_rollouts, position, base, fields, fingerprints)"
+                " VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position",
+                (
+                    (
+                        one.row_id,
+                        one.n_rollouts,
+                        place,
+                        one.base,
+                        *map(self._text, (one.fields, one.fingerprints)),
+                    )
+                    for place, one in enumerate(run.rows)
+                ),
+            )
+
+    def plan_as_played(self) -> None:
+        """Plan no more rollouts of a row than have been played."""
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE rows SET n_rollouts = (SELECT count(DISTINCT idx) FROM rollouts"
+                " WHERE rollouts.row_id = rows.row_id AND final) WHERE n_rollouts"
+            )
+
+    def end_run(
+        self, status: str, reason: str | None, seconds: float, results: Mapping[str, Any] | None = None
+    ) -> None:
+        """Store how this run ended; ``results`` are those that do not follow from the rollouts."""
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE evaluation SET status = ?, reason = ?, seconds = ? WHERE run = ?",
+                (status, storable(reason, self.hidden), seconds, self.run),
+            )
+            if results:
+                self.add_note("results", results)
+
+    def add(self, played: Sequence[PlayedRollout]) -> None:
+        """Store attempts in one transaction; they are on the disk when this returns.
+
+        One that is stored already is replaced. Raises ``StorageError`` if they cannot be written: then none
+        of them is.
+        """
+        with self.transaction() as connection:
+            for one in played:
+                rollout = one.outcome.id
+                connection.execute(_INSERT, row_of(one, self.run, self.hidden))
+                trajectory = hide(one.trajectory, self.hidden)
+                if trajectory != one.trajectory:
+                    trajectory = _REDACTED.sub(r"\1true", trajectory, count=1)
+                values: tuple[Any, ...] = rollout, trajectory, checksum(trajectory)
+                connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?, ?)", values)
+                for kind, state in (("final", one.state), ("gold", one.gold_state)):
+                    if state is not None:
+                        values = rollout, kind, state, checksum(state)
+                        connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", values)
+                if (gold := one.row_gold) is not None:
+                    connection.execute(
+                        "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?, gold_crc = ?"
+                        " WHERE row_id = ? AND gold_calls IS NULL",
+                        (
+                            *(self._text(gold.calls), self._text(gold.changes)),
+                            *(gold.state, checksum(gold.state), gold.row_id),
+                        ),
+                    )
+
+    def add_usage(self, kind: str, used: BrokenOff) -> None:
+        """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
+        values = self.run, time.time(), kind, used.rollouts, *totals(used.usage), json_text(used.usage)
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO usage (run, created, kind, rollouts, tokens, cost, usage)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+
+    def add_note(
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        *,
+        rollout: str | None = None,
+        used: BrokenOff | None = None,
+    ) -> None:
+        """Store a note, with what making it has ``used``."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO notes (run, created, kind, rollout, json) VALUES (?, ?, ?, ?, ?)",
+                (self.run, time.time(), kind, rollout, self._text(content)),
+            )
+            if used is not None:
+                self.add_usage(kind, used)
+
+    def _text(self, content: Any) -> str:
+        return hide(json_text(content), self.hidden)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction of all calls inside; what they write is on the disk at the end."""
+        connection = self._connection
+        with self._guard, sqlite_faults(self.path):
+            if connection.in_transaction:
+                yield connection
+                return
+            self._check_file()
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:
+                yield connection
+            self._check_file()
+
+    def _check_file(self) -> None:
+        """Raise ``StorageError`` if the file is not there any more, or cut: SQLite would write to no name."""
+        with suppress(OSError):
+            now = self.path.lstat()
+            if os.path.samestat(now, self._file) and now.st_size >= self._file.st_size:
+                return
+        raise StorageError(
+            "was deleted, replaced or cut while the evaluation runs",
+            place=str(self.path),
+            remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
+        )
+
+    def close(self) -> None:
+        """Close the file, and release the lock; may be called again."""
+        with self._guard, suppress(sqlite3.Error):
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class UnstorableError(StorageError):
+    """A rollout that cannot be written for a reason of its own: its values, not the file."""
+
+
+class Saver:
+    """Writes to ``store`` in a thread; used by one event loop.
+
+    While a group of rollouts is written, the next gathers; a rollout that ends alone is written at once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[PlayedRollout] = []
+        self._saved: Waiters[int, None] = Waiters()
+        self._writing: asyncio.Task[None] | None = None
+        self._usages: list[asyncio.Future[None]] = []
+
+    def save(self, played: PlayedRollout) -> asyncio.Future[None]:
+        """Write ``played`` soon: the future is done when it is on the disk.
+
+        It has a ``StorageError`` if the file cannot be written, and an ``UnstorableError`` if this rollout
+        cannot.
+        """
+        saved = self._saved.wait(id(played))
+        self._waiting.append(played)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return saved
+
+    async def _write(self) -> None:
+        with self._saved:
+            while self._waiting:
+                group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
+                await self._add(group)
+
+    async def _add(self, group: Sequence[PlayedRollout]) -> None:
+        """Write a group at once; if one of its rollouts makes that fail, each in turn."""
+        fault: StorageError | None = None
+        try:
+            await in_thread(partial(self._store.add, group))
+        except Exception as error:  # noqa: BLE001 - values of foreign code, which SQLite converts
+            if not isinstance(error, StorageError) or isinstance(error.__cause__, _OF_VALUES):
+                if len(group) > 1:
+                    for one in group:
+                        await self._add([one])
+                    return
+                error = UnstorableError(fault_line(error.__cause__ or error))
+            fault = error
+        for one in group:
+            if fault is None:
+                self._saved.answer(id(one), None)
+            else:
+                self._saved.fail(id(one), fault)
+
+    def add_usage(self, used: BrokenOff) -> None:
+        """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
+        if used.rollouts:
+            adding = in_thread(partial(self._store.add_usage, "broken_off", used))
+            self._usages.append(asyncio.ensure_future(adding))
+
+    async def close(self) -> BaseException | None:
+        """Wait for all that was given; the first fault of ``add_usage``, if there was one."""
+        writing = {*self._usages, *([self._writing] if self._writing is not None else [])}
+        if writing:
+            await completed(asyncio.wait(writing), f"{self._store.path}: storing rollouts")
+        done = await asyncio.gather(*self._usages, return_exceptions=True)
+        return next((fault for fault in done if fault is not None), None)

@@ -1,1 +1,0 @@
-"""OpenTelemetry spans and metrics of an evaluation."""

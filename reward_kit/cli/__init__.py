@@ -1,0 +1,191 @@
+"""The command ``reward-kit``: a group that imports a command when it runs, so that ``--help`` is quick.
+
+Exit codes: that of the command (0 done, 1 done with something to look at), 2 for wrong usage or input,
+130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reward_kit.agent.base.printing import hide_in_output, say, warn
+from reward_kit.errors import RewardKitError
+from reward_kit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.cli.preview import deploy_command, preview_command
+
+__all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
+
+NAME = "reward-kit"
+
+__getattr__, *_ = lazy_names(__name__, {"reward_kit.cli.preview": ["deploy_command", "preview_command"]})
+
+_COMMANDS = {
+    "init": "Make a new bundle: two tools, three tasks, a reward.",
+    "validate": "Check a bundle without a model: rows, imports, data, gold actions, reward.",
+    "tools": "Show a bundle's tools as a model sees them, or call them by hand.",
+    "play": "Be the agent, the user, or both in one rollout at the terminal or in a browser.",
+    "agent-eval": "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
+    "show": "List evaluations; print the report of one again, or a rollout to read.",
+    "view": "Read evaluations and their rollouts in a browser.",
+    "compare": "Compare evaluations, row by row: which is better, and is it noise?",
+    "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
+    "plan": "Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.",
+    "card": "Write the card of an evaluation: hashes, settings, counts, scores, costs.",
+    "export": "Export the rollouts of an evaluation as training data: JSON lines.",
+    "pack": "Pack a bundle into one file, to share it.",
+    "list": "List the installed bundles.",
+    "db": "Open, export and compare databases of rollouts.",
+    "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
+    "mcp": "Serve a bundle's tools to MCP clients.",
+    "audit": "Look for tasks that measure the wrong thing, without a model.",
+    "rescore": "Judge a finished evaluation again by a changed reward.",
+    "preview": "Try an evaluator on a few samples.",
+}
+"""The first line of each command's help."""
+_FUNCTIONS = {
+    "deploy": ("preview", "deploy"),
+    "list": ("bundles", "list_bundles"),
+    "gate": ("compare", "gate"),
+    "view": ("show", "view"),
+    **{name: ("bundles", name) for name in ("init", "tools", "pack")},
+    **{name: ("agent_eval", name) for name in ("validate", "play")},
+}
+"""Module and function of the commands whose module and function do not both have their name."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        if cmd_name not in _COMMANDS and cmd_name != "deploy":
+            return None
+        name = cmd_name.replace("-", "_")
+        module, function = _FUNCTIONS.get(cmd_name, (name, name))
+        command: click.Command = getattr(importlib.import_module(f"reward_kit.cli.{module}"), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log what the package does, on stderr.")
+@click.version_option(package_name=NAME, prog_name=NAME, message="%(prog)s %(version)s", help="Version.")
+@click.pass_context
+def cli(context: click.Context, verbose: bool) -> None:
+    """Evaluate tool-using agents on task bundles.
+
+    A file .env in the working directory is read first; variables that are set already keep their values.
+    """
+    if verbose:
+        import logging
+
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("reward_kit").setLevel(logging.DEBUG)
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (``sys.argv`` without ``argv``) and return the exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller: the next file would get its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    _read_dotenv()
+    hide_in_output()
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    if "_REWARD_KIT_COMPLETE" in os.environ:
+        cli.main(prog_name=NAME)  # click answers the shell's request for completions and exits
+    code = 0
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Python flushes the output once more at its end, which must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 128 + 13  # the code that a shell expects of a process that SIGPIPE ended
+        if code != 2:  # else an error was shown
+            say(f"Error: cannot write the output: {error.strerror}", err=True)
+        return 2
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with cli.make_context(NAME, arguments) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        say("Interrupted.", err=True)
+        return 130
+    except click.ClickException as error:
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().removesuffix("\n"), err=True)
+        return error.exit_code
+    except RewardKitError as error:
+        say(f"Error: {error}", err=True)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def parse_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Parse a command line without running it; return the options and the arguments that are unknown.
+
+    The namespace has ``command`` (``None`` without one), ``verbose`` and the command's options. Raises
+    ``SystemExit`` if the arguments are wrong or ask for help.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verbose = False
+    while arguments and arguments[0] in ("-v", "--verbose"):
+        verbose = True
+        arguments.pop(0)
+    if not arguments:
+        return argparse.Namespace(command=None, verbose=verbose), []
+    name, *rest = arguments
+    tolerant: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True}
+    try:
+        with cli.make_context(NAME, [name]) as group:
+            _, command, _ = cli.resolve_command(group, [name])
+            assert command is not None
+            context = command.make_context(name, rest, parent=group, **tolerant)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    return argparse.Namespace(command=name, verbose=verbose, **context.params), context.args
+
+
+def _read_dotenv() -> None:
+    file = Path(".env")
+    if file.is_file():
+        from dotenv import load_dotenv
+
+        try:
+            load_dotenv(file, override=False)
+        except (OSError, UnicodeDecodeError) as error:
+            warn(f".env cannot be read: {error}")

@@ -1,0 +1,327 @@
+"""``reward-kit agent-eval``, ``validate`` and ``play``: the command line of an evaluation."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import time
+import traceback
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+from click.core import ParameterSource
+
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
+from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.text import count
+from reward_kit.agent.config import DEFAULTS, EvaluationConfig, flag_of
+from reward_kit.cli.eval_options import GroupedCommand, click_options
+from reward_kit.cli.report_output import print_result, write_asked
+from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.checks import Finding
+    from reward_kit.agent.evaluation.progress import Progress
+    from reward_kit.agent.evaluation.run import Evaluation
+    from reward_kit.agent.store.results import EvaluationResult
+
+DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
+PLAY = "play"
+"""The address of the page of ``play --browser``."""
+OF_ONE_MODEL = {
+    "resume": "Continue a sweep with the command that started it and --eval-id NAME.",
+    "json": "Write the comparison: reward-kit compare A B --json PATH.",
+}
+"""Options of an evaluation with one model, and what to do instead with several."""
+LONGEST_SLUG = 60
+"""Characters of a model's name that the name of its evaluation in a sweep ends with."""
+EXIT_CODES = """\
+Exit codes: 0 done; 1 some rollouts could not be judged, explained or run, or the
+score is below --fail-under; 2 an error in the command, the bundle, the model's
+set-up or the disk; 130 interrupted. Finished rollouts are always kept."""
+
+
+@click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
+@click_options
+@click.pass_context
+def agent_eval(context: click.Context, /, **_: Any) -> int:
+    """Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.
+
+    \b
+      reward-kit agent-eval -d my_task/task.jsonl --model openai/gpt-4o-mini
+      reward-kit agent-eval -d my_task/task.jsonl --agent gold
+      reward-kit agent-eval --resume
+    """
+    from reward_kit.agent.evaluation.options import make_config
+
+    given = given_options(context)
+    return _sweep(given) if isinstance(given.get("model"), tuple) else run(make_config(given))
+
+
+@click.command()
+@click.argument("bundle", required=False)
+@click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
+def validate(
+    bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
+) -> int:
+    """Check a bundle without a model: rows, imports, data, gold actions, reward.
+
+    The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
+    """
+    from reward_kit.agent.evaluation.options import make_config
+    from reward_kit.agent.rows.task_row import row_schema
+
+    if schema:
+        say(json.dumps(row_schema(), indent=2))
+        return 0
+    if bundle is None:
+        raise click.UsageError("Missing argument 'BUNDLE'.")
+    given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    return run(make_config({**options, "validate_only": True}))
+
+
+@click.command()
+@click.argument("bundle")
+@click.argument("row")
+@click.option(
+    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
+)
+@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
+@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
+@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
+@click.option("--browser", is_flag=True, help="Play on a page in a browser on this machine.")
+def play(
+    bundle: str,
+    row: str,
+    side: str,
+    model: str | None,
+    user_model: str | None,
+    output_dir: str,
+    browser: bool,
+) -> int:
+    """Be the agent, the user, or both in one rollout at the terminal or in a browser.
+
+    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
+    with a simulated user, --model if you are the user.
+    """
+    from reward_kit.agent.evaluation.options import make_config
+
+    given: dict[str, Any] = {"dataset": bundle, "task_ids": row, "n_rollouts": 1, "output_dir": output_dir}
+    given |= {"agent": "human" if side != "user" else None, "user": "human" if side != "agent" else None}
+    given |= {"model": model, "sim_model": user_model}
+    given = {name: value for name, value in given.items() if value is not None}
+    return _play_in_browser(given) if browser else run(make_config(given))
+
+
+def _play_in_browser(given: dict[str, Any]) -> int:
+    """Play on a page, and serve it with the others until Ctrl-C."""
+    from reward_kit.agent.evaluation.options import make_config
+    from reward_kit.agent.evaluation.run import new_name
+    from reward_kit.agent.pages.play_page import PlayPage
+    from reward_kit.agent.pages.rendering import rollout_address
+    from reward_kit.agent.pages.site import served
+    from reward_kit.agent.players.agents.human import SCREEN
+    from reward_kit.agent.reports.progress import outcome_line
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    config = make_config({**given, "eval_id": new_name(), "quiet": True})
+    page = PlayPage()
+    SCREEN.set(page)
+    with listen(LOOPBACK, 0) as listener, served(Path(config.output_dir), listener, page.route(PLAY)):
+        site = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        say(f"{site}/{PLAY} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        code = run(config)
+        if code == INTERRUPTED:
+            return code
+        for outcome in load_evaluation(str(config.eval_id), config.output_dir).outcomes:
+            page.result, page.link = outcome_line(outcome), rollout_address(outcome)
+            say(f"{page.result}\n{site}/{page.link} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            while page.link:
+                time.sleep(3600)
+    return code
+
+
+def run(config: EvaluationConfig) -> int:
+    """Run the evaluation or the validation that the options ask for; returns the exit code."""
+    check_target("--json", config.json)
+    try:
+        with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:
+            return _validate(config, output) if config.validate_only else _evaluate(config, output)
+    except RewardKitError:
+        if config.debug:
+            say(redact(traceback.format_exc(), config.secrets()), err=True)
+        raise
+
+
+def _sweep(given: dict[str, Any]) -> int:
+    """Evaluate each model, then compare with the first; returns the highest exit code."""
+    from reward_kit.agent.evaluation.options import make_config
+    from reward_kit.agent.evaluation.run import new_name
+
+    for option, instead in OF_ONE_MODEL.items():
+        if given.get(option):
+            raise UsageError(f"{flag_of(option)} cannot be combined with several --model", remedy=instead)
+    name, models = given.get("eval_id") or new_name(), given["model"]
+    configs = [make_config({**given, "model": one, "eval_id": f"{name}-{_slug(one)}"}) for one in models]
+    if configs[0].validate_only:
+        return run(configs[0])
+    code = DONE
+    done: list[str] = []
+    hint = f"Continue the sweep with the same command and --eval-id {name}."
+    for number, config in enumerate(configs, 1):
+        if not config.quiet:
+            say(f"\nModel {number} of {len(models)}: {config.model}")
+        config.clear_cache = config.clear_cache and number == 1
+        try:
+            ended = run(config)
+        except ModelSetupError as error:
+            say(f"Error: {error}", err=True)
+            code = max(code, FAULT)
+            continue
+        except (RewardKitError, KeyboardInterrupt) as error:
+            if done or isinstance(error, KeyboardInterrupt):
+                say(hint, err=True)
+            raise
+        code = max(code, ended)
+        if ended == INTERRUPTED:
+            say(hint, err=True)
+            return code
+        done.append(str(config.eval_id))
+    return max(code, _compare(done, configs[0]))
+
+
+def _compare(done: Sequence[str], config: EvaluationConfig) -> int:
+    """Print the evaluations of a sweep beside the first; returns an exit code."""
+    from reward_kit.agent.comparison.compare import compare
+    from reward_kit.agent.reports.comparison import sweep_lines
+
+    compared, code = [], DONE
+    for other in done[1:]:
+        try:
+            compared.append(compare(done[0], other, output_dir=config.output_dir))
+        except UsageError as error:
+            say(f"not compared: {error}", err=True)
+            code = INCOMPLETE
+    if compared:
+        print_lines(["", *sweep_lines(compared, terminal_width(sys.stdout))], err=False)
+    return code
+
+
+def _slug(model: str) -> str:
+    """A model's name as the end of a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model)[-LONGEST_SLUG:].strip("-.")
+
+
+def given_options(context: click.Context) -> dict[str, Any]:
+    """The options that were typed; for all others a resumed evaluation keeps its own."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
+    from reward_kit.agent.evaluation.run import Evaluation
+    from reward_kit.agent.evaluation.signals import run_in_loop
+    from reward_kit.agent.models.local.server import shown_on
+
+    server = None
+    if config.workers and config.ray is None:
+        from reward_kit.agent.evaluation.fork_server import ForkServer
+        from reward_kit.agent.evaluation.worker import main
+        from reward_kit.agent.players.participants import needs_litellm
+
+        # now: there is no thread and no event loop yet
+        server = ForkServer(fork=main, litellm=needs_litellm(config))
+    evaluation = Evaluation(config, progress=_progress(config), warn=warn, server=server)
+    try:
+        with nullcontext() if config.quiet else shown_on(sys.stderr):
+            result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
+    except (RewardKitError, KeyboardInterrupt):
+        if evaluation.result is not None and evaluation.result.outcomes:
+            say(_resume_hint(evaluation), err=True)
+        raise
+    except SystemExit as error:
+        raise BundleError(
+            f"code of the bundle or of the agent called sys.exit({error.code!r})",
+            remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
+        ) from error
+    if result.status in ("interrupted", "budget"):
+        say(_resume_hint(evaluation), err=True)
+    print_result(result, config)
+    write_asked(result, config, evaluation.rows, output)
+    return _exit_code(result, config)
+
+
+def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
+    from reward_kit.agent.base.encoding import json_bytes
+    from reward_kit.agent.checks import validate
+    from reward_kit.agent.evaluation.run import read_rows
+    from reward_kit.agent.evaluation.schedule import chosen_tasks
+    from reward_kit.agent.evaluation.signals import run_in_loop
+
+    def show(finding: Finding) -> None:
+        if not config.quiet or finding.level == "error":
+            say(str(finding))
+
+    with read_rows(config) as rows, rows.open() as bundle:
+        tasks = chosen_tasks(bundle.tasks, config)
+        report = run_in_loop(validate(bundle, tasks=tasks, strict=config.strict, tell=show))
+    if config.json is not None:
+        write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
+    if not report.ok:
+        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
+        return FAULT
+    say("Task bundle successfully validated.")
+    return DONE
+
+
+def _progress(config: EvaluationConfig) -> Progress:
+    from reward_kit.agent.evaluation.progress import NoProgress
+    from reward_kit.agent.reports.progress import default_progress
+
+    return NoProgress() if config.quiet else default_progress()
+
+
+def _resume_hint(evaluation: Evaluation) -> str:
+    """The number of finished rollouts and the command that continues; also valid during the run."""
+    config, tally, result = evaluation.config, evaluation.tally, evaluation.result
+    command = ["reward-kit", "agent-eval", "--resume", str(config.eval_id)]
+    if config.output_dir != DEFAULTS["output_dir"]:
+        command += ["--output-dir", str(config.output_dir)]
+    line, why = shlex.join(command), ""
+    if result is not None and result.status == "budget":
+        line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
+        why = f"{result.reason}. " if config.quiet else ""
+    planned = result.planned if result is not None else tally.planned if tally is not None else 0
+    done = tally.done if tally is not None else 0
+    return f"{why}{done} of {planned} rollouts are done and saved. Continue with:\n  {line}"
+
+
+def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
+    if result.status == "interrupted":
+        return INTERRUPTED
+    if not result.complete:
+        return INCOMPLETE
+    if config.fail_under is not None:
+        first = result.pass_power.get(1)
+        if first is None or first.value < config.fail_under:
+            say(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
+            return INCOMPLETE
+    return DONE

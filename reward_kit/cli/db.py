@@ -1,0 +1,153 @@
+"""``reward-kit db``: look into the databases that evaluations leave behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reward_kit.agent.base.printing import say
+from reward_kit.cli.common_options import runs_option
+from reward_kit.errors import RewardKitError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.overlay import Overlay
+
+_name = click.argument("name")
+
+
+class _Commands(click.Group):
+    """Shows the errors of faulty database files like the package's own: one line, exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        import apsw
+
+        try:
+            return super().invoke(ctx)
+        except (RewardKitError, apsw.Error) as error:
+            say(f"Error: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Commands)
+def db() -> None:
+    """Open, export and compare databases of rollouts.
+
+    NAME is a database file, the id of a rollout, or 'EVALUATION ROW#1'.
+    """
+
+
+@db.command("open")
+@_name
+@click.argument("sql", nargs=-1)
+@click.option(
+    "--readonly/--writable",
+    default=True,
+    show_default=True,
+    help="With --writable, changes are kept in memory until the end; the file is never written.",
+)
+@runs_option
+def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: str) -> None:
+    """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and exit.
+
+    `.help` lists the shell's commands. The exit code is 1 after an error in SQL, or in a script on standard
+    input (the rest of the script still runs).
+    """
+    import apsw.shell
+
+    connection = _fork(name, output_dir)[0].connect()
+    if readonly:
+        connection.pragma("query_only", True)
+    failed = False
+
+    class Shell(apsw.shell.Shell):
+        def handle_exception(self) -> None:
+            """Called by ``cmdloop``, which continues with the next statement."""
+            nonlocal failed
+            super().handle_exception()  # type: ignore[no-untyped-call]  # apsw's shell has no types
+            failed = failed or not self.interactive
+
+    shell: Any = Shell(db=connection, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+    try:
+        for command in sql:
+            shell.process_complete_line(command)
+        if not sql:
+            shell.cmdloop()
+    except (apsw.Error, shell.Error, OSError) as error:
+        if not getattr(error, "_handle_exception_saw_this", False):  # else the shell has printed it
+            say(f"Error: {error}", err=True)
+        failed = True
+    except SystemExit as stop:  # .exit, .quit
+        sys.exit(stop.code or int(failed))
+    sys.exit(int(failed))
+
+
+@db.command()
+@_name
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@runs_option
+def export(name: str, out: Path, force: bool, output_dir: str) -> None:
+    """Write the database NAME to OUT as a complete SQLite file."""
+    if out.exists() and not out.is_file():
+        raise click.UsageError(f"{str(out)!r} is not a file.")
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} exists; --force replaces it.")
+    _fork(name, output_dir)[0].export(out)
+    say(f"{out}  {out.stat().st_size} bytes")
+
+
+@db.command()
+@_name
+@click.option("--base", help="Compare with this database. Default: the base of the rollout.")
+@click.option("--full", is_flag=True, help="Show long values whole.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes, with whole values.")
+@runs_option
+def changes(name: str, base: str | None, full: bool, as_json: bool, output_dir: str) -> None:
+    """Show the rows in which the database NAME differs from its base."""
+    found = _changes(name, base, output_dir)
+    if as_json:
+        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
+        say(f"[{rows}]")
+        return
+    lines, whole = found.lines(), found.lines(whole=True)
+    for line in whole if full else lines:
+        say(line)
+    if not found:
+        say("no changes", err=True)
+    elif not full and lines != whole:
+        say("long values are cut; --full shows them whole", err=True)
+
+
+def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
+    """The database that ``name`` means, and the file that it comes from."""
+    from reward_kit.agent.database.base_image import BaseImage
+    from reward_kit.agent.database.overlay import Overlay
+    from reward_kit.agent.store.loading import find_state
+
+    path, delta = find_state(name, output_dir)
+    base = BaseImage.open(path)
+    return (Overlay(base) if delta is None else Overlay.from_delta(delta, base, name)), path
+
+
+def _changes(name: str, base: str | None, output_dir: str) -> Changes:
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.overlay_store import overlay_changes
+    from reward_kit.agent.database.table_diff import diff_databases
+
+    overlay, path = _fork(name, output_dir)
+    if base is None and not overlay.pristine:
+        return overlay_changes(overlay)
+    if base is None:
+        beside = path.parent / "base.db"
+        if not beside.exists():
+            raise click.UsageError(
+                f"{name} is a complete database and there is no base.db beside it: give --base."
+            )
+        base = str(beside)
+    before, after = _fork(base, output_dir)[0].connect(), overlay.connect()
+    return Changes(diff_databases(before.execute, after.execute))

@@ -1,0 +1,86 @@
+"""``reward-kit rescore``: a changed reward on the databases and messages of a finished evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reward_kit.agent.base.places import shown_line
+from reward_kit.agent.base.printing import warn
+from reward_kit.agent.base.text import count, from_here
+from reward_kit.agent.reports.numbers import score
+from reward_kit.cli.common_options import file_option, print_report, runs_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reward_kit.agent.after.rescore import Rejudged, Rescoring
+
+SHOWN = 40
+
+
+@click.command("rescore")
+@click.argument("evaluation", metavar="EVALUATION")
+@runs_option
+@click.option(
+    "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
+)
+@click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
+@click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
+@file_option(
+    "--json", metavar="PATH", help="Write both rewards of every rollout to a file (-: to the output)."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time for one reward. Default: 300.",
+)
+def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
+    """Judge a finished evaluation again by a changed reward.
+
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
+    reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is
+    run; the old evaluation stays as it is.
+    The exit code is 1 if a rollout could not be judged, and 2 after an error.
+    """
+    from reward_kit.agent.after.rescore import rescore as judge_again
+    from reward_kit.agent.evaluation.signals import run_in_loop
+
+    given = {name: value for name, value in options.items() if value is not None}
+    done = run_in_loop(judge_again(evaluation, **given, warn=warn))
+    print_report(_report_lines(done), done.to_json, json_path)
+    return int(bool(done.failed))
+
+
+def _report_lines(done: Rescoring) -> Iterator[str]:
+    from reward_kit.agent.scoring.metrics import LEADERBOARD_KS
+
+    judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
+    yield f"{done.stored.eval_id}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
+    yield f"{'':8}{'before':>8}{'now':>8}"
+    before, now = done.before, done.now
+    lines = [(f"Pass^{k}", before.pass_power.get(k), now.pass_power.get(k)) for k in LEADERBOARD_KS]
+    for name, *both in [*lines, ("reward", before.averages.reward, now.averages.reward)]:
+        if any(both) or name == "reward":
+            was, is_now = (score(one.value if one else None) for one in both)
+            yield f"{name:8}{was:>8}{is_now:>8}"
+    changed = [rollout for rollout in done.changed if rollout not in done.failed]
+    yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
+    yield from _rollout_lines(changed)
+    if done.failed:
+        yield f"{count(len(done.failed), 'rollout')} could not be judged:"
+        yield from _rollout_lines(done.failed)
+    if done.written is not None:
+        yield f"results   {from_here(done.written.results_path)}"
+
+
+def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
+    for rollout in rollouts[:SHOWN]:
+        place = f"  {rollout.now.row_id} #{rollout.now.index + 1}"
+        both = (rollout.before.reward, rollout.now.reward)
+        was, is_now = ("none" if reward is None else f"{reward:g}" for reward in both)
+        yield f"{place}: {was} -> {is_now}  {shown_line(rollout.reason, 160)}".rstrip()
+    if len(rollouts) > SHOWN:
+        yield f"  and {len(rollouts) - SHOWN} more"

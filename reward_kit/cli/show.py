@@ -1,0 +1,199 @@
+"""``reward-kit show`` and ``view``: evaluations and rollouts to read, in the terminal or in a browser."""
+
+from __future__ import annotations
+
+import json
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import click
+
+from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.printing import print_lines, say, terminal_width
+from reward_kit.agent.base.text import count, from_here
+from reward_kit.agent.config import EvaluationConfig
+from reward_kit.cli.common_options import runs_option
+from reward_kit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+
+
+@click.command()
+@click.argument("what", metavar="[WHAT]", required=False)
+@runs_option
+@click.option(
+    "--by",
+    "field",
+    metavar="FIELD",
+    help="Print scores by groups of rows instead: those with the same value of a field (metadata.domain).",
+)
+def show(what: str | None, output_dir: str, field: str | None) -> None:
+    """List evaluations; print the report of one again, or a rollout to read.
+
+    \b
+    WHAT is one of these:
+      nothing, or a runs folder               list the evaluations there
+      an evaluation: its name, latest, a path print its report again
+      a rollout: "EVALUATION ROW#1", its id   print its conversation
+        or its roll_ID.json
+      the id of a row                         list its rollouts
+
+    With --by, WHAT is an evaluation, and its scores are printed by group.
+    """
+    folder = Path(output_dir)
+    if field is not None:
+        if what is None:
+            raise click.UsageError("--by takes an evaluation: name one, or latest.")
+        from reward_kit.agent.reports.listings import group_lines
+
+        print_lines(group_lines(_result(what, output_dir), field))
+    elif what is None or _is_runs_folder(what):
+        _list_evaluations(folder if what is None else Path(what))
+    elif (rollout := _rollout(what, output_dir)) is not None:
+        _print_rollout(rollout)
+    elif _is_row(what, folder):
+        from reward_kit.agent.reports.listings import rollout_lines
+
+        print_lines(rollout_lines(folder / "evals", what))
+    else:
+        _print_report(what, output_dir)
+
+
+def _is_runs_folder(name: str) -> bool:
+    try:
+        return (Path(name) / "evals").is_dir()
+    except OSError:  # too long for a path
+        return False
+
+
+def _list_evaluations(folder: Path) -> None:
+    from reward_kit.agent.reports.listings import evaluation_lines
+
+    _check_runs_folder(folder)
+    lines = list(evaluation_lines(folder / "evals", terminal_width(sys.stdout)))
+    print_lines(lines or [f"there are no evaluations in {folder} yet"])
+
+
+def _is_row(what: str, folder: Path) -> bool:
+    """True for the id of a row with rollouts, if no evaluation has this name."""
+    from reward_kit.agent.reports.listings import stored_rows
+
+    try:
+        is_name = (folder / "evals" / f"{what}.db").is_file() or Path(what).is_file()
+    except (OSError, ValueError):
+        return False
+    return not is_name and "/" not in what and what in stored_rows(folder / "evals")
+
+
+def _print_report(name: str, output_dir: str) -> None:
+    from reward_kit.agent.reports.listings import stored_rows
+    from reward_kit.cli.report_output import print_result
+
+    try:
+        result = _result(name, output_dir)
+    except UsageError as error:
+        rows = sorted(stored_rows(Path(output_dir) / "evals"))
+        near = get_close_matches(name, rows, n=1)
+        if not near:
+            raise
+        remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
+        raise UsageError(error.fault, place=error.place, remedy=remedy) from None
+    print_result(result, EvaluationConfig())
+
+
+def _result(name: str, output_dir: str) -> EvaluationResult:
+    from reward_kit.agent.reports.stored_results import stored_result
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    return stored_result(load_evaluation(name, output_dir))
+
+
+def _rollout(what: str, output_dir: str) -> Path | None:
+    """The address of the rollout that ``what`` names; None if it names anything else."""
+    from reward_kit.agent.rollout.rollout_record import FORMAT
+    from reward_kit.agent.store.loading import find_rollout
+
+    path = Path(what)
+    try:
+        if path.is_file():
+            plain = json.loads(path.read_bytes()) if path.suffix == ".json" else None
+            return path if isinstance(plain, dict) and plain.get("format") == FORMAT else None
+        if (Path(output_dir) / "evals" / f"{what}.db").is_file():
+            return None
+        found = find_rollout(what, output_dir)
+    except (OSError, ValueError):
+        return None  # the search for an evaluation of this name reports it
+    return None if found is None else found.address
+
+
+def _print_rollout(name: Path) -> None:
+    from reward_kit.agent.reports.transcript import transcript
+    from reward_kit.agent.store.loading import load_rollout
+
+    record = load_rollout(name)
+    try:
+        text = transcript(record)
+    except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
+        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(name)) from error
+    print_lines([*text.splitlines(), f"file: {record.path}"])
+
+
+@click.command()
+@click.argument("evaluations", metavar="[EVALUATION]...", nargs=-1)
+@runs_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port. Default: a free one.")
+@click.option("--out", metavar="DIR", help="Write the pages to this folder instead of serving them.")
+def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | None) -> int:
+    """Read evaluations and their rollouts in a browser.
+
+    Serves pages of all evaluations in the runs folder on this machine until Ctrl-C, and prints the address:
+    that of EVALUATION, if one is named (latest: the last). Pages of a running evaluation are kept up to date.
+
+    With --out, the pages of the named evaluations, or of all, are written as files that need no server.
+    """
+    from reward_kit.agent.pages.site import INDEX, serve, write_pages
+    from reward_kit.agent.reports.listings import read_evaluations
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    named = [load_evaluation(name, output_dir) for name in evaluations]
+    folder = _folder(named, Path(output_dir))
+    if out is not None:
+        named, faults = (named, []) if named else read_evaluations(folder / "evals")
+        for fault in faults:
+            say(f"left out: {fault}", err=True)
+        number = sum(1 for _ in write_pages(folder, named, Path(out)))
+        say(f"{count(number, 'page')}, beginning with {from_here(Path(out) / INDEX)}")
+        return 0
+    if len(named) > 1:
+        raise click.UsageError("name one EVALUATION; its page links to the others")
+    with listen(LOOPBACK, port) as listener:
+        start = f"evals/{quote(named[0].eval_id)}.html" if named else ""
+        say(f"http://{LOOPBACK}:{listener.getsockname()[1]}/{start} (Ctrl-C ends it)")
+        serve(folder, listener)
+    return 0
+
+
+def _folder(named: list[StoredEvaluation], default: Path) -> Path:
+    """The runs folder of the named evaluations; raises ``UsageError`` if there is none, or several."""
+    folders = {stored.folder.resolve() for stored in named} or {default.resolve()}
+    if len(folders) > 1:
+        raise UsageError(
+            "the evaluations lie in several runs folders", remedy="Name those of one folder at a time."
+        )
+    folder = folders.pop()
+    _check_runs_folder(folder)
+    return folder
+
+
+def _check_runs_folder(folder: Path) -> None:
+    if not (folder / "evals").is_dir():
+        raise UsageError(
+            "there are no evaluations in this folder",
+            place=str(from_here(folder)),
+            remedy="Is --output-dir right?",
+        )

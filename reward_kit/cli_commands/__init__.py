@@ -1,1 +1,0 @@
-"""One module per command; ``reward_kit.cli`` imports it when the command runs."""

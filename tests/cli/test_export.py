@@ -1,0 +1,99 @@
+"""``reward-kit export``: what a person sees, what a trainer gets."""
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from command import Command
+from flight_bundle import Bundle
+from planned_agent import change_log, evaluate
+
+from reward_kit.agent import EvaluationResult, load_rollout
+from reward_kit.agent.after.lines import COLUMNS, FORMATS
+from reward_kit.cli.export import export as export_command
+from reward_kit.errors import StorageError
+
+CHOICE = f"one of {', '.join(FORMATS)}, rollouts"
+PLAN = {"a": [1, 0], "b": [1, 1]}
+
+
+@pytest.fixture
+def finished(bundle: Bundle) -> EvaluationResult:
+    return evaluate(bundle, "first", PLAN)
+
+
+def test_lines_go_to_the_output_and_words_to_stderr(finished: EvaluationResult, command: Command) -> None:
+    ran = command("latest")
+    assert (ran.code, ran.error) == (0, "4 rollouts of 2 rows exported\n")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(line["row_id"], line["rollout"], line["reward"]) for line in lines] == [
+        ("a", 0, 1.0), ("a", 1, 0.0), ("b", 0, 1.0), ("b", 1, 1.0),
+    ]  # fmt: skip
+    assert all(tuple(line) == COLUMNS for line in lines)
+    assert all(line["tools"] for line in lines)
+
+
+def test_what_is_left_out_is_told_with_the_reason(finished: EvaluationResult, command: Command) -> None:
+    change_log(finished, "b", reward=None, stop_reason="user_error")
+    ran = command("first", "--min-reward", "0.5", "--format", "openai", "--columns", "tools,messages")
+    assert ran.code == 0
+    left_out = "2 not judged (--unjudged includes them), 1 for their reward"
+    assert ran.error == f"1 rollout of 1 row exported; left out: {left_out}\n"
+    (line,) = map(json.loads, ran.out.splitlines())
+    assert list(line) == ["tools", "messages"]
+    others = "2 rollouts of 1 row exported; left out: 2 in other rows\n"
+    assert command("first", "--rows", "b", "--unjudged").error == others
+
+
+def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, command: Command) -> None:
+    ran = command("first", "files", "--format", "rollouts", "--rows", "a")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.error == "2 rollouts of 1 row exported to files; left out: 2 in other rows\n"
+    outcomes = {one.id: one for one in finished.outcomes if one.row_id == "a"}
+    records = [load_rollout(path) for path in Path("files").iterdir()]
+    assert {one.id: one.reward for one in records} == {name: one.reward for name, one in outcomes.items()}
+    with pytest.raises(StorageError, match="Load it from its evaluation"):
+        records[0].reward_arguments()
+    assert "--format rollouts takes a folder DIR" in command("first", "--format", "rollouts").error
+    refused = command("first", "d", "--format", "rollouts", "--out", "f")
+    assert "cannot be combined with --out" in refused.error
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["second"], "there is no evaluation 'second'"),
+    (["runs/evals/no.db"], "there is no such file"),
+    (["first", "--rows", "c"], "there is no row 'c'"),
+    (["first", "--columns", "prompt"], "there is no column 'prompt' in the format full"),
+    (["first", "--format", "sft"], "'sft' is not one of"),
+    (["first", "--out", "no/such/folder.jsonl"], "--out no/such/folder.jsonl lies in no folder"),
+    (["first", "--out", "runs"], "--out runs is a folder"),
+    (["first", "--out", "runs/evals/first.db"], "is among the files of evaluations"),
+])  # fmt: skip
+def test_faults_of_usage_are_told_in_one_line(
+    finished: EvaluationResult, command: Command, arguments: list[str], told: str
+) -> None:
+    before = finished.log_path.read_bytes()
+    ran = command(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.error
+    assert ran.error.splitlines()[-1].startswith("Error: ")
+    assert finished.log_path.read_bytes() == before
+
+
+def table(page: str, section: str) -> list[list[str]]:
+    """The rows of a section's table that begin with code, cell by cell."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text().split(f"## {section}\n")[1]
+    lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    return [[cell.strip(" `") for cell in line.strip("|").split(" |")] for line in lines]
+
+
+def test_the_documentation_lists_every_option_column_and_format() -> None:
+    options = [option for option in export_command.params if isinstance(option, click.Option)]
+    assert [(name, value or None, text) for name, value, text in table("cli.md", "reward-kit export")] == [
+        (", ".join(one.opts), one.metavar or (one.name == "layout" and CHOICE) or None, one.help)
+        for one in options
+    ]
+    columns = ", ".join(row[0] for row in table("export.md", "Columns")).replace("`", "")
+    assert tuple(columns.split(", ")) == COLUMNS
+    assert tuple(row[0] for row in table("export.md", "Formats")) == FORMATS
