@@ -54,7 +54,7 @@ test-adapters:  ## the examples of adapters with the real packages; verifiers ne
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
 	npm install --silent --no-save --prefix build/axe axe-core
-	REWARD_KIT_AXE=$(CURDIR)/build/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -n 0 tests/agent/pages/test_browser.py
+	REWARD_KIT_AXE=$(CURDIR)/build/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -n 0 tests/agent/reports/test_browser.py
 
 RAY_VENV ?= .venv-ray
 test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray

@@ -129,11 +129,11 @@ def _play_in_browser(given: dict[str, Any]) -> int:
     """Play on a page, and serve it with the others until Ctrl-C."""
     from reward_kit.agent.evaluation.options import make_config
     from reward_kit.agent.evaluation.run import new_name
-    from reward_kit.agent.pages.play_page import PlayPage
-    from reward_kit.agent.pages.rendering import rollout_address
-    from reward_kit.agent.pages.site import served
+    from reward_kit.agent.evaluation.terminal_progress import outcome_line
     from reward_kit.agent.players.agents.human import SCREEN
-    from reward_kit.agent.reports.progress import outcome_line
+    from reward_kit.agent.reports.pages.play_page import PlayPage
+    from reward_kit.agent.reports.pages.rendering import rollout_address
+    from reward_kit.agent.reports.pages.site import served
     from reward_kit.agent.store.stored_evaluation import load_evaluation
 
     config = make_config({**given, "eval_id": new_name(), "quiet": True})
@@ -294,7 +294,7 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
 def _progress(config: EvaluationConfig) -> Progress:
     from reward_kit.agent.evaluation.progress import NoProgress
-    from reward_kit.agent.reports.progress import default_progress
+    from reward_kit.agent.evaluation.terminal_progress import default_progress
 
     return NoProgress() if config.quiet else default_progress()
 

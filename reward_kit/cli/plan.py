@@ -51,8 +51,8 @@ def plan(evaluations: tuple[str, ...], svg_path: str | None, json_path: str | No
     tasks like these, where the rows are a sample as well.
     """
     from reward_kit.agent.base.encoding import as_json
-    from reward_kit.agent.pages.rendering import render
     from reward_kit.agent.reports.comparison import QUESTIONS
+    from reward_kit.agent.reports.pages.rendering import render
     from reward_kit.agent.reports.tables import table_lines
 
     rates, rows, source = _rates(evaluations, **options)

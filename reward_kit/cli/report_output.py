@@ -10,7 +10,7 @@ from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
 from reward_kit.agent.base.printing import print_lines, say
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.agent.reports.numbers import tallied
+from reward_kit.agent.scoring.numbers import tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.agent.reports.numbers import score
+from reward_kit.agent.scoring.numbers import score
 from reward_kit.cli.common_options import file_option, print_report, runs_option
 
 if TYPE_CHECKING:

@@ -132,8 +132,8 @@ def _rollout(what: str, output_dir: str) -> Path | None:
 
 
 def _print_rollout(name: Path) -> None:
-    from reward_kit.agent.reports.transcript import transcript
     from reward_kit.agent.store.loading import load_rollout
+    from reward_kit.agent.store.transcript import transcript
 
     record = load_rollout(name)
     try:
@@ -156,8 +156,8 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
 
     With --out, the pages of the named evaluations, or of all, are written as files that need no server.
     """
-    from reward_kit.agent.pages.site import INDEX, serve, write_pages
     from reward_kit.agent.reports.listings import read_evaluations
+    from reward_kit.agent.reports.pages.site import INDEX, serve, write_pages
     from reward_kit.agent.store.stored_evaluation import load_evaluation
 
     named = [load_evaluation(name, output_dir) for name in evaluations]

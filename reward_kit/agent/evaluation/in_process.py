@@ -309,7 +309,7 @@ class InProcess:
     async def _show(self, record: RolloutRecord, task: Task) -> None:
         """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
         if self._config.debug:
-            from reward_kit.agent.reports.transcript import transcript
+            from reward_kit.agent.store.transcript import transcript
 
             folder = await asyncio.to_thread(self._folder.row_folder, task)
             text = transcript(record).encode(errors="replace")

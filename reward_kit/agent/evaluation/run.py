@@ -78,7 +78,7 @@ async def evaluate_async(
     """
     config = config_of(dataset, options)
     if progress is True:
-        from reward_kit.agent.reports.progress import default_progress
+        from reward_kit.agent.evaluation.terminal_progress import default_progress
 
         progress = default_progress()
     shown = progress or None

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.comparison.measures import CHANGED
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
-from reward_kit.agent.reports.numbers import (
+from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
+from reward_kit.agent.rollout.outcome import total_usage
+from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.scoring.numbers import (
     NOTHING,
     dollars,
     duration,
@@ -18,9 +21,6 @@ from reward_kit.agent.reports.numbers import (
     tallied,
     tokens,
 )
-from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
-from reward_kit.agent.rollout.outcome import total_usage
-from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:

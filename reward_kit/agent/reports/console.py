@@ -22,10 +22,10 @@ from reward_kit.agent.reports.facts import (
     tool_faults,
     what_went_wrong,
 )
-from reward_kit.agent.reports.numbers import estimate, score
 from reward_kit.agent.reports.tables import fact_lines, markdown_table_lines, table_lines
-from reward_kit.agent.reports.transcript import failure_facts
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
+from reward_kit.agent.scoring.numbers import estimate, score
+from reward_kit.agent.store.transcript import failure_facts
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.config import DEFAULTS
 from reward_kit.agent.models.answer_parts import REMEDIES
-from reward_kit.agent.reports.numbers import (
+from reward_kit.agent.rollout.outcome import REWARD_ERROR, total_usage
+from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
+from reward_kit.agent.scoring.numbers import (
     NOTABLE_WAITING,
     NOTHING,
     bracketed,
@@ -23,8 +25,6 @@ from reward_kit.agent.reports.numbers import (
     tallied,
     tokens,
 )
-from reward_kit.agent.rollout.outcome import REWARD_ERROR, total_usage
-from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, mean
 from reward_kit.agent.store.evaluation_file import count_answer_faults
 from reward_kit.errors import StorageError
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
-from reward_kit.agent.reports.numbers import NOTHING, money, pass_cells, score
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
+from reward_kit.agent.scoring.numbers import NOTHING, money, pass_cells, score
 from reward_kit.agent.store.evaluation_file import stored_files
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError

@@ -7,7 +7,7 @@ from stub_server import StubServer
 from reward_kit.agent import EvaluationResult, agent_eval, compare, export
 from reward_kit.agent.reports.facts import scores_line
 from reward_kit.agent.reports.listings import evaluation_lines
-from reward_kit.agent.reports.transcript import transcript
+from reward_kit.agent.store.transcript import transcript
 
 MODEL = "openai/gpt-4o-mini"
 PLAYERS = """

@@ -14,12 +14,17 @@ from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.after.explanation import Explanation, Explanations
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.evaluation.progress import Tally
+from reward_kit.agent.evaluation.terminal_progress import (
+    LiveProgress,
+    PlainProgress,
+    outcome_line,
+    status_line,
+)
 from reward_kit.agent.reports.console import report_lines
-from reward_kit.agent.reports.numbers import duration, money, tokens
-from reward_kit.agent.reports.progress import LiveProgress, PlainProgress, outcome_line, status_line
-from reward_kit.agent.reports.transcript import transcript
 from reward_kit.agent.rollout.outcome import RolloutOutcome, total_usage
+from reward_kit.agent.scoring.numbers import duration, money, tokens
 from reward_kit.agent.scoring.rows import RowResult, row_result
+from reward_kit.agent.store.transcript import transcript
 
 PRICED = Usage(
     calls=9, input_tokens=12000, cached_tokens=3000, output_tokens=900, reasoning_tokens=100, cost=0.0123

@@ -10,7 +10,7 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit
 
 from reward_kit.agent import compare, evaluate, export, load_evaluation
-from reward_kit.agent.pages.site import page_at
+from reward_kit.agent.reports.pages.site import page_at
 
 ROW = "flight.booking.001"
 LATER = "UPDATE evaluation SET configuration = json_set(configuration, '$.of_a_later_version', json('[1]'))"

@@ -11,9 +11,9 @@ from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.text import call_line, count, json_text
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.models.answer_parts import reasoning_of
-from reward_kit.agent.reports.numbers import duration, duration_with_waiting, money, tokens
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.failures.row_differences import row_line
+from reward_kit.agent.scoring.numbers import duration, duration_with_waiting, money, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,18 +6,18 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.comparison.compare import compare
-from reward_kit.agent.pages.selection import PAGE, outcomes, page_number, until_written
 from reward_kit.agent.reports.comparison import left_out_lines, measures_table, settings_lines, verdict_lines
 from reward_kit.agent.reports.facts import title_line
-from reward_kit.agent.reports.transcript import conversation
+from reward_kit.agent.reports.pages.selection import PAGE, outcomes, page_number, until_written
 from reward_kit.agent.store.loading import load_rollout
+from reward_kit.agent.store.transcript import conversation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reward_kit.agent.reports.transcript import Entry
+    from reward_kit.agent.store.transcript import Entry
 
 CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
 """Changes of rows; a comparison lists them in this order."""

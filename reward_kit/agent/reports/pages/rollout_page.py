@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import call_line
-from reward_kit.agent.reports.transcript import conversation, end_facts, failure_facts, player_facts
 from reward_kit.agent.rollout.outcome import is_success
+from reward_kit.agent.store.transcript import conversation, end_facts, failure_facts, player_facts
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:

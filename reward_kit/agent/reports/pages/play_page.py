@@ -14,8 +14,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-from reward_kit.agent.pages.rendering import HEADERS, HTML, render
 from reward_kit.agent.players.agents.human import signature
+from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render
 from reward_kit.agent.servers.access import foreign_origin
 
 if TYPE_CHECKING:

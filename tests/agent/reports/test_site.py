@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.pages.rendering import SCRIPT, pretty, render, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
-from reward_kit.agent.pages.selection import KINDS
-from reward_kit.agent.pages.site import page_at, write_pages
 from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.reports.pages.rendering import SCRIPT, pretty, render, rollout_address
+from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.reports.pages.selection import KINDS
+from reward_kit.agent.reports.pages.site import page_at, write_pages
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 

@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reward_kit.agent.base.text import count, json_text
-from reward_kit.agent.reports.numbers import duration, estimate, money
 from reward_kit.agent.rollout.outcome import total_usage
+from reward_kit.agent.scoring.numbers import duration, estimate, money
 
 if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import RolloutOutcome

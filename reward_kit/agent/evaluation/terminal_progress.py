@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, tamed
-from reward_kit.agent.reports.numbers import duration, money, score, tokens
+from reward_kit.agent.scoring.numbers import duration, money, score, tokens
 
 if TYPE_CHECKING:
     from typing import TextIO

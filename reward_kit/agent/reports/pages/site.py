@@ -16,11 +16,11 @@ from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option_values import NAME
 from reward_kit.agent.base.redaction import hide_bytes
-from reward_kit.agent.pages.compare_page import beside_values, comparison_values
-from reward_kit.agent.pages.evaluation_page import evaluation_values, evaluations_values, loaded
-from reward_kit.agent.pages.rendering import HEADERS, HTML, render, rollout_address
-from reward_kit.agent.pages.rollout_page import Neighbours, rollout_values
-from reward_kit.agent.pages.selection import Selection, order, outcomes
+from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
+from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values, loaded
+from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, rollout_address
+from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
+from reward_kit.agent.reports.pages.selection import Selection, order, outcomes
 from reward_kit.agent.store.evaluation_file import rollout_at
 from reward_kit.agent.store.loading import find_rollout, load_rollout
 from reward_kit.errors import RewardKitError, StorageError, UsageError

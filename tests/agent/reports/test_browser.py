@@ -20,9 +20,9 @@ from planned_agent import evaluate
 from stored_rollouts import begun, edit, played
 
 from reward_kit.agent.base.network import LOOPBACK, listen
-from reward_kit.agent.pages.play_page import PlayPage
-from reward_kit.agent.pages.rendering import rollout_address
-from reward_kit.agent.pages.site import served
+from reward_kit.agent.reports.pages.play_page import PlayPage
+from reward_kit.agent.reports.pages.rendering import rollout_address
+from reward_kit.agent.reports.pages.site import served
 
 AXE = os.environ.get("REWARD_KIT_AXE")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
 from reward_kit.agent.reports.facts import (
     facts_of,
     interval_lines,
@@ -23,10 +22,11 @@ from reward_kit.agent.reports.listings import (
     group_notes,
     groups_table,
 )
-from reward_kit.agent.reports.numbers import dollars, estimate
+from reward_kit.agent.reports.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.scoring.numbers import dollars, estimate
 from reward_kit.agent.store.evaluation_file import stored_files, written
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError

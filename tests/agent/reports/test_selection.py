@@ -10,8 +10,8 @@ from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import begun, edit, played
 
-from reward_kit.agent.pages import selection as module
-from reward_kit.agent.pages.selection import Selection, listed
+from reward_kit.agent.reports.pages import selection as module
+from reward_kit.agent.reports.pages.selection import Selection, listed
 from reward_kit.errors import UsageError
 
 FILE = Path("runs/evals/first.db")
