@@ -23,7 +23,7 @@ from reward_kit.agent.evaluation.progress import NoProgress
 
 if TYPE_CHECKING:
     from reward_kit.agent.evaluation.progress import Tally
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 TOOLS = '''
 from reward_kit.agent import ToolRegistry
@@ -53,7 +53,7 @@ class MemoryAt(NoProgress):
     def __init__(self, *numbers: int) -> None:
         self.bytes = dict.fromkeys(numbers, 0)
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
+    def ended(self, outcome: Outcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         if tally.done in self.bytes:
             gc.collect()
             self.bytes[tally.done] = resident()

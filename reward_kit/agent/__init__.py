@@ -43,13 +43,12 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.judge import judge as judge
     from reward_kit.agent.rollout.judge import judge_sync as judge_sync
     from reward_kit.agent.rollout.opening import TaskBundle as TaskBundle
-    from reward_kit.agent.rollout.orchestrator import FinishedRollout as FinishedRollout
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
     from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
     from reward_kit.agent.rollout.rollout import TaskView as TaskView
     from reward_kit.agent.rollout.rollout import UserRollout as UserRollout
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord as RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace as Trace
     from reward_kit.agent.rows.task_row import Action as Action
     from reward_kit.agent.rows.task_row import TaskRow as TaskRow
     from reward_kit.agent.store.loading import load_rollout as load_rollout
@@ -75,13 +74,13 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.models.litellm": ["LiteLLMModel"],
         "reward_kit.agent.players.loading": ["load_agent", "load_user"],
         "reward_kit.agent.store.loading": ["load_rollout"],
-        "reward_kit.agent.rollout.rollout_record": ["RolloutRecord"],
+        "reward_kit.agent.rollout.trace": ["Trace"],
         "reward_kit.agent.after.rescore": ["rescore"],
         "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
         "reward_kit.agent.rollout.episode": ["Episode"],
         "reward_kit.agent.rollout.judge": ["judge", "judge_sync"],
         "reward_kit.agent.rollout.opening": ["TaskBundle"],
-        "reward_kit.agent.rollout.orchestrator": ["FinishedRollout", "run_rollout"],
+        "reward_kit.agent.rollout.orchestrator": ["run_rollout"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
         "reward_kit.agent.evaluation.run": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],
         "reward_kit.agent.evaluation.progress": ["Progress"],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -108,7 +108,7 @@ def report_parts(result: EvaluationResult) -> Iterator[bytes]:
     yield b"]}\n"
 
 
-def _trajectory(result: EvaluationResult, outcome: RolloutOutcome) -> bytes:
+def _trajectory(result: EvaluationResult, outcome: Outcome) -> bytes:
     try:
         with result.record(outcome) as record:
             return json_bytes(record.to_json())

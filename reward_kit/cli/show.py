@@ -115,7 +115,7 @@ def _result(name: str, output_dir: str) -> EvaluationResult:
 
 def _rollout(what: str, output_dir: str) -> Path | None:
     """The address of the rollout that ``what`` names; None if it names anything else."""
-    from reward_kit.agent.rollout.rollout_record import FORMAT
+    from reward_kit.agent.rollout.trace import FORMAT
     from reward_kit.agent.store.loading import find_rollout
 
     path = Path(what)

@@ -11,7 +11,8 @@ from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.bundles.bundle import Seed, Task
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolError, ToolRegistry
 
@@ -162,10 +163,10 @@ async def play_answers(
     """Play the answers of its model; that is at ``.models["agent"]`` of the rollout that comes back."""
     user = ScriptedUser(lines) if lines is not None else None
     players = {"user": user, "models": {"agent": InProcessModel(answers)}}
-    return (await play(small_task(folder, **(row or {})), load_agent(agent)(), **players, **options)).rollout
+    return await play(small_task(folder, **(row or {})), load_agent(agent)(), **players, **options)
 
 
-async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> FinishedRollout:
+async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> Episode:
     """Run one rollout of ``task`` on a fresh base; its database is closed when the test's folder goes."""
     limits = {name: options.pop(name) for name in list(options) if name in RolloutLimits.__slots__}
     options["base"] = options.get("base") or seeded(task.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome
+from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.store.evaluation_file import checksum, rollout_at
 from reward_kit.agent.store.resume import Run, StoredRow
 from reward_kit.agent.store.writer import Store
@@ -16,7 +16,7 @@ from reward_kit.agent.store.writer import Store
 KEY = "ab" * 32
 
 
-def outcome(number: int, **fields: Any) -> RolloutOutcome:
+def outcome(number: int, **fields: Any) -> Outcome:
     """The outcome of rollout ``number`` of row ``a``."""
     name = f"r{number:05d}"
     place = {"id": name, "row_id": "a", "index": number, "attempt": 0, "final": True, "seed": 7}
@@ -24,13 +24,13 @@ def outcome(number: int, **fields: Any) -> RolloutOutcome:
     times = {"started": 1000.0, "seconds": 2.0, "model_seconds": 1.0, "file": f"evals/e.db/{name}"}
     nothing = dict.fromkeys(("stop_detail", "error", "failure", "failure_detail"))
     usage = {"agent": Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.25)}
-    return RolloutOutcome(**{**place, **end, **times, **nothing, "usage": usage, **fields})
+    return Outcome(**{**place, **end, **times, **nothing, "usage": usage, **fields})
 
 
-def played(number: int, **fields: Any) -> PlayedRollout:
+def played(number: int, **fields: Any) -> Played:
     """Rollout ``number`` of row ``a``, with a delta."""
-    one = outcome(number, **fields)
-    return PlayedRollout(one, json.dumps({"id": one.id, "text": "x" * 2000}), KEY, state=b"delta")
+    one = outcome(number, base=KEY, **fields)
+    return Played(one, json.dumps({"id": one.id, "text": "x" * 2000}), state=b"delta")
 
 
 def run_of(eval_id: str = "e", n_rollouts: int = 10) -> Run:
@@ -76,8 +76,8 @@ def keep_first(path: Path, number: int) -> None:
 
 def change_trajectory(address: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the stored JSON of the rollout at ``NAME.db/ID``."""
-    plain = json.loads(rollout_at(address).trajectory)
+    plain = json.loads(rollout_at(address).trace)
     change(plain)
     text = json.dumps(plain)
-    update = "UPDATE trajectories SET json = ?, crc = ? WHERE rollout = ?"
+    update = "UPDATE traces SET json = ?, crc = ? WHERE rollout = ?"
     edit(address.parent, update, text, checksum(text), address.name)

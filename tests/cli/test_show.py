@@ -104,7 +104,7 @@ def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, co
     ],
 )
 def test_faults_are_a_line(finished: EvaluationResult, command: Command, what: list[str], fault: str) -> None:
-    record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trajectory)
+    record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trace)
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
     ran = command(*what)

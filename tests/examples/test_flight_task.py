@@ -85,7 +85,7 @@ async def test_the_rewards_tell_right_from_wrong(
     with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
         finished = await run_rollout(task, 0, base=base, agent=agent, seed=0)
         finished.database.close()
-    assert (finished.error, finished.reward) == (None, expected)
+    assert (finished.trace.error, finished.trace.reward) == (None, expected)
 
 
 def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -> None:

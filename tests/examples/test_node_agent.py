@@ -42,7 +42,7 @@ def evaluate(folder: Path, *arguments: str) -> Finished:
 
 def trajectories(folder: Path) -> list[dict[str, Any]]:
     (path,) = folder.glob("runs/evals/*.db")
-    return [json.loads(row["json"]) for row in query(path, "SELECT json FROM trajectories")]
+    return [json.loads(row["json"]) for row in query(path, "SELECT json FROM traces")]
 
 
 def test_it_solves_what_needs_no_second_line(tmp_path: Path, agent: str) -> None:

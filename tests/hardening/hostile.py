@@ -50,7 +50,7 @@ Writer = Callable[..., None]
 def trajectories(bundle: Bundle, row_id: str) -> list[dict[str, Any]]:
     """The rollouts of a row, as they are stored."""
     (path,) = bundle.folder.glob("runs/evals/*.db")
-    found = query(path, "SELECT json FROM trajectories WHERE json_extract(json, '$.row_id') = ?", row_id)
+    found = query(path, "SELECT json FROM traces WHERE json_extract(json, '$.row_id') = ?", row_id)
     return [json.loads(row["json"]) for row in found]
 
 

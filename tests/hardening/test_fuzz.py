@@ -129,6 +129,6 @@ def test_a_rollout_ends_with_a_reason_whatever_the_model_answers(
     finished = asyncio.run(run())
     with finished.database:
         ends = {"agent_done", "max_steps", "agent_error", "infrastructure_error"}
-        assert finished.rollout.stop_reason in ends
-        assert "Traceback" not in (finished.rollout.stop_detail or "")
-        json.dumps(finished.rollout.messages).encode()
+        assert finished.trace.stop_reason in ends
+        assert "Traceback" not in (finished.trace.stop_detail or "")
+        json.dumps(finished.trace.messages).encode()

@@ -81,7 +81,7 @@ def run(bundle: Bundle, *arguments: str | Path, **variables: str) -> Finished:
 
 def stored(bundle: Bundle, name: str) -> list[str]:
     with sqlite3.connect(bundle.folder / f"runs/evals/{name}.db") as connection:
-        return [text for (text,) in connection.execute("SELECT json FROM trajectories ORDER BY rowid")]
+        return [text for (text,) in connection.execute("SELECT json FROM traces ORDER BY rowid")]
 
 
 def forms(value: str) -> set[str]:

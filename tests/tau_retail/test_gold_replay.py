@@ -62,9 +62,9 @@ async def _play(task: Any, base: Database) -> Played:
         assert gold.gold is not None
         return Played(
             index=task.row.metadata["index"],
-            reward=gold.reward,
-            idle_reward=idle.reward,
-            calls=gold.rollout.tool_calls,
+            reward=gold.trace.reward,
+            idle_reward=idle.trace.reward,
+            calls=gold.trace.tool_calls,
         )
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.writer import Store
 
 GIVE_UP_AFTER = 3
@@ -101,7 +101,7 @@ class Explainer:
     _unreachable: int = 0
     _reason: str | None = None
 
-    async def explain(self, outcomes: Sequence[RolloutOutcome], store: Store, *, spent: float = 0.0) -> None:
+    async def explain(self, outcomes: Sequence[Outcome], store: Store, *, spent: float = 0.0) -> None:
         """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
 
         ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
@@ -129,9 +129,7 @@ class Explainer:
             if closing is not None:
                 await closing()
 
-    async def _work(
-        self, waiting: Iterator[RolloutOutcome], made: dict[str, Explanation], store: Store
-    ) -> None:
+    async def _work(self, waiting: Iterator[Outcome], made: dict[str, Explanation], store: Store) -> None:
         for outcome in waiting:
             if self.budget.exhausted:
                 self._reason = self._reason or f"{self.budget.state} (--max-cost)"
@@ -151,7 +149,7 @@ class Explainer:
             store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
             made[outcome.id] = explanation
 
-    async def _judge(self, record: RolloutRecord) -> Explanation:
+    async def _judge(self, record: Trace) -> Explanation:
         usage = Usage()
         clock = time.perf_counter()
         verdict: Verdict | None = None
@@ -194,7 +192,7 @@ class Explainer:
         )
 
 
-def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> str:
+def context_of(record: Trace, *, longest_result: int | None = None) -> str:
     """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
@@ -220,14 +218,14 @@ def context_of(record: RolloutRecord, *, longest_result: int | None = None) -> s
     return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in parts.items() if text)
 
 
-def _ending(record: RolloutRecord) -> str:
+def _ending(record: Trace) -> str:
     detail = f" ({record.stop_detail})" if record.stop_detail else ""
     reason = (record.result or {}).get("reason")
     reward = f"reward {record.reward:g}" if record.reward is not None else "no reward"
     return f"{record.stop_reason}{detail}; {reward}{f': {reason}' if reason else ''}"
 
 
-def _finding(record: RolloutRecord) -> Iterator[str]:
+def _finding(record: Trace) -> Iterator[str]:
     failure = record.failure or {}
     yield f"{failure.get('kind')}: {failure.get('detail')}"
     if failure.get("step") is not None:

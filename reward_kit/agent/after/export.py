@@ -12,7 +12,7 @@ from reward_kit.agent.after.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Forma
 from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.rollout.rollout_record import redacted_warning
+from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.loading import read_rollouts
 from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
 
 logger = logging.getLogger(__name__)
 
-_REDACTED = "SELECT rollout FROM trajectories WHERE CASE WHEN json_valid(json) THEN json ->> '$.redacted' END"
+_REDACTED = "SELECT rollout FROM traces WHERE CASE WHEN json_valid(json) THEN json ->> '$.redacted' END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Export:
     """
 
     evaluation: StoredEvaluation
-    outcomes: tuple[RolloutOutcome, ...]
+    outcomes: tuple[Outcome, ...]
     left_out: Mapping[str, int]
     columns: tuple[str, ...]
     layout: Format
@@ -59,7 +59,7 @@ class Export:
             if line is not None:
                 yield {name: line[name] for name in self.columns if self._has(line, name)}
 
-    def records(self) -> Iterator[tuple[RolloutOutcome, RolloutRecord]]:
+    def records(self) -> Iterator[tuple[Outcome, Trace]]:
         """The rollouts; one that is missing or damaged is noted in ``damaged``, with a warning."""
         found = {outcome.id: outcome for outcome in self.outcomes}
         self.damaged.clear()
@@ -114,7 +114,7 @@ def export(
     asked = ids if rows is None else _names(rows)
     _check_known(asked, ids, "row", f" in {stored.eval_id}", None)
     low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
-    outcomes: list[RolloutOutcome] = []
+    outcomes: list[Outcome] = []
     left_out: Counter[str] = Counter()
     for row in stored.rows:
         if row.row_id not in asked:
@@ -159,8 +159,8 @@ def write_rollouts(found: Export, folder: Path) -> int:
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for outcome, record in found.records():
-        text = f"{record.encoded()}\n"
-        write_text(folder / f"roll_{outcome.id}.json", text.encode(), durable=False)
+        text = json_bytes(record.to_json()) + b"\n"
+        write_text(folder / f"roll_{outcome.id}.json", text, durable=False)
     return len(found.outcomes) - len(found.damaged)
 
 

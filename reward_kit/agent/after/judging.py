@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ModelCall
     from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.database.database import Mode
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.models import EvaluateResult, RewardOutput
 
 REWARD_TIMEOUT = 300.0
@@ -25,7 +25,7 @@ DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 
 
 async def judge_record(
-    record: RolloutRecord,
+    record: Trace,
     reward: Callable[..., Any],
     *,
     rules: Sequence[Rule] = (),

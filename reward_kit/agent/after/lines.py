@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.base.types import Message
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 Format = Literal["full", "openai", "trl"]
@@ -39,8 +39,8 @@ _TEMPLATE_KEYS = ("tool_calls", "tool_call_id", "name")
 
 def line_of(
     stored: StoredEvaluation,
-    outcome: RolloutOutcome,
-    record: RolloutRecord,
+    outcome: Outcome,
+    record: Trace,
     row_rewards: Sequence[float],
     layout: Format,
 ) -> dict[str, Any] | None:

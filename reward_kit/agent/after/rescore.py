@@ -19,14 +19,13 @@ from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option_values import check_eval_id
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.rollout.judge import names_argument
-from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome, is_success
-from reward_kit.agent.rollout.rollout_record import redacted_warning
+from reward_kit.agent.rollout.judge import names_argument, plain_result
+from reward_kit.agent.rollout.outcome import Outcome, Played, is_success
+from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.store.evaluation_file import rollout_at
 from reward_kit.agent.store.fingerprints import code_of, planned
 from reward_kit.agent.store.loading import load_rollout
-from reward_kit.agent.store.record_keeping import outcome_of, plain_result
 from reward_kit.agent.store.resume import make_run, resumed_options
 from reward_kit.agent.store.stored_evaluation import Named, has_runs, load_evaluation, read_evaluation
 from reward_kit.agent.store.writer import Store
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.resume import Run
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
@@ -57,8 +56,8 @@ class Rejudged:
     not called.
     """
 
-    before: RolloutOutcome
-    now: RolloutOutcome
+    before: Outcome
+    now: Outcome
     result: dict[str, Any] | None = None
     fields: dict[str, Any] | None = None
 
@@ -117,7 +116,7 @@ class Rescoring:
         """The results as they are judged now."""
         return self._results(rollout.now for rollout in self.rollouts)
 
-    def _results(self, outcomes: Iterable[RolloutOutcome]) -> EvaluationResult:
+    def _results(self, outcomes: Iterable[Outcome]) -> EvaluationResult:
         planned = {row.row_id: row.planned for row in self.stored.rows if row.outcomes}
         rows = row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
         return replace(self.stored, rows=rows)
@@ -194,9 +193,9 @@ class _Judge:
     retries: int
     warn_once: Callable[[str], None]
     limit: asyncio.Semaphore
-    redacted: list[RolloutOutcome] = field(default_factory=list)
+    redacted: list[Outcome] = field(default_factory=list)
 
-    async def again(self, outcome: RolloutOutcome) -> Rejudged:
+    async def again(self, outcome: Outcome) -> Rejudged:
         """The outcome of a rollout as it is judged now."""
         if outcome.stop_reason in UNJUDGED_STOPS:
             return Rejudged(outcome, outcome)
@@ -220,11 +219,11 @@ class _Judge:
         )
         return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
 
-    async def _again(self, outcome: RolloutOutcome) -> Rejudged:
+    async def _again(self, outcome: Outcome) -> Rejudged:
         record = load_rollout(self.folder / outcome.file)
         if record.redacted:
             self.redacted.append(outcome)
-        reward, record.fields = self._found(record)
+        reward, record.fields = self._found(record, outcome.base)
         task = self.tasks.get(record.row_id)
         result = await judge_record(
             record,
@@ -234,20 +233,20 @@ class _Judge:
             timeout=self.timeout,
             retries=self.retries,
         )
-        plain = plain_result(result) or {}
+        plain = plain_result(result)
         record.reward, record.error = float(result.score), None
         if is_success(record.reward):
             record.failure = None
         elif record.failure is None:
             detail = str(plain.get("reason") or "the reward judges it so now")
             record.failure = {"kind": "other", "detail": detail}
-        now = outcome_of(record, final=True, database=outcome.database, tool_faults=outcome.tool_faults)
+        now = record.outcome(base=outcome.base, database=outcome.database)
         return Rejudged(outcome, now, plain, record.fields)
 
-    def _found(self, record: RolloutRecord) -> tuple[Callable[..., Any], dict[str, Any]]:
+    def _found(self, record: Trace, base: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
         if (task := self.tasks.get(record.row_id)) is not None:
-            self._check_same_start(task, record)
+            self._check_same_start(task, record, base)
             return task.reward, task.row.reward_fields()
         wanted = record.row.toolset, record.row.reward
         for task in self.bundle.tasks:
@@ -259,7 +258,7 @@ class _Judge:
             remedy="Name the dataset that was evaluated with --dataset.",
         )
 
-    def _check_same_start(self, task: Task, record: RolloutRecord) -> None:
+    def _check_same_start(self, task: Task, record: Trace, base: str) -> None:
         place = f"row {record.row_id}"
         if task.row.reward_fields().get("actions") != record.fields.get("actions"):
             if names_argument(task.reward, "gold_db"):
@@ -269,7 +268,7 @@ class _Judge:
                     remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE.",
                 )
             self.warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
-        if task.seed.key != record.base:
+        if task.seed.key != base:
             self.warn_once(f"{place}: its seed has changed since; the stored databases begin with the former")
 
 
@@ -323,14 +322,12 @@ def _as_played(run: Run, stored: StoredEvaluation) -> Run:
     return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
 
 
-def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> PlayedRollout:
+def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Played:
     """The rollout with its new reward and a new id."""
     address = stored.path / rollout.before.id
     kept, record = rollout_at(address), load_rollout(address)
     record.id = uuid.uuid4().hex
     record.eval_id = eval_id
-    if rollout.fields is not None:
-        record.fields = rollout.fields
     record.violations = rollout.now.violations
     record.reward, record.result, record.error = rollout.now.reward, rollout.result, rollout.now.error
     if rollout.now.failure is None:
@@ -338,5 +335,5 @@ def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Play
     elif record.failure is None:
         record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
     file = f"evals/{eval_id}.db/{record.id}"
-    outcome = replace(rollout.now, id=record.id, file=file, database=kept.file)
-    return PlayedRollout(outcome, record.encoded(), kept.base, kept.state, kept.gold)
+    outcome = replace(rollout.now, id=record.id, file=file, database=kept.database)
+    return Played(outcome, record.encoded(), kept.state, kept.gold)

@@ -128,10 +128,11 @@ class TimeLimit(_Limit):
     task: asyncio.Task[Any]
 
     def __init__(self, seconds: float | None, on_overrun: Callable[[], None] | None = None) -> None:
-        super().__init__(seconds)
+        self.seconds = seconds
+        self.late = self.moved = self.took = 0.0
+        self.blocker = None
         self.on_overrun = on_overrun
         self.is_over = False
-        self.took = 0.0
 
     def __enter__(self) -> None:
         if self.seconds is None:
@@ -141,9 +142,12 @@ class TimeLimit(_Limit):
         assert task is not None
         self.task = task
         self._cancelling = task.cancelling()
-        self.begun = ticker.loop.time()
-        self.until = self.begun + self.seconds
-        ticker.add(self)
+        self.begun = begun = ticker.time()
+        self.until = until = begun + self.seconds
+        if until < ticker.due or not ticker.limits or not ticker.is_watched:
+            ticker.add(self)
+        else:
+            ticker.limits[self] = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,7 +155,10 @@ class TimeLimit(_Limit):
         if self.seconds is None:
             return
         ticker = self._ticker
-        self.took = ticker.now(self.task) - self.begun
+        now = ticker.time()
+        if now > ticker.due + LATE:
+            now = ticker.now(self.task)
+        self.took = now - self.begun
         ticker.limits.pop(self, None)
         if self.is_over and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise OutOfTimeError from error
@@ -189,11 +196,12 @@ class _Ticker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.time = loop.time
         self.limits: dict[_Limit, None] = {}
         self.due = self._looked = 0.0
+        self.is_watched = False
         self._timer: asyncio.TimerHandle | None = None
         self._blocker: asyncio.Task[Any] | None = None
-        self._is_watched = False
 
     def add(self, limit: _Limit) -> None:
         self.limits[limit] = None
@@ -201,8 +209,8 @@ class _Ticker:
             self._looked = limit.begun
         if self._timer is None or limit.until < self.due:
             self._arm(min(limit.until, limit.begun + TICK))
-        if not self._is_watched:
-            self._is_watched = True
+        if not self.is_watched:
+            self.is_watched = True
             threading.Thread(target=self._watch, daemon=True, name="event-loop-watch").start()
 
     def _arm(self, due: float) -> None:
@@ -253,7 +261,7 @@ class _Ticker:
                 self._blocker = task
             before = task
             time.sleep(LATE)
-        self._is_watched = False
+        self.is_watched = False
 
 
 class _OfThread(threading.local):
@@ -266,6 +274,7 @@ _of_thread = _OfThread()
 
 
 def _ticker() -> _Ticker:
+    """The ticker of the running event loop."""
     loop = asyncio.get_running_loop()
     ticker = _of_thread.ticker
     if ticker is None or ticker.loop is not loop:

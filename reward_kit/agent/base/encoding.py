@@ -8,7 +8,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import MAX_DEPTH, SCALARS
+from reward_kit.agent.base.strict_json import MAX_DEPTH, SCALARS, copied
 from reward_kit.agent.base.text import foreign_text
 
 if TYPE_CHECKING:
@@ -101,6 +101,16 @@ def json_bytes(value: Any) -> bytes:
 def json_text(value: Any) -> str:
     """``json_bytes`` as text."""
     return json_bytes(value).decode()
+
+
+def json_copy(value: Any) -> Any:
+    """A copy of JSON values of any size for foreign code; ``copied`` is quicker for a few."""
+    from pydantic_core import from_json, to_json
+
+    try:
+        return from_json(to_json(value))
+    except ValueError:
+        return copied(value)
 
 
 def readable_json(members: Mapping[str, Any]) -> bytes:

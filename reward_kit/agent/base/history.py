@@ -30,6 +30,7 @@ MALFORMED = "malformed_arguments"
 """The key for arguments that are no JSON object: providers parse the history that they are sent."""
 
 
+_VALID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -83,12 +84,12 @@ class History:
         if not isinstance(message, dict) or not message.get("tool_calls"):
             fault = "record() takes an assistant message with tool calls; respond() returns what is said"
             raise AgentError(fault)
-        calls = message["tool_calls"]
+        calls = message.pop("tool_calls")
         if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
             raise AgentError('each of the tool_calls is like {"id": ..., "function": {"name": ..., ...}}')
-        self.answer_open_calls()
-        recorded = _assistant_message(message)
-        recorded["content"] = text_of(message.get("content")) or None
+        if self._open:
+            self.answer_open_calls()
+        recorded = _assistant_message(message, text_of(message.get("content")) or None)
         recorded["tool_calls"] = [self._tool_call(call) for call in calls]
         self.messages.append(recorded)
         return recorded
@@ -110,13 +111,12 @@ class History:
     def observe(self, call_id: str, content: str) -> None:
         """Append the observation of an open call."""
         name = self._open.pop(call_id)
-        self.messages.append(
-            {"role": "tool", "tool_call_id": call_id, "name": name, "content": encodable(content)}
-        )
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "name": name, "content": content})
 
     def say(self, speaker: str, message: Message) -> None:
         """Append what the agent or the user says aloud."""
-        self.answer_open_calls()
+        if self._open:
+            self.answer_open_calls()
         self.lines.append(Line(speaker, text_of(message.get("content"))))
         self.messages.append(message)
 
@@ -127,12 +127,12 @@ class History:
         elif not isinstance(message, dict):
             raise AgentError(f"the agent answered with {type(message).__name__}, not a str or a message dict")
         said: Message = plain(message)
-        if said.get("tool_calls"):
+        if said.pop("tool_calls", None):
             raise AgentError("the agent answered with tool calls in the message; they go through call_tool")
         text = text_of(said.get("content"))
         if not text.strip():
             raise AgentError("the agent answered with nothing to say")
-        self.say("agent", {**_assistant_message(said), "content": text})
+        self.say("agent", _assistant_message(said, text))
 
     def answer_open_calls(self) -> None:
         """Answer what was announced and never run, so that the history stays valid."""
@@ -140,17 +140,13 @@ class History:
             self.observe(call_id, NOT_RUN)
 
     def _tool_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """``call``, which is the history's own, made valid."""
         function = call["function"]
-        call_id = self._unique(call.get("id"))
-        name = _valid_name(function.get("name"))
-        self._open[call_id] = name
-        recorded = {**call, "id": call_id, "type": "function"}
-        recorded["function"] = {
-            **function,
-            "name": name,
-            "arguments": _valid_arguments(function.get("arguments")),
-        }
-        return recorded
+        call["id"] = call_id = self._unique(call.get("id"))
+        call["type"] = "function"
+        function["name"] = self._open[call_id] = _valid_name(function.get("name"))
+        function["arguments"] = _valid_arguments(function.get("arguments"))
+        return call
 
     def _unique(self, given: Any) -> str:
         """An id not used before; nine letters and digits, the strictest form a provider asks for."""
@@ -255,11 +251,15 @@ def _is_object(text: str) -> bool:
 
 def _valid_name(name: Any) -> str:
     """A tool's name as providers take it back; a model may have made up any."""
-    return _FORBIDDEN.sub("_", name)[:64] if isinstance(name, str) and name else "unnamed"
+    if not isinstance(name, str) or not name:
+        return "unnamed"
+    return name if _VALID.fullmatch(name) else _FORBIDDEN.sub("_", name)[:64]
 
 
-def _assistant_message(message: Message) -> Message:
+def _assistant_message(message: Message, content: str | None) -> Message:
     """Role and content first, then the fields a provider gave and wants back (reasoning, signatures)."""
-    first = {"role": "assistant", "content": message.get("content")}
-    others = {key: one for key, one in message.items() if one is not None and key != "tool_calls"}
-    return {**first, **others, "role": "assistant"}
+    recorded = {"role": "assistant", "content": content}
+    for key, one in message.items():
+        if one is not None and key not in recorded:
+            recorded[key] = one
+    return recorded

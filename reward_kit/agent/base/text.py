@@ -6,7 +6,6 @@ import json
 import re
 import reprlib
 from difflib import get_close_matches
-from functools import partial
 from html import escape
 from itertools import takewhile
 from pathlib import Path
@@ -97,7 +96,11 @@ def foreign_text(text: object, most: int = LONGEST_ERROR) -> str:
     return encodable(text if len(text) <= most else f"{text[:most]}… [{len(text):,} characters]")
 
 
-foreign_name = partial(foreign_text, most=LONGEST_NAME)
+def foreign_name(name: object) -> str:
+    """As ``foreign_text``, of a name."""
+    if name.__class__ is str and len(name) <= LONGEST_NAME and name.isascii():
+        return name
+    return foreign_text(name, LONGEST_NAME)
 
 
 def text_of(content: Any) -> str:

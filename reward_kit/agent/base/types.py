@@ -78,9 +78,14 @@ class Usage:
         return self.cost - self.reused_cost
 
     @property
+    def tokens(self) -> int:
+        """Input and output tokens."""
+        return self.input_tokens + self.output_tokens
+
+    @property
     def fresh_tokens(self) -> int:
-        """Input and output tokens that were used now."""
-        return self.input_tokens + self.output_tokens - self.reused_tokens
+        """Tokens that were used now."""
+        return self.tokens - self.reused_tokens
 
     def check(self) -> None:
         """Raise ``TypeError`` for a value that would spoil sums; see ``check_number``."""

@@ -45,7 +45,7 @@ _STEPS = 1e7
 
 _TABLES = {
     **{name: f"SELECT * FROM ({query}) ORDER BY position" for name, query in VIEWS.items()},  # noqa: S608
-    "row": "SELECT rollout, fields FROM trajectories",
+    "row": "SELECT rollout, fields FROM traces",
 }
 """The tables that rules query, by name; all but the last are the views of an evaluation's file."""
 _HEAD = re.compile(r"^--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)", re.MULTILINE)
@@ -152,7 +152,7 @@ def _database(*, query_only: bool = False) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.create_function("regexp", 2, _matches, deterministic=True)
-    connection.execute("CREATE TABLE trajectories (json, fields, rollout DEFAULT '')")
+    connection.execute("CREATE TABLE traces (json, fields, rollout DEFAULT '')")
     for name, query in _TABLES.items():
         connection.execute(f"CREATE TABLE {name} AS {query}")
     connection.execute(f"PRAGMA query_only = {query_only:d}")
@@ -174,8 +174,8 @@ def _with_rollout(trajectory: str, fields: str) -> sqlite3.Connection:
         _of_thread.connection = _database()
     connection: sqlite3.Connection = _of_thread.connection
     connection.execute("BEGIN")
-    connection.execute("DELETE FROM trajectories")
-    connection.execute("INSERT INTO trajectories (json, fields) VALUES (?, ?)", (trajectory, fields))
+    connection.execute("DELETE FROM traces")
+    connection.execute("INSERT INTO traces (json, fields) VALUES (?, ?)", (trajectory, fields))
     for name, query in _TABLES.items():
         connection.execute(f"DELETE FROM {name}")  # noqa: S608 - a name of ours
         connection.execute(f"INSERT INTO {name} {query}")

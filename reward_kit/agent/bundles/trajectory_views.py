@@ -12,10 +12,10 @@ VIEWS = {
     "calls": """
 WITH answers AS MATERIALIZED (
     SELECT rollout, message.key AS position, message.value ->> 'tool_call_id' AS call_id
-    FROM trajectories AS t, json_each(t.json, '$.messages') AS message WHERE message.value ->> 'role' = 'tool'
+    FROM traces AS t, json_each(t.json, '$.messages') AS message WHERE message.value ->> 'role' = 'tool'
 ), made AS MATERIALIZED (
     SELECT rollout, call.value ->> 'id' AS call_id, call.value AS call
-    FROM trajectories AS t, json_each(t.json, '$.tool_calls') AS call
+    FROM traces AS t, json_each(t.json, '$.tool_calls') AS call
 )
 SELECT rollout, position, call ->> 'turn' AS turn, call ->> 'name' AS name, call -> 'arguments' AS arguments,
     call ->> 'content' AS content, call ->> 'status' AS status, call -> 'changes' AS changes
@@ -31,8 +31,8 @@ SELECT rollout, position, CASE role WHEN 'user' THEN 'user' ELSE 'agent' END AS 
         CASE json_type(message.value, '$.content') WHEN 'array'
         THEN (SELECT group_concat(value ->> 'text', '') FROM json_each(message.value, '$.content'))
         ELSE message.value ->> 'content' END AS text
-    FROM trajectories AS t, json_each(t.json, '$.messages') AS message
+    FROM traces AS t, json_each(t.json, '$.messages') AS message
     WHERE coalesce(json_array_length(message.value, '$.tool_calls'), 0) = 0
 ) WHERE role IN ('user', 'assistant') AND text != ''""",
 }
-"""Queries over a table ``trajectories (rollout, json)``."""
+"""Queries over a table ``traces (rollout, json)``."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, cut
 from reward_kit.agent.database.changes import Changes, net
 from reward_kit.agent.rollout.outcome import is_success
-from reward_kit.agent.store.evaluation_file import FINAL, reading
+from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.schema import FINAL
 from reward_kit.agent.store.stored_evaluation import find_stored
 from reward_kit.errors import UsageError
 
@@ -33,7 +34,7 @@ def add_run_findings(
     """Add what the rollouts of all ``evaluations`` together say of each row."""
     ends: dict[str, list[tuple[str, ...] | None]] = {}  # None: passed
     golds: dict[str, tuple[str, ...]] = {}
-    sql = f"SELECT row_id, reward, json FROM rollouts JOIN trajectories ON rollout = id WHERE {FINAL}"  # noqa: S608
+    sql = f"SELECT row_id, reward, json FROM rollouts JOIN traces ON rollout = id WHERE {FINAL}"  # noqa: S608
     for name in evaluations:
         path = find_stored(name, output_dir)
         with reading(path) as connection:

@@ -11,7 +11,7 @@ from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import NOT_DONE
 from reward_kit.agent.rollout.outcome import is_success
 from reward_kit.agent.rollout.rollout import RolloutStopped
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ async def play_gold(
             outputs = await agent.respond(episode.rollout)
             episode.reply("…" if is_silent else outputs)
         except RolloutStopped:
-            fault = episode.stop_detail if episode.stop_reason == "agent_error" else None
+            fault = episode.trace.stop_detail if episode.trace.stop_reason == "agent_error" else None
         except BundleError as error:  # a reference to a result that is not there
             episode.stop("agent_error")
             fault = str(error)
@@ -87,11 +87,13 @@ async def play_gold(
         error=fault or played.error,
         calls=agent.made,
         changes=changes,
-        violations=episode.violations,
+        violations=episode.trace.violations,
     )
 
 
 async def _judged(episode: Episode, gold_database: Database | None) -> Played:
-    episode.stop("agent_done")
-    result, error = await episode.judged(gold_database)
-    return Played(None, None, error) if result is None else Played(float(result.score), result.reason, error)
+    try:
+        result = await episode.finish(gold_database)
+    except RewardError:
+        return Played(None, None, episode.trace.error)
+    return Played(float(result.score), result.reason, None)

@@ -15,7 +15,7 @@ from reward_kit.agent.scoring.metrics import average, mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
@@ -48,7 +48,7 @@ class RowPair:
         """The side that failed more often."""
         return self.a if self.difference > 0 else self.b
 
-    def failed_rollout(self) -> RolloutOutcome | None:
+    def failed_rollout(self) -> Outcome | None:
         """Return a failed rollout of the weaker side, of its most frequent failure class."""
         failed = [outcome for outcome in self.weaker.outcomes if outcome.judged and not outcome.success]
         counted = self.weaker.failures
@@ -147,7 +147,7 @@ def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
         return  # a card has counts only
     used = [usage for outcome in _outcomes(pairs) for usage in outcome.usage.items()]
     roles = {role for role, usage in used if usage.calls}
-    numbers: list[tuple[str, Unit, Callable[[RolloutOutcome], float]]] = [
+    numbers: list[tuple[str, Unit, Callable[[Outcome], float]]] = [
         *([("cost", "dollars", attrgetter("cost"))] if roles else ()),
         *((f"{role} tokens", "tokens", partial(_tokens, role)) for role in ROLES if role in roles),
         ("steps", "number", attrgetter("steps")),
@@ -210,10 +210,10 @@ def _priced(cost: Measure, pairs: Sequence[RowPair]) -> Measure:
     )
 
 
-def _outcomes(pairs: Sequence[RowPair]) -> Iterator[RolloutOutcome]:
+def _outcomes(pairs: Sequence[RowPair]) -> Iterator[Outcome]:
     return chain.from_iterable(chain(pair.a.outcomes, pair.b.outcomes) for pair in pairs)
 
 
-def _tokens(role: str, outcome: RolloutOutcome) -> float:
+def _tokens(role: str, outcome: Outcome) -> float:
     usage = outcome.usage.get(role)
     return usage.input_tokens + usage.output_tokens if usage is not None else 0

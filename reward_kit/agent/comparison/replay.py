@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.recording import Recordings
 
 SHOWN = 10
@@ -113,9 +113,7 @@ class ReplayComparison:
             yield f"{count(self.untold, 'rollout')} not compared: recording or trajectory cannot be read"
 
 
-def compare_replay(
-    outcomes: Iterable[RolloutOutcome], folder: Path, recordings: Recordings
-) -> ReplayComparison:
+def compare_replay(outcomes: Iterable[Outcome], folder: Path, recordings: Recordings) -> ReplayComparison:
     """Compare each of the rollouts with its recording; trajectories are read from ``folder`` one by one."""
     compared = untold = 0
     differences = []
@@ -134,14 +132,14 @@ def compare_replay(
     return ReplayComparison(str(recordings.source), compared, tuple(differences), untold)
 
 
-def _rollout_difference(recording: RolloutRecord, record: RolloutRecord) -> RolloutDifference:
+def _rollout_difference(recording: Trace, record: Trace) -> RolloutDifference:
     return RolloutDifference(
         row_id=record.row_id,
         index=record.index,
         reward_before=recording.reward,
         reward=record.reward,
-        stop_reason_before=recording.stop_reason,
-        stop_reason=record.stop_reason,
+        stop_reason_before=str(recording.stop_reason),
+        stop_reason=str(record.stop_reason),
         call=first_difference(recording.tool_calls, record.tool_calls),
         error=record.error if record.error != recording.error else None,
     )

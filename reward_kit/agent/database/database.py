@@ -32,7 +32,7 @@ from reward_kit.agent.database.statement import (
 )
 from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.agent.database.turns import Turns
-from reward_kit.errors import DatabaseError
+from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -282,10 +282,15 @@ class Database(AsyncView):
         """Look at an error that a tool raised: the disk may be the reason; see ``check``."""
         self._turns.store.note_fault(error)
 
+    @property
+    def fault(self) -> StorageError | None:
+        """The error if what was written is lost: the disk of a file is full or broken."""
+        return self._turns.store.lost
+
     def check(self) -> None:
-        """Raise ``StorageError`` if what was written is lost: the disk of a file is full or broken."""
-        if self._turns.store.lost is not None:
-            raise self._turns.store.lost
+        """Raise ``fault``, if there is one."""
+        if self.fault is not None:
+            raise self.fault
 
     @property
     def sync(self) -> SyncDatabase:

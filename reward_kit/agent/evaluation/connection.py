@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.evaluation.fork_server import ForkServer
     from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
-    from reward_kit.agent.rollout.outcome import PlayedRollout
+    from reward_kit.agent.rollout.outcome import Played
 
 LONGEST_LINE = 2**30
 """Bytes of the longest line: the description of many rows."""
@@ -124,7 +124,7 @@ class Worker:
         """The description of the code, as JSON."""
         return (await self._call({"do": "describe"}))[0]
 
-    async def play(self, request: PlayRequest, account: Account) -> tuple[PlayedRollout, Blobs]:
+    async def play(self, request: PlayRequest, account: Account) -> tuple[Played, Blobs]:
         """The played rollout, and the files that came with it, by name."""
         result, blobs = await self._call({"do": "play", "request": as_json(request)}, account)
         return decoded(result, blobs), blobs

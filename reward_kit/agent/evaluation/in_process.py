@@ -26,12 +26,12 @@ from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.rollout.budgets import PLAYERS, RolloutLimits, own_budget
+from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import run_rollout
-from reward_kit.agent.rollout.outcome import PlayedRollout, total_usage
+from reward_kit.agent.rollout.outcome import Played, total_usage
 from reward_kit.agent.store.fingerprints import code_of, planned, reward_files
 from reward_kit.agent.store.kept_gold import KeptGold
 from reward_kit.agent.store.layout import RunsFolder
-from reward_kit.agent.store.record_keeping import outcome_of, plain_result, record_of, tool_faults_of
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.protocol import Account, PlayRequest
     from reward_kit.agent.evaluation.row_states import RowState
+    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.gold import GoldReplay
-    from reward_kit.agent.rollout.orchestrator import FinishedRollout
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.tau.replay import RecordedRun
 
 RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
@@ -149,7 +149,7 @@ class InProcess:
             warnings=warnings,
         )
 
-    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+    async def play(self, request: PlayRequest, account: Account) -> Played:
         """Play one attempt, or judge a stored rollout again."""
         assert self._states is not None, "describe() comes first"
         if self._opening is None:
@@ -169,8 +169,8 @@ class InProcess:
             if seed is None:
                 seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
             async with row.gold_for(seed) as gold:
-                finished = await self._finished(task, request, row, gold, seed, account)
-                keeping = self._kept(finished, request, row, gold)
+                episode = await self._finished(task, request, row, gold, seed, account)
+                keeping = self._kept(episode, request, row, gold)
                 return await completed(keeping, f"{request.row_id}: keeping a finished rollout")
 
     async def _finished(
@@ -181,7 +181,7 @@ class InProcess:
         gold: GoldReplay | None,
         seed: int,
         account: Account,
-    ) -> FinishedRollout:
+    ) -> Episode:
         place = request.row_id, request.index
         # of a single row, calls that fail say nothing about the row
         only_row = len(self._tasks) == 1
@@ -191,7 +191,7 @@ class InProcess:
         watch = self.watch if request.watched else None
         if watch is not None:
             watch(PLAYERS)
-        finished = await run_rollout(
+        episode = await run_rollout(
             task,
             request.index,
             base=row.base,
@@ -202,93 +202,79 @@ class InProcess:
             seed=seed,
             gold_database=gold.database if gold else None,
         )
-        if finished.setup_error is not None:
-            finished.database.close()
-            raise finished.setup_error
-        return finished
+        if episode.refused is not None:
+            episode.close()
+            raise episode.refused
+        return episode
 
     async def _kept(
-        self, finished: FinishedRollout, request: PlayRequest, row: RowState, gold: GoldReplay | None
-    ) -> PlayedRollout:
+        self, episode: Episode, request: PlayRequest, row: RowState, gold: GoldReplay | None
+    ) -> Played:
         """Classify a finished rollout, and keep its final state as far as that is asked for."""
-        rollout, task = finished.rollout, row.task
+        trace, task, participants = episode.trace, row.task, self._participants
+        trace.attempt, trace.eval_id = request.attempt, self._eval_id
+        trace.agent = without_password(participants.agent_spec)
+        trace.user = participants.user_specs[task.row.id]
+        trace.models = participants.models_of(trace)
+        trace.usage = {role: usage for role, usage in trace.usage.items() if usage.calls}
         file: str | None = None
         state: bytes | None = None
         gold_state: bytes | None = None
-        record = record_of(
-            finished,
-            attempt=request.attempt,
-            eval_id=self._eval_id,
-            agent=without_password(self._participants.agent_spec),
-            user=self._participants.user_specs[task.row.id],
-            models=self._participants.models_of(rollout),
-            database={"full": f"roll_{rollout.id}.db", "delta": "delta", None: None}[row.keep],
-            gold_database="delta" if gold is not None and row.keep is not None else None,
-        )
-        with finished.database as database:
-            _classify(record, task, Changes.deferred(database.changes), finished.gold, gold)
+        with episode.database as database:
+            _classify(trace, task, Changes.deferred(database.changes), gold)
             if row.keep == "full":
-                file = await asyncio.to_thread(self._folder.save_final, database, task, rollout.id)
+                file = await asyncio.to_thread(self._folder.save_final, database, task, trace.id)
             elif row.keep == "delta":
                 is_small = database.mode == "overlay" and database.base_size <= SMALL_BASE
                 state = database.delta() if is_small else await asyncio.to_thread(database.delta)
             if row.keep is not None and gold is not None and not gold.shared:
                 gold_state = gold.database.delta()
-        await self._show(record, task)
+        await self._show(trace, task)
         if self._telemetry is not None:
-            self._telemetry.record(record)
-        outcome = outcome_of(
-            record,
-            final=True,
-            database=file,
-            tool_faults=tool_faults_of(rollout.tool_faults),
-        )
-        return PlayedRollout(
-            outcome,
-            record.encoded(),
-            task.seed.key,
+            self._telemetry.record(trace)
+        return Played(
+            trace.outcome(base=task.seed.key, database=file),
+            trace.encoded(),
             state,
             gold_state,
             row_gold=row.take_unsaved(),
-            user_failed=any(fault["decisive"] for fault in record.user_faults or ()),
+            user_failed=any(fault["decisive"] for fault in trace.user_faults or ()),
         )
 
-    async def _judged_again(self, rollout: str, row: RowState, account: Account) -> PlayedRollout:
+    async def _judged_again(self, rollout: str, row: RowState, account: Account) -> Played:
         """Judge a stored rollout as if its reward had not failed: it is paid for, so it is not played again.
 
         Raises ``DatabaseError`` if what is stored is damaged.
         """
         from reward_kit.agent.after.judging import DAMAGED
-        from reward_kit.agent.rollout.rollout_record import redacted_warning
+        from reward_kit.agent.rollout.trace import redacted_warning
         from reward_kit.agent.store.loading import load_rollout
 
         try:
-            record = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
-            if record.redacted:
-                self._note(f"judged again: {redacted_warning([record])}")
-            await self._judge(record, row.task, account)
-            assert record.stored is not None, "it was read from the evaluation"
+            trace = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
+            if trace.redacted:
+                self._note(f"judged again: {redacted_warning([trace])}")
+            await self._judge(trace, row.task, account)
+            assert trace.stored is not None, "it was read from the evaluation"
             with ExitStack() as opened:
-                final = record.stored.open("final", "overlay", opened)
+                final = trace.stored.open("final", "overlay", opened)
                 assert final is not None, "only what was kept is judged again"
-                async with row.gold_for(record.seed) as gold:
-                    expected = gold.database.changes() if gold else None
-                    _classify(record, row.task, final.changes(), expected, gold)
+                async with row.gold_for(trace.seed) as gold:
+                    _classify(trace, row.task, final.changes(), gold)
         except (StorageError, DatabaseError, *DAMAGED) as error:
             raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
-        await self._show(record, row.task)
-        outcome = outcome_of(record, final=True)
-        return PlayedRollout(outcome, record.encoded(), record.base, judged=time.time())
+        await self._show(trace, row.task)
+        return Played(trace.outcome(base=row.task.seed.key, scored_at=time.time()), trace.encoded())
 
-    async def _judge(self, record: RolloutRecord, task: Task, account: Account) -> None:
-        """Set the reward of the record, or its error."""
+    async def _judge(self, trace: Trace, task: Task, account: Account) -> None:
+        """Set the reward of the trace, or its error."""
         from reward_kit.agent.after.judging import judge_record
 
         calls: list[ModelCall] = []
-        record.reward = record.result = record.error = None
+        trace.reward = trace.result = trace.error = None
         try:
             result = await judge_record(
-                record,
+                trace,
                 task.reward,
                 rules=task.rules,
                 mode=task.registry.database,
@@ -296,24 +282,24 @@ class InProcess:
                 retries=self._config.retries,
                 calls=calls,
             )
-            record.reward, record.result = float(result.score), plain_result(result)
+            trace.reward, trace.result = float(result.score), plain_result(result)
         except RewardError as error:
-            record.error = str(error)
+            trace.error = str(error)
         finally:
             for call in calls:
                 account.used("judge", call.usage, call.model)
-        record.model_calls += calls
+        trace.model_calls += calls
         if calls:
-            record.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
+            trace.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
 
-    async def _show(self, record: RolloutRecord, task: Task) -> None:
+    async def _show(self, trace: Trace, task: Task) -> None:
         """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
         if self._config.debug:
             from reward_kit.agent.store.transcript import transcript
 
             folder = await asyncio.to_thread(self._folder.row_folder, task)
-            text = transcript(record).encode(errors="replace")
-            await asyncio.to_thread(write_text, folder / f"roll_{record.id}.log", text, durable=False)
+            text = transcript(trace).encode(errors="replace")
+            await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", text, durable=False)
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""
@@ -328,14 +314,17 @@ class InProcess:
             self._bundle.close()
 
 
-def _classify(
-    record: RolloutRecord, task: Task, changes: Changes, expected: Changes | None, gold: GoldReplay | None
-) -> None:
+def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | None) -> None:
     from reward_kit.agent.scoring.failures.classify import classify
 
-    calls = expected_calls(task, gold)
-    fault = gold.fault if gold else None
-    classify(record, task.reward, changes=changes, gold=expected, expected=calls, gold_fault=fault)
+    classify(
+        trace,
+        task.reward,
+        changes=changes,
+        gold=gold.database.changes() if gold else None,
+        expected=expected_calls(task, gold),
+        gold_fault=gold.fault if gold else None,
+    )
 
 
 def _import_in_a_thread(module: str) -> None:

@@ -19,9 +19,8 @@ from reward_kit.agent.evaluation.progress import note
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.evaluation.schedule import rollout_seed, run_jobs
 from reward_kit.agent.rollout.budgets import PLAYERS
-from reward_kit.agent.rollout.outcome import PlayedRollout, broken_off
-from reward_kit.agent.rollout.rollout_record import RolloutRecord
-from reward_kit.agent.store.record_keeping import outcome_of
+from reward_kit.agent.rollout.outcome import Played, broken_off
+from reward_kit.agent.rollout.trace import Trace
 from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation.progress import Progress, Tally
     from reward_kit.agent.evaluation.protocol import Description, Executor
     from reward_kit.agent.evaluation.schedule import Job
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.writer import Saver
 
 
@@ -96,7 +95,7 @@ class JobRunner:
             else:
                 user_repeats -= 1
 
-    async def _save(self, played: PlayedRollout, account: _Account) -> None:
+    async def _save(self, played: Played, account: _Account) -> None:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
         place = f"{played.outcome.row_id}, rollout {played.outcome.index}"
         await completed(self.saver.save(played), f"{place}: storing it")
@@ -106,7 +105,7 @@ class JobRunner:
         if is_cancelled():
             raise asyncio.CancelledError
 
-    async def judge_again(self, unjudged: Sequence[tuple[Job, RolloutOutcome]]) -> None:
+    async def judge_again(self, unjudged: Sequence[tuple[Job, Outcome]]) -> None:
         """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
         if not unjudged or not self.tally.may_start:
             return
@@ -118,26 +117,26 @@ class JobRunner:
             may_start=lambda: self.tally.may_start,
         )
 
-    async def _judge_again(self, unjudged: tuple[Job, RolloutOutcome]) -> None:
+    async def _judge_again(self, unjudged: tuple[Job, Outcome]) -> None:
         job, before = unjudged
         with _Account(self) as account:
             try:
                 played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
-                outcome = replace(played.outcome, database=before.database, tool_faults=before.tool_faults)
+                outcome = replace(played.outcome, database=before.database)
                 await self._save(replace(played, outcome=outcome), account)
             except (DatabaseError, RolloutLostError, UnstorableError) as error:
                 note(self.progress, f"{before.file}: {error}")
                 self.tally.add(before)
 
-    def _lost(self, job: Job, attempt: int, why: str) -> PlayedRollout:
-        """The record of a rollout that ended its process, of which nothing is left.
+    def _lost(self, job: Job, attempt: int, why: str) -> Played:
+        """The trace of a rollout that ended its process, of which nothing is left.
 
         If the agent did, that is its failure: it must not choose which of its rollouts count.
         """
         row = job.task.row
         by_agent = PLAYERS in why
         reason = "agent_error" if by_agent else "infrastructure_error"
-        record = RolloutRecord(
+        trace = Trace(
             id=uuid.uuid4().hex,
             row_id=row.id,
             index=job.index,
@@ -147,16 +146,15 @@ class JobRunner:
             agent=without_password(self.config.agent or ""),
             user=self.description.users[row.id],
             models=self.description.models,
-            fields=row.reward_fields(),
             messages=[],
             stop_reason=reason,
             stop_detail=why,
             reward=0.0 if by_agent else None,
             failure={"kind": reason, "detail": why},
             started=time.time(),
-            base=job.task.seed.key,
         )
-        return PlayedRollout(outcome_of(record, final=True), record.encoded(), job.task.seed.key)
+        trace.given = row
+        return Played(trace.outcome(base=job.task.seed.key), trace.encoded())
 
 
 class _Account:

@@ -12,7 +12,7 @@ from reward_kit.agent.rollout.budgets import Budget, spent_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Tally:
     _rows: dict[str, tuple[int, int]] = field(default_factory=dict)
     _passes: float = 0.0
 
-    def add(self, outcome: RolloutOutcome) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Count a finished rollout; an attempt that will be repeated counts for its usage only."""
         for usage in outcome.usage.values():
             self.usage.add(usage)
@@ -105,7 +105,7 @@ class Progress(Protocol):
     def started(self, tally: Tally) -> None:
         """The first rollout is about to start."""
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+    def ended(self, outcome: Outcome, tally: Tally) -> None:
         """A rollout, or an attempt that will be repeated, is saved."""
 
     def closed(self, tally: Tally) -> None:
@@ -124,6 +124,6 @@ class NoProgress:
 
     def started(self, tally: Tally) -> None: ...
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None: ...
+    def ended(self, outcome: Outcome, tally: Tally) -> None: ...
 
     def closed(self, tally: Tally) -> None: ...

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.bundles.task import PlannedTask, Toolset
-from reward_kit.agent.rollout.outcome import PlayedRollout, RolloutOutcome, RowGold, usage_from_json
+from reward_kit.agent.rollout.outcome import Outcome, Played, RowGold, usage_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -91,26 +91,26 @@ class PlayRequest:
     watched: bool = False
 
 
-def encoded(played: PlayedRollout) -> tuple[dict[str, Any], Blobs]:
+def encoded(played: Played) -> tuple[dict[str, Any], Blobs]:
     """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
     plain = {**as_json(played), "outcome": played.outcome.to_json()}
     blobs = {name: plain.pop(name) for name in ("state", "gold_state")}
-    blobs["trajectory"] = plain.pop("trajectory").encode()
+    blobs["trace"] = plain.pop("trace").encode()
     if played.row_gold is not None:
         plain["row_gold"] = as_json(played.row_gold)
         blobs["row_gold_state"] = plain["row_gold"].pop("state")
     return plain, {name: data for name, data in blobs.items() if data is not None}
 
 
-def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> PlayedRollout:
+def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Played:
     """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
     gold, outcome = plain["row_gold"], plain["outcome"]
     inner = {
-        "outcome": RolloutOutcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
+        "outcome": Outcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
         "row_gold": gold and RowGold(**gold, state=blobs.get("row_gold_state")),
     }
     states = {name: blobs.get(name) for name in ("state", "gold_state")}
-    return PlayedRollout(**{**plain, **inner, **states, "trajectory": blobs["trajectory"].decode()})
+    return Played(**{**plain, **inner, **states, "trace": blobs["trace"].decode()})
 
 
 class RolloutLostError(Exception):
@@ -144,7 +144,7 @@ class Executor(Protocol):
         """
         ...
 
-    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+    async def play(self, request: PlayRequest, account: Account) -> Played:
         """Play one attempt to its end; ``account`` counts each model call before this returns or raises.
 
         A rollout that is over is returned even if this is cancelled. Raises ``RolloutLostError`` if it ends

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
 
 Value = str | int | float | bool | list[str] | None
 Attributes = dict[str, Value]
@@ -52,14 +52,14 @@ class Span(NamedTuple):
     judgement: Attributes | None = None
 
 
-def spans_of(record: RolloutRecord, *, contents: bool) -> Iterator[Span]:
+def spans_of(record: Trace, *, contents: bool) -> Iterator[Span]:
     """The span of the rollout, then those in it; ``contents`` adds messages, arguments and results."""
     yield _rollout(record, contents=contents)
     yield from (_chat(call, record.models, contents=contents) for call in record.model_calls)
     yield from (_tool(call, contents=contents) for call in record.tool_calls)
 
 
-def _rollout(record: RolloutRecord, *, contents: bool) -> Span:
+def _rollout(record: Trace, *, contents: bool) -> Span:
     error, kind = record.error, REWARD_ERROR if record.error is not None else None
     if record.stop_reason in FAULTY_STOPS:
         error, kind = record.stop_detail or record.stop_reason, record.stop_reason
@@ -89,7 +89,7 @@ def _rollout(record: RolloutRecord, *, contents: bool) -> Span:
     return Span(name, record.started, record.seconds, attributes, error, judgement=judgement)
 
 
-def _conversation(record: RolloutRecord) -> Attributes:
+def _conversation(record: Trace) -> Attributes:
     given = record.fields.get("initial_messages") or ()
     opening = sum(message.get("role") != "system" for message in given)
     messages = [{"role": message["role"], "parts": list(_parts(message))} for message in record.messages]

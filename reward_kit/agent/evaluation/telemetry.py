@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     from reward_kit.agent.evaluation.spans import Attributes, Span
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
 
 PATIENCE = 5.0
 """Seconds at the end of a run to send what is left."""
@@ -98,7 +98,7 @@ class Telemetry:
         self._lock = threading.Lock()
         logging.getLogger("opentelemetry").addHandler(self._delivery)
 
-    def record(self, record: RolloutRecord) -> None:
+    def record(self, record: Trace) -> None:
         """Queue a finished rollout; the id of the trace is that of the rollout."""
         try:
             self._send(record)
@@ -106,7 +106,7 @@ class Telemetry:
             self._delivery.failed = True
             self._delivery.reason = str(error)
 
-    def _send(self, record: RolloutRecord) -> None:
+    def _send(self, record: Trace) -> None:
         from opentelemetry import trace
         from opentelemetry.context import Context
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from reward_kit.agent.evaluation.progress import Tally
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 LINES = 20
 """Plain lines that are written at most, about, for any number of rollouts."""
@@ -40,7 +40,7 @@ def status_line(tally: Tally) -> str:
     return "  ".join(parts)
 
 
-def outcome_line(outcome: RolloutOutcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
     """One rollout in a line."""
     if outcome.reward is None:
         verdict = f"not judged ({outcome.unjudged_reason})"
@@ -65,7 +65,7 @@ class PlainProgress:
         self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
         self._next_done = tally.done + max(1, tally.planned // LINES)
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+    def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Write an unjudged outcome, and the status if it is time."""
         if not outcome.judged:
             self.noted(outcome_line(outcome))
@@ -112,7 +112,7 @@ class LiveProgress:
         self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
         self._live.start()
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
+    def ended(self, outcome: Outcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Print an unjudged outcome above the line."""
         if not outcome.judged:
             self.noted(outcome_line(outcome))
@@ -144,7 +144,7 @@ class NotebookProgress:
         self._tally = tally
         self._display = display(self._shown(tally), raw=True, display_id=True)
 
-    def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+    def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Show an unjudged outcome, and the status if it is time."""
         if not outcome.judged:
             self.noted(outcome_line(outcome))

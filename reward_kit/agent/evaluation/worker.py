@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.evaluation.protocol import Blobs
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 CLOSE_GRACE = 10.0
 """Seconds to end in order once the other side has closed the socket."""
@@ -226,7 +226,7 @@ class _Server:
             blobs.update(self._taken_files(played.outcome))
         return {"result": result}, blobs
 
-    def _taken_files(self, outcome: RolloutOutcome) -> Blobs:
+    def _taken_files(self, outcome: Outcome) -> Blobs:
         """The files of a rollout on another machine, by name, for the process that keeps them."""
         files = {}
         for name in (outcome.database, f"{outcome.row_id}/roll_{outcome.id}.log"):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation.connection import Worker
     from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
     from reward_kit.agent.evaluation.ray_cluster import RayCluster
-    from reward_kit.agent.rollout.outcome import PlayedRollout
+    from reward_kit.agent.rollout.outcome import Played
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the memory and the signs of life of all processes."""
@@ -149,7 +149,7 @@ class Workers:
                 ) from None
         raise AssertionError("unreachable")
 
-    async def play(self, request: PlayRequest, account: Account) -> PlayedRollout:
+    async def play(self, request: PlayRequest, account: Account) -> Played:
         """Play in the least busy process, and if that dies, again alone in one of its own."""
         deaths = 0
         while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
@@ -180,7 +180,7 @@ class Workers:
         if place is not None and not worker.load:
             self._begin(worker.close())
 
-    async def _play_alone(self, request: PlayRequest, account: Account) -> PlayedRollout:
+    async def _play_alone(self, request: PlayRequest, account: Account) -> Played:
         """Play a rollout whose process died; raises ``RolloutLostError`` if that ends its process, too."""
         watched = replace(request, watched=True)
         async with self._may_be_alone:
@@ -203,7 +203,7 @@ class Workers:
                     return played
         raise AssertionError("unreachable")
 
-    def _kept(self, played: PlayedRollout, files: Blobs) -> PlayedRollout:
+    def _kept(self, played: Played, files: Blobs) -> Played:
         """The rollout that came back; files that came with it from another machine are written."""
         if self._cluster is not None:
             outcome = played.outcome

@@ -121,6 +121,8 @@ REMEDIES = {
 
 _MARKS = re.compile(r"<\|?tool_call|<\uff5ctool|\[TOOL_CALLS\]|<function[=_]|<\|python_tag\|>|<invoke name=")
 """The beginnings of tool calls in the formats of open models."""
+_BEFORE_TEXT = ('"', " ", "\n", "\t", "\r")
+"""The first characters of arguments that may be a text."""
 _CALL = re.compile(r'"name"\s*:\s*"([^"]{1,100})"\s*,\s*"(?:arguments|parameters)"\s*:')
 
 
@@ -129,19 +131,20 @@ def without_faults(completion: Completion, tools: Iterable[dict[str, Any]]) -> t
 
     ``tools`` were offered to the model, in the OpenAI format.
     """
-    names = {(tool.get("function") or {}).get("name") for tool in tools}
     message = completion.message
     fault = "cut_off" if completion.finish_reason == "length" else None
     calls = message.get("tool_calls")
-    if not calls and names:
-        said = split_thoughts(text_in(message))[0]
-        if _MARKS.search(said) or not names.isdisjoint(_CALL.findall(said)):
-            fault = "calls_as_text"
-    elif isinstance(calls, list):
+    if isinstance(calls, list) and calls:
+        names = {(tool.get("function") or {}).get("name") for tool in tools}
         meant = [_as_meant(call, names) for call in calls]
         if found := [one for _, one in meant if one]:
             fault = found[0]
             completion = replace(completion, message={**message, "tool_calls": [call for call, _ in meant]})
+    elif not calls and (said := text_in(message)) and ("<" in said or "[" in said or '"name"' in said):
+        said = split_thoughts(said)[0]
+        names = {(tool.get("function") or {}).get("name") for tool in tools}
+        if names and (_MARKS.search(said) or not names.isdisjoint(_CALL.findall(said))):
+            fault = "calls_as_text"
     return completion, fault
 
 
@@ -149,15 +152,15 @@ def _as_meant(call: Any, names: Collection[Any]) -> tuple[Any, str | None]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call, None
-    changed, fault = dict(function), None
+    changed, fault = {}, None
     name, arguments = function.get("name"), function.get("arguments")
     if isinstance(name, str) and name not in names:
         bare = re.split(r"[.:/]", re.sub(r":\d+$", "", name))[-1]
         if bare in names:
             changed["name"], fault = bare, "prefixed_name"
-    if isinstance(arguments, str) and arguments.lstrip().startswith('"'):
+    if isinstance(arguments, str) and arguments[:1] in _BEFORE_TEXT and arguments.lstrip().startswith('"'):
         with suppress(ValueError):
             inner = parsed_json(arguments)
             if isinstance(inner, str) and isinstance(parsed_json(inner), dict):
                 changed["arguments"], fault = inner, "encoded_twice"
-    return (call if fault is None else {**call, "function": changed}), fault
+    return (call if fault is None else {**call, "function": {**function, **changed}}), fault

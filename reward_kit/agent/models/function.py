@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.types import Completion, Usage, check_number
+from reward_kit.agent.base.types import MOST_COUNTED, Completion, Usage, check_number, counted
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
@@ -110,16 +110,19 @@ async def answer_of(
     role: Role,
     seconds: float | None,
     first: FirstAnswers,
+    before: Usage | None,
 ) -> Completion:
     """The answer of a model that may be a person's own; raises ``ModelError`` for any failure.
 
-    ``seconds`` is its time limit. A function that runs in a thread continues there, and nothing waits for it.
+    Its usage is a copy that spoils no sum with that of ``before``. ``seconds`` is its time limit. A function
+    that runs in a thread continues there, and nothing waits for it.
     """
     place = f"model {model.name}"
     try:
         with TimeLimit(seconds):
             answer = await model.complete(messages, **options)
         _check_answer(answer)
+        answer.usage = counted(answer.usage, before)
     except OutOfTimeError as error:
         fault = f"no answer within {seconds:g} s"
         raise ModelError(fault, place=place, retryable=True, no_answer="time") from error
@@ -143,9 +146,9 @@ def _check_answer(answer: Any) -> None:
         raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
     if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
         raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
-    answer.usage.check()
-    check_number("seconds", answer.seconds)
-    check_number("waited", answer.waited)
+    for name, seconds in (("seconds", answer.seconds), ("waited", answer.waited)):
+        if seconds.__class__ is not float or not 0.0 <= seconds <= MOST_COUNTED:
+            check_number(name, seconds)
 
 
 def _completion(answer: Any) -> Completion:

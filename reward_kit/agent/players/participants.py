@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
-    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.recording import Recordings
 
 logger = logging.getLogger(__name__)
@@ -87,10 +87,10 @@ class Participants:
         recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
         return recording.seed if recording else None
 
-    def models_of(self, episode: Episode) -> dict[str, str]:
+    def models_of(self, trace: Trace) -> dict[str, str]:
         """Return the names of the models that took part; a person's own agent may ask none."""
-        asked = {call.role for call in episode.model_calls}
-        players = {"agent": self.agent_spec, "user": self.user_specs[episode.row.id]}
+        asked = {call.role for call in trace.model_calls}
+        players = {"agent": self.agent_spec, "user": self.user_specs[trace.row_id]}
         return {
             role: model.name
             for role, model in self.models.items()
@@ -208,7 +208,7 @@ def _check(
 ) -> Recordings | None:
     """Check that a player has a model and can play ``tasks``; return the recordings of a replay."""
     from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
-    from reward_kit.agent.rollout.rollout_record import redacted_warning
+    from reward_kit.agent.rollout.trace import redacted_warning
 
     make: Any = participants.make_agent if role == "agent" else participants.make_user[name]
     player = make.trial() if isinstance(make, OwnFactory) else make()

@@ -31,7 +31,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -110,11 +110,11 @@ def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     yield from left_out_lines(result)
 
 
-def _chosen_failures(result: EvaluationResult, most: int) -> list[RolloutOutcome]:
+def _chosen_failures(result: EvaluationResult, most: int) -> list[Outcome]:
     """At most ``most``: the first of each class, the most frequent class first; then the second of each."""
     frequency = result.failures
     seen: Counter[str] = Counter()
-    ranked: list[tuple[int, int, RolloutOutcome]] = []
+    ranked: list[tuple[int, int, Outcome]] = []
     for outcome in result.outcomes:
         if outcome.failure is not None and outcome.judged:
             ranked.append((seen[outcome.failure], -frequency[outcome.failure], outcome))
@@ -122,7 +122,7 @@ def _chosen_failures(result: EvaluationResult, most: int) -> list[RolloutOutcome
     return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:most]]
 
 
-def failed_rollout_facts(result: EvaluationResult, outcome: RolloutOutcome, most: int = 1) -> Iterator[Fact]:
+def failed_rollout_facts(result: EvaluationResult, outcome: Outcome, most: int = 1) -> Iterator[Fact]:
     """A failed rollout: class and step, expected and made call, at most ``most`` differences, a judgement."""
     where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
     trouble = one_line(outcome.trouble, LONGEST_LINE)

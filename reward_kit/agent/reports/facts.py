@@ -31,7 +31,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -107,9 +107,9 @@ def means_line(rows: Sequence[RowResult]) -> str | None:
     return f"{', '.join(MEANS)}: means of a row's rollouts"
 
 
-def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, RolloutOutcome | None]]:
+def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, Outcome | None]]:
     """A line on each tool that raised, and on code that blocked, most calls first, with the first rollout."""
-    met: dict[str, list[RolloutOutcome]] = {}
+    met: dict[str, list[Outcome]] = {}
     calls: Counter[str] = Counter()
     for outcome in result.outcomes:
         for name, fault in (outcome.tool_faults or {}).items():
@@ -283,5 +283,5 @@ def _command(result: EvaluationResult, *words: str) -> str:
     return shlex.join(command)
 
 
-def _instance(outcome: RolloutOutcome, what: str) -> str:
+def _instance(outcome: Outcome, what: str) -> str:
     return f"for instance {outcome.row_id} #{outcome.index + 1}: {what}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
@@ -80,7 +80,7 @@ def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
     yield from faults
 
 
-def _rollout_cells(outcome: RolloutOutcome, evaluation: str) -> tuple[str, ...]:
+def _rollout_cells(outcome: Outcome, evaluation: str) -> tuple[str, ...]:
     attempt = f", attempt {outcome.attempt + 1}" if outcome.attempt else ""
     return (
         evaluation,

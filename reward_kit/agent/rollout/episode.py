@@ -13,34 +13,42 @@ Each ``async`` method has a twin ``..._sync`` for code without an event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import reprlib
+import uuid
+from contextlib import contextmanager
 from functools import partial
-from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from reward_kit.agent.base.encoding import LONGEST_VALUE, json_text, plain
-from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
-from reward_kit.agent.base.types import STOP_TOKEN, UNJUDGED_STOPS, ModelCall, Usage, check_one_of
+from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
+from reward_kit.agent.base.encoding import LONGEST_VALUE, plain
+from reward_kit.agent.base.history import History
+from reward_kit.agent.base.pending import PendingLog
+from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.text import foreign_text, names_of_own_tools
+from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.agent.bundles.rules import violations_of
-from reward_kit.agent.models.answer_parts import without_faults
-from reward_kit.agent.models.function import answer_of
-from reward_kit.agent.rollout.budgets import PLAYERS
+from reward_kit.agent.rollout import calls
+from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import judge, judged_with_retries
-from reward_kit.agent.rollout.rollout import JudgedRollout, Rollout, UserRollout
-from reward_kit.agent.rollout.state import EpisodeState, listed
-from reward_kit.errors import ModelError, ModelSetupError, RewardError, SimulatedUserError, StorageError
+from reward_kit.agent.rollout.judge import judge, judged_with_retries, plain_result
+from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.trace import Trace
+from reward_kit.errors import RewardError, RewardKitError, SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from types import TracebackType
 
-    from reward_kit.agent.base.types import Completion, Message, Role
+    from reward_kit.agent.base.history import Line
+    from reward_kit.agent.base.types import Message, Model, ModelCall, Role, StopReason, ToolCall, Violations
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.players.users import User
-    from reward_kit.agent.tools.execution import ToolResult
+    from reward_kit.agent.rows.task_row import TaskRow
+    from reward_kit.errors import ModelSetupError
     from reward_kit.models import EvaluateResult, RewardOutput
 
 
@@ -58,18 +66,79 @@ def _sync(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return twin
 
 
-class Episode(EpisodeState):
-    """One attempt at a task: its state, and everything that can be done in it.
+def _of_trace(name: str) -> Any:
+    """An attribute of the trace."""
+    return property(lambda episode: getattr(episode.trace, name))
 
-    Without a ``user`` the first reply ends the episode. ``models`` are needed only for ``complete`` and for
-    users that ask one.
+
+class Episode:
+    """One attempt at a task while it is played: its ``trace``, its database, and all that can be done in it.
+
+    ``base`` is the seeded database that is forked at the beginning and by ``reset``; ``database`` is a state
+    to play on instead. Without a ``user`` the first reply ends the episode. ``models`` are needed only for
+    ``complete`` and for users that ask one. ``seed`` decides the random numbers of the tools and is handed to
+    models. ``rollout`` is the handle for the agent and the tools, ``user_rollout`` that of the user.
+    ``speaker`` acts just now, and is at fault for an exception. ``refused`` is set if a model refused this
+    configuration (key, name): every other rollout would meet the same.
     """
 
+    def __init__(
+        self,
+        task: Task,
+        index: int = 0,
+        *,
+        base: Database | None = None,
+        database: Database | None = None,
+        user: User | None = None,
+        models: Mapping[Role, Model] | None = None,
+        limits: RolloutLimits | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.task = task
+        self.base = base
+        self.user = user
+        self.models: Mapping[Role, Model] = models or {}
+        self.limits = limits = limits or RolloutLimits()
+        self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
+        self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
+        self.deadline: Deadline | None = None
+        self.owner: Any = None
+        """Kept as long as the episode: the bundle it was opened from."""
+        self._index, self._seed = index, seed
+        self._begin(database if database is not None else self._forked())
+
+    def _forked(self) -> Database:
+        if self.base is None:
+            raise RewardKitError("the episode has no base database", remedy="Give Episode(..., base=...).")
+        return self.base.fork(seed=self._seed, now=self.task.row.clock())
+
     def _begin(self, database: Database) -> None:
-        super()._begin(database)
+        row = self.task.row
+        self.database = database
+        prompt = self.task.system_prompt
+        opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
+        self.history = History(opening + copied(row.initial_messages))
+        self.trace = trace = Trace(
+            id=uuid.uuid4().hex,
+            row_id=row.id,
+            index=self._index,
+            seed=self._seed,
+            messages=self.history.messages,
+            usage={"agent": Usage(), "user": Usage()},
+            started=unix_time(),
+        )
+        trace.given = row
+        trace.lines = self.history.lines
+        self.speaker: Role = "agent"
+        self.refused: ModelSetupError | None = None
+        self.pending_log = PendingLog()
         self.rollout = Rollout(self)
-        """The handle for the agent and the tools."""
         self.user_rollout = UserRollout(self)
+        self.undecoded: list[tuple[ToolCall, Changes]] = []
+        self.own_tools: list[dict[str, Any]] | None = None
+        self.turn_is_open = False
+        self.turn_has_steps = False
+        self.in_flight: list[asyncio.Task[Any] | None] = []
 
     def reset(self) -> list[Message]:
         """Begin anew on a fresh fork of the base; returns the messages that the row begins with."""
@@ -77,6 +146,115 @@ class Episode(EpisodeState):
         self.database.close()
         self._begin(database)
         return self.messages
+
+    # --- what there is to see
+
+    id: str = _of_trace("id")
+    index: int = _of_trace("index")
+    seed: int = _of_trace("seed")
+    steps: int = _of_trace("steps")
+    turns: int = _of_trace("turns")
+    stop_reason: StopReason | None = _of_trace("stop_reason")
+    stop_detail: str | None = _of_trace("stop_detail")
+    messages: list[Message] = _of_trace("messages")
+    """The history in the OpenAI format, always valid for strict providers; only to be read."""
+    lines: list[Line] = _of_trace("lines")
+    """The lines that agent and user have said aloud, in order."""
+    model_calls: list[ModelCall] = _of_trace("model_calls")
+    usage: dict[Role, Usage] = _of_trace("usage")
+    violations: Violations | None = _of_trace("violations")
+
+    @property
+    def row(self) -> TaskRow:
+        """The row that is played."""
+        return self.task.row
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls in the order in which they ended; here their row changes are decoded."""
+        while self.undecoded:
+            call, changes = self.undecoded.pop()
+            call.changes = changes.to_json()
+        return self.trace.tool_calls
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI format: the episode's own list, which ``complete`` offers the agent."""
+        if self.own_tools is None:
+            self.own_tools = self.task.registry.get_openai_tools()
+        return self.own_tools
+
+    @tools.setter
+    def tools(self, tools: list[dict[str, Any]]) -> None:
+        self.own_tools = calls.listed("tools", tools)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the episode has stopped, or its time is over, which then ends it."""
+        if self.trace.stop_reason is not None:
+            return True
+        return self.deadline is not None and self.deadline.check()
+
+    def changes(self) -> Changes:
+        """The rows that differ from the base."""
+        return self.database.changes()
+
+    # --- turns, steps and the end
+
+    def check_running(self) -> None:
+        """Raise ``RolloutStopped`` if the episode is over."""
+        if self.trace.stop_reason is not None:
+            raise RolloutStopped(self.trace.stop_reason)
+
+    def begin_turn(self) -> None:
+        """Count the agent's next turn, unless it has begun."""
+        if not self.turn_is_open:
+            self.turn_is_open = True
+            self.turn_has_steps = False
+            self.trace.turns += 1
+
+    def step(self) -> None:
+        """Count a step of the agent; raises ``RolloutStopped`` if none is left."""
+        self.check_running()
+        self.check_budget()
+        self.begin_turn()
+        self.turn_has_steps = True
+        self.count_step()
+
+    def count_step(self) -> None:
+        if self.trace.steps >= self.max_steps:
+            used_up = "its only step is used up" if self.max_steps == 1 else None
+            self._end("max_steps", used_up or f"{self.max_steps} steps are used up")
+        self.trace.steps += 1
+
+    def check_budget(self) -> None:
+        budget = self.limits.own_budget
+        if budget is not None and (used_up := budget.used_up(self.trace.usage.values())) is not None:
+            self._end("budget", used_up)
+
+    def stop(self, reason: StopReason, detail: str | None = None) -> None:
+        """End the episode; the first reason stays."""
+        if self.trace.stop_reason is None:
+            self.trace.stop_reason = reason
+            self.trace.stop_detail = None if detail is None else foreign_text(detail)
+
+    def _end(self, reason: StopReason, detail: str) -> None:
+        self.stop(reason, detail)
+        raise RolloutStopped(reason)
+
+    @contextmanager
+    def watched(self, name: str) -> Iterator[None]:
+        """Note a fault if code of ``name`` in this block blocks the event loop."""
+        limit = TimeLimit(math.inf)
+        try:
+            with limit:
+                yield
+        finally:
+            fault = limit.blocked("await what takes long, or call it with asyncio.to_thread")
+            if fault is not None:
+                self.trace.note_tool_fault(name, fault)
+
+    # --- what agent and user do
 
     async def start(self) -> str | None:
         """Let the user speak first, if there is one and the row does not begin with a line of theirs.
@@ -87,69 +265,18 @@ class Episode(EpisodeState):
             return None
         return await self._hear(self.user)
 
-    async def call(
-        self, tool: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
-    ) -> ToolResult:
-        """Run a tool and record the call.
-
-        Until a turn's first ``step`` (or ``complete``) each call counts as a step. ``call_id`` names a call
-        that was announced with ``record``. Raises ``RolloutStopped`` if the episode is over, and for a call
-        during which it ends (but for a terminal tool, whose result is returned).
-        """
-        self.check_running()
-        if not isinstance(tool, str):
-            raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
-        tool = foreign_name(tool)
-        call_id = None if call_id is None else foreign_name(call_id)
-        arguments = plain(arguments)
-        if not isinstance(arguments, dict | str):
-            arguments = json_text(arguments)
-        self.begin_turn()
-        if not self._turn_has_steps:
-            self._count_step()
-        call = self._begun_call(tool, arguments)
-        task = asyncio.current_task()
-        clock = perf_counter()
-        self._in_flight.append(task)
-        try:
-            self._acts(f"tool {tool!r}")
-            result = await self.task.registry.call(
-                tool,
-                arguments,
-                db=self.database,
-                rollout=self.rollout,
-                pending=self.pending_log,
-                on_overrun=self._overrun,
-            )
-            call.content, call.status = result.content, result.status
-            if result.arguments is not None:
-                call.arguments = result.arguments
-            if result.changes is not None:
-                self._undecoded.append((call, result.changes))
-            if result.raised is not None:
-                self.tool_faults.append((tool, result.raised))
-        finally:
-            self._in_flight.remove(task)
-            if not self._in_flight:
-                self._acts(PLAYERS)
-            call.seconds = perf_counter() - clock
-            self._record_call(call, call_id)
-        if result.terminal:
-            self.stop("terminal_tool", tool)
-        try:
-            self.database.check()
-        except StorageError as error:  # the run ends for it; this rollout at once
-            self.stop("infrastructure_error", str(error))
-            self.check_running()
-        if not result.terminal:
-            self.check_running()
-        return result
+    call = calls.call
 
     async def content_of_call(self, tool: str, arguments: dict[str, Any] | str, call_id: str | None) -> str:
         """Run a tool for ``Rollout.call_tool``: the text that a model sees."""
         result = await self.call(tool, arguments, call_id=call_id)
-        self.check_running()
+        if self.trace.stop_reason is not None:
+            self.check_running()
         return result.content
+
+    complete = calls.complete
+
+    count_call = calls.count_call
 
     async def say(self, reply: str | Message) -> str | None:
         """Append what the agent says and return the user's next line; None if the episode is over.
@@ -163,48 +290,95 @@ class Episode(EpisodeState):
             self.stop("agent_done")
             return None
         line = await self._hear(self.user)
-        return None if self.stop_reason is not None else line
+        return None if self.trace.stop_reason is not None else line
+
+    def reply(self, message: str | Message) -> None:
+        """Append what the agent says and end its turn; in a turn without a model call that is a step."""
+        self.begin_turn()
+        if not self.turn_has_steps:
+            self.count_step()
+        self.history.reply(message)
+        self.turn_is_open = False
+
+    async def _hear(self, user: User) -> str | None:
+        self.speaker = "user"
+        with self.pending_log, self.watched("the user"):
+            line = await user.respond(self.user_rollout)
+        if self.is_over:
+            return None
+        self.pending_log.check()
+        if not isinstance(line, str) or not line.strip():
+            raise SimulatedUserError(f"the user said {reprlib.repr(line)}, not a line of text")
+        line = foreign_text(line, LONGEST_VALUE)
+        self.history.say("user", {"role": "user", "content": line})
+        self.speaker = "agent"
+        if any(token in line for token in (STOP_TOKEN, *self.task.prompts.get("stop", "").split())):
+            self.stop("user_stop")
+        return line
+
+    def overrun(self, why: str) -> None:
+        """End the time of the episode: a tool has ignored its cancellation."""
+        if self.deadline is not None:
+            self.deadline.end(why)
+
+    # --- the end
+
+    async def settle(self) -> None:
+        """Cancel calls that still run, answer calls that were never made, and free the database.
+
+        Raises ``StorageError`` if the disk did not hold what was written.
+        """
+        await self.end_calls()
+        self.trace.tool_calls = self.tool_calls
+        if self.own_tools is not None:
+            bundled = self.task.registry.openai_tools
+            self.trace.offered_tools = names_of_own_tools(plain(self.own_tools, strict=False), bundled)
+        if not self.database.is_idle:  # a tool ignored its cancellation; the reward needs the database
+            await self.database.break_off()
+        self.database.check()
+
+    async def end_calls(self, *others: asyncio.Task[Any]) -> None:
+        """Cancel ``others`` and the tool calls that still run, and answer what was never run."""
+        running = {task for task in (*others, *self.in_flight) if task is not None and not task.done()}
+        if running:
+            await end_tasks(running - {asyncio.current_task()})
+        self.history.answer_open_calls()
 
     async def finish(self, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
-        """End the episode and return what the reward says of it.
+        """End the episode and return what the reward says of it, which is in the trace as well.
 
         The state that the row's actions lead to is made here, unless ``gold_database`` is it. Raises
         ``RewardError`` if the reward fails.
         """
         self.stop("agent_done")
         await self.settle()
-        gold = gold_database
-        if gold is None and self.task.row.actions is not None and self.base is not None:
-            gold = (await replay_gold_calls(self.task, self.base, seed=self.seed)).database
+        trace, gold = self.trace, gold_database
+        if gold is None and self.row.actions is not None and self.base is not None:
+            gold = (await replay_gold_calls(self.task, self.base, seed=self._seed)).database
+        if self.limits.on_begin is not None:
+            self.limits.on_begin("its reward")
         try:
-            return await judged_with_retries(partial(self._judged_once, gold), self.limits.reward_retries)
+            result = await judged_with_retries(partial(self._judged_once, gold), self.limits.reward_retries)
+        except RewardError as error:
+            trace.error = foreign_text(error)
+            raise
         finally:
             if gold is not None and gold is not gold_database:
                 gold.close()
-
-    async def judged(
-        self, gold_database: Database | None
-    ) -> tuple[EvaluateResult | RewardOutput | None, str | None]:
-        """The result of the reward, or the error; None and None if the reward is not asked."""
-        if self.stop_reason in UNJUDGED_STOPS:
-            return None, None
-        self._acts("its reward")
-        judging = partial(self._judged_once, gold_database)
-        try:
-            return await judged_with_retries(judging, self.limits.reward_retries), None
-        except RewardError as error:
-            return None, foreign_text(error)
+        trace.result, trace.reward = plain_result(result), float(result.score)
+        return result
 
     async def _judged_once(self, gold_database: Database | None) -> EvaluateResult | RewardOutput:
         """The result of the reward; what its own model calls cost is counted here."""
-        if self.violations is None and self.task.rules:
-            parts = self.task.rules, self.row.reward_fields(), self.messages, self.tool_calls
-            self.violations = await in_thread(partial(violations_of, *parts))
-        shown = JudgedRollout(self)
+        trace = self.trace
+        if trace.violations is None and self.task.rules:
+            parts = self.task.rules, trace.fields, trace.messages, trace.tool_calls
+            trace.violations = await in_thread(partial(violations_of, *parts))
+        shown = trace.for_reward()
         try:
             return await judge(
                 self.task,
-                self.messages,
+                trace.messages,
                 self.database,
                 gold_db=gold_database,
                 rollout=shown,
@@ -212,11 +386,8 @@ class Episode(EpisodeState):
                 watched=self.watched("the reward"),
             )
         finally:
-            shown.hand_over_usage()
-
-    def changes(self) -> Changes:
-        """The rows that differ from the base."""
-        return self.database.changes()
+            for call in shown.counted():
+                self.count_call(call)
 
     def close(self) -> None:
         """Close the database. May be called again."""
@@ -237,87 +408,3 @@ class Episode(EpisodeState):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    async def complete(
-        self,
-        messages: list[Message] | None = None,
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        role: Role = "agent",
-        again: int = 0,
-    ) -> Completion:
-        """Ask the model of ``role``; see ``Rollout.complete``."""
-        self.check_running()
-        check_one_of("role", role, ("agent", "user"))
-        messages = self.messages if messages is None else listed("messages", messages)
-        if tools is None and role == "agent":
-            tools = self._tools
-        if tools is not None:
-            tools = listed("tools", tools)
-        model = self.models.get(role)
-        if model is None:
-            option = "--model" if role == "agent" else "--sim-model"
-            raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
-        if role != "agent":
-            self._check_budget()
-        else:
-            self.step()
-            if tools is None:
-                tools = self.task.registry.openai_tools
-        options: dict[str, Any] = {"tools": tools or None, "seed": self.seed ^ (again & 0xFFFF)}
-        if tools and not self.limits.parallel_tool_calls:
-            options["parallel_tool_calls"] = False
-        call = ModelCall(role, self.steps, self.turns, model.name, "error", Usage(), unix_time(), 0.0)
-        clock = perf_counter()
-        try:
-            completion = await answer_of(
-                model,
-                messages,
-                options,
-                role=role,
-                seconds=self.limits.call_timeouts.get(role),
-                first=self.limits.first_answers,
-            )
-        except ModelError as error:
-            call.seconds, call.error = perf_counter() - clock, foreign_text(error)
-            self.model_calls.append(call)
-            if isinstance(error, ModelSetupError):
-                self.refused = error  # all others will meet it too, even if this agent carries on
-                self.stop("infrastructure_error", str(error))
-            raise
-        call.model = foreign_name(completion.model or model.name)
-        call.finish_reason, call.usage = foreign_name(completion.finish_reason), completion.usage
-        call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
-        if role == "user":
-            call.answer = text_of(completion.message.get("content"))
-        else:
-            completion, call.fault = without_faults(completion, tools or ())
-        self.count_call(call)
-        completion.usage = call.usage
-        self.check_running()
-        return completion
-
-    async def _hear(self, user: User) -> str | None:
-        self.speaker = "user"
-        with self.pending_log, self.watched("the user"):
-            line = await user.respond(self.user_rollout)
-        if self.is_over:
-            return None
-        self.pending_log.check()
-        if not isinstance(line, str) or not line.strip():
-            raise SimulatedUserError(f"the user said {reprlib.repr(line)}, not a line of text")
-        line = foreign_text(line, LONGEST_VALUE)
-        self.history.say("user", {"role": "user", "content": line})
-        self.speaker = "agent"
-        if any(token in line for token in (STOP_TOKEN, *self.task.prompts.get("stop", "").split())):
-            self.stop("user_stop")
-        return line
-
-    def _acts(self, who: str) -> None:
-        if self.limits.on_begin is not None:
-            self.limits.on_begin(who)
-
-    def _overrun(self, why: str) -> None:
-        """End the time of the episode: a tool has ignored its cancellation."""
-        if self.deadline is not None:
-            self.deadline.end(why)

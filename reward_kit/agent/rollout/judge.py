@@ -17,11 +17,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
-from reward_kit.agent.base.encoding import plain
+from reward_kit.agent.base.encoding import json_copy, plain
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
 from reward_kit.agent.base.places import ends_task, fault_line, place_of
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.errors import RewardError
@@ -69,8 +68,8 @@ async def judge(
     gold = None if gold_db is None else gold_db.reader()
     try:
         given = {
-            **copied(task.row.reward_fields()),
-            "messages": copied(list(messages)),
+            **json_copy(task.row.reward_fields()),
+            "messages": json_copy(list(messages)),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
@@ -226,11 +225,22 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         reason = f": {cut(why, LONGEST_REASON)}" if why else ""
         raise RewardError(f"says that its score is not valid{reason}", place=place)
     try:
-        plain(result.to_dict() if isinstance(result, RewardOutput) else result.model_dump())
+        plain(_dumped(result))
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"returned a result that cannot be written as JSON: {type(error).__name__}: {error}"
         raise RewardError(fault, place=place) from None
     return result
+
+
+def plain_result(result: EvaluateResult | RewardOutput) -> dict[str, Any]:
+    """The object that a reward returned, as JSON values."""
+    returned: dict[str, Any] = plain(_dumped(result), strict=False)
+    return returned
+
+
+def _dumped(result: EvaluateResult | RewardOutput) -> dict[str, Any]:
+    dumped: dict[str, Any] = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
+    return dumped
 
 
 def _further_numbers(result: EvaluateResult | RewardOutput) -> Iterator[tuple[str, float]]:

@@ -5,52 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from time import perf_counter
-from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
 from reward_kit.agent.base.places import ends_task, fault_line
+from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reward_kit.agent.base.types import Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.database import Database
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.budgets import RolloutLimits
-    from reward_kit.models import EvaluateResult, RewardOutput
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class FinishedRollout:
-    """A rollout that is over.
-
-    ``rollout`` is its episode: messages, calls, usage and why it stopped. ``reward`` is None if it was not
-    judged: after ``user_error`` and ``infrastructure_error``, or because the reward failed, which ``error``
-    then says. ``started`` is in Unix seconds. ``database`` is the final state, still open: the caller closes
-    it. ``gold`` are the changes that the row's actions make. ``setup_error`` is set if a model refused this
-    configuration (key, name): every other rollout would meet the same.
-    """
-
-    rollout: Episode
-    reward: float | None
-    result: EvaluateResult | RewardOutput | None
-    error: str | None
-    started: float
-    seconds: float
-    database: Database
-    gold: Changes | None
-    setup_error: ModelSetupError | None = None
 
 
 async def run_rollout(
@@ -64,42 +39,34 @@ async def run_rollout(
     limits: RolloutLimits | None = None,
     seed: int = 0,
     gold_database: Database | None = None,
-) -> FinishedRollout:
+) -> Episode:
     """Play rollout ``index`` of ``task`` on a fork of ``base``, and judge it.
 
-    Faults of agent, user, models and reward are in the result and never raised. Raises ``DatabaseError`` for
-    a faulty base, ``StorageError`` if the disk does not hold what is written, and lets cancellation through.
-    Without ``gold_database`` a row's actions are replayed here, with the rollout's seed.
+    Returned is the episode with its ``trace`` and its final ``database``, which the caller closes. Faults of
+    agent, user, models and reward are in the trace and never raised. Raises ``DatabaseError`` for a faulty
+    base, ``StorageError`` if the disk does not hold what is written, and lets cancellation through. Without
+    ``gold_database`` a row's actions are replayed here, with the rollout's seed.
     """
-    started = unix_time()
     clock = perf_counter()
     episode = Episode(task, index, base=base, user=user, models=models, limits=limits, seed=seed)
     if getattr(agent, "sees_answers", False):
         agent.episode = episode  # type: ignore[attr-defined]  # replays of what is known
-    with ExitStack() as opened, ExitStack() as own:
+    trace = episode.trace
+    with ExitStack() as opened:
         opened.enter_context(episode)
         try:
             await _play(episode, agent)
         finally:
             await _close(agent)
             await _close(user)
-        await episode.settle()
-        if gold_database is None and task.row.actions is not None:
-            gold_database = own.enter_context((await replay_gold_calls(task, base, seed=seed)).database)
-        result, error = await episode.judged(gold_database)
-        gold = gold_database.changes() if gold_database is not None else None
+        if trace.stop_reason in UNJUDGED_STOPS:
+            await episode.settle()
+        else:
+            with suppress(RewardError):  # it is in the trace
+                await episode.finish(gold_database)
+        trace.seconds = perf_counter() - clock
         opened.pop_all()
-    return FinishedRollout(
-        rollout=episode,
-        reward=None if result is None else float(result.score),
-        result=result,
-        error=error,
-        started=started,
-        seconds=perf_counter() - clock,
-        database=episode.database,
-        gold=gold,
-        setup_error=episode.refused,
-    )
+    return episode
 
 
 async def _play(episode: Episode, agent: Agent) -> None:
@@ -153,7 +120,7 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
     except BaseException as error:  # the border to the code of agent and user
         if ends_task(error):
             raise
-        if episode.stop_reason is None:
+        if episode.trace.stop_reason is None:
             episode.stop(_fault_of(episode.speaker), fault_line(error))
             logger.debug("the %s of %s failed", episode.speaker, episode.row.id, exc_info=error)
 

@@ -1,18 +1,16 @@
-"""The outcome of a rollout, and the data of a played one that the store takes."""
+"""The outcome of a rollout, and what the store takes of a played one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.places import shown_line
-from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
+from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage, Violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from reward_kit.agent.base.types import Violations
 
 REWARD_ERROR = "reward_error"
 SUCCESS_THRESHOLD = 1 - 1e-6
@@ -31,28 +29,12 @@ class ToolFault(TypedDict):
     first: str
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One attempt at a rollout: its place, and its end.
+class Scored:
+    """Questions about a reward, which is None if nothing could be judged."""
 
-    ``index`` counts the rollouts of the row from 0, ``attempt`` the tries at this one. ``reward`` is None if
-    nothing could be judged: ``stop_reason`` says why, or ``error`` if the reward itself failed. ``started``
-    is in Unix seconds.
-    """
-
-    id: str
-    row_id: str
-    index: int
-    attempt: int
-    seed: int
+    __slots__ = ()
     reward: float | None
-    stop_reason: str
-    stop_detail: str | None = None
-    error: str | None = None
-    steps: int = 0
-    turns: int = 0
-    started: float = 0.0
-    seconds: float = 0.0
+    stop_reason: str | None
 
     @property
     def judged(self) -> bool:
@@ -71,36 +53,46 @@ class Attempt:
         return self.stop_reason if self.stop_reason in UNJUDGED_STOPS else REWARD_ERROR
 
 
-@dataclass(slots=True)
-class RolloutOutcome(Attempt):
-    """An attempt as reports count it: a row of the table ``rollouts``.
+@dataclass(slots=True, kw_only=True)
+class Outcome(Scored):
+    """An attempt as reports count it: a row of the table ``rollouts``, whose columns these are.
 
-    Only the last attempt is ``final``. ``failure`` is the class of a failure, ``failure_step`` the first
-    wrong step. ``turn_of_success`` is None unless the rollout succeeded. ``model_seconds`` are those of all
-    model calls that were answered, retries included, ``waited_seconds`` those for which limits held back
-    these calls; ``timed_calls`` counts those whose time is known. ``file`` is the address of the trajectory,
-    ``database`` the complete final database, both relative to the runs folder. ``user_faults`` are the kinds
-    of the simulated user's faults, None without such a user. ``tool_faults`` are the tools that raised
-    something other than ``ToolError``, or broke or held up what others need. ``metrics`` are the scores of
-    the reward's metrics, None for none. ``violations`` are the rows that each rule of the bundle has
-    returned; None without rules, and if nothing was judged.
+    ``file`` is the address of the trace, ``database`` that of a complete final database, both relative to the
+    runs folder. ``model_seconds`` are those of all model calls that were answered, retries included,
+    ``waited_seconds`` those for which limits held back these calls; ``timed_calls`` counts those whose time
+    is known. The other fields are those of the trace, in short.
     """
 
-    final: bool = True
-    failure: str | None = None
+    id: str
+    row_id: str
+    index: Annotated[int, "number of the rollout in its row, from 0"]
+    attempt: Annotated[int, "from 0"] = 0
+    final: Annotated[bool, "0: another attempt follows"] = True
+    seed: int = 0
+    reward: Annotated[float | None, "NULL: not judged"] = None
+    stop_reason: str = ""
+    stop_detail: str | None = None
+    error: Annotated[str | None, "why the reward failed"] = None
+    failure: Annotated[str | None, "failure class"] = None
     failure_detail: str | None = None
+    failure_step: Annotated[int | None, "the first wrong one"] = None
+    steps: int = 0
+    turns: int = 0
     turn_of_success: int | None = None
+    started: Annotated[float, "Unix seconds"] = 0.0
+    seconds: float = 0.0
     model_seconds: float = 0.0
-    file: str = ""
-    usage: dict[str, Usage] = field(default_factory=dict)
-    failure_step: int | None = None
-    user_faults: list[str] | None = None
-    tool_faults: dict[str, ToolFault] | None = None
     waited_seconds: float = 0.0
     timed_calls: int | None = None
-    metrics: dict[str, float] | None = None
-    database: str | None = None
-    violations: Violations | None = None
+    usage: Annotated[dict[str, Usage], "JSON by role"] = field(default_factory=dict)
+    user_faults: Annotated[list[str] | None, "JSON: kinds; NULL without a simulated user"] = None
+    tool_faults: Annotated[dict[str, ToolFault] | None, "JSON: calls that raised, by tool"] = None
+    metrics: Annotated[dict[str, float] | None, "JSON"] = None
+    violations: Annotated[Violations | None, "JSON: rows that each rule returned; NULL without rules"] = None
+    base: Annotated[str, "key of the seed: runs/.bases/KEY.db"] = ""
+    database: Annotated[str | None, "complete final database, relative to the runs folder"] = None
+    scored_at: Annotated[float | None, "Unix seconds; only of rollouts that were judged again"] = None
+    file: str = ""
 
     @property
     def broken_rules(self) -> list[str]:
@@ -120,6 +112,11 @@ class RolloutOutcome(Attempt):
     def cost(self) -> float:
         """US dollars of the priced calls."""
         return sum(usage.cost for usage in self.usage.values())
+
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens of all roles."""
+        return sum(usage.tokens for usage in self.usage.values())
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -141,6 +138,11 @@ class BrokenOff:
         self.rollouts += other.rollouts
         for role, usage in other.usage.items():
             self.usage.setdefault(role, Usage()).add(usage)
+
+    @property
+    def total(self) -> Usage:
+        """The usage of all roles."""
+        return total_usage(self.usage.values())
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -169,23 +171,19 @@ class RowGold:
 
 
 @dataclass(slots=True)
-class PlayedRollout:
+class Played:
     """One attempt at a rollout, ready to be stored.
 
-    ``trajectory`` is the JSON text of its ``RolloutRecord``; ``base`` the key of its seed. ``state`` is the
-    delta of its final state if that is kept but in no file, ``gold_state`` that of its own gold state, if
-    it has one. ``row_gold`` comes with the first rollout of a row that a process plays. ``judged`` is the
-    time (Unix seconds) at which a stored rollout was judged again. ``user_failed`` says that a fault of the
-    simulated user decided it.
+    ``trace`` is the JSON text of its ``Trace``. ``state`` is the delta of its final state if that is kept but
+    in no file, ``gold_state`` that of its own gold state, if it has one. ``row_gold`` comes with the first
+    rollout of a row that a process plays. ``user_failed`` says that a fault of the simulated user decided it.
     """
 
-    outcome: RolloutOutcome
-    trajectory: str
-    base: str
+    outcome: Outcome
+    trace: str
     state: bytes | None = None
     gold_state: bytes | None = None
     row_gold: RowGold | None = None
-    judged: float | None = None
     user_failed: bool = False
 
 

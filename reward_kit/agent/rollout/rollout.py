@@ -11,36 +11,36 @@ the answers through it::
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
-from weakref import WeakValueDictionary
+from time import time
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import ref
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE
 from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import foreign_text
+from reward_kit.agent.base.text import foreign_name, foreign_text
 from reward_kit.agent.base.types import (
     AGENT_STOPS,
+    LATEST,
+    ROLES,
+    ModelCall,
     Role,
     RolloutStopped,
     StopReason,
     Usage,
+    check_number,
     check_one_of,
-    judge_call,
 )
 from reward_kit.agent.bundles.files import AGENT_PROMPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Completion, Message, ModelCall
+    from reward_kit.agent.base.types import Completion, Message
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout.episode import Episode
 
 __all__ = ["Role", "Rollout", "RolloutStopped", "StopReason", "TaskView", "UserRollout", "episode_of"]
-
-_episodes: WeakValueDictionary[str, Episode] = WeakValueDictionary()
-"""Episodes by the id of their rollout, as long as somebody plays or judges them."""
 
 
 def episode_of(rollout: Rollout) -> Episode:
@@ -48,10 +48,10 @@ def episode_of(rollout: Rollout) -> Episode:
 
     Raises ``RolloutStopped`` if its state has been dropped.
     """
-    try:
-        return _episodes[rollout._id]  # noqa: SLF001 - of this module
-    except KeyError:
-        raise RolloutStopped("the rollout is over and its state has been dropped") from None
+    episode = rollout._episode()  # noqa: SLF001 - of this module
+    if episode is None:
+        raise RolloutStopped("the rollout is over and its state has been dropped")
+    return episode
 
 
 def _of_episode(name: str) -> Any:
@@ -59,42 +59,40 @@ def _of_episode(name: str) -> Any:
     return property(lambda rollout: getattr(episode_of(rollout), name))
 
 
+def _of_trace(name: str) -> Any:
+    """An attribute of the trace, which can only be read."""
+    return property(lambda rollout: getattr(episode_of(rollout).trace, name))
+
+
 class Rollout:
     """One rollout as an agent or a tool sees it: the conversation, the tools, and the agent's model."""
 
-    __slots__ = ("__weakref__", "_id")
+    __slots__ = ("__weakref__", "_episode", "id")
     _stops: ClassVar[tuple[str, ...]] = AGENT_STOPS
 
     def __init__(self, episode: Episode) -> None:
-        self._id = episode.id
-        _episodes[self._id] = episode
+        self.id = episode.trace.id
+        """Unique among all rollouts, 32 hexadecimal digits."""
+        self._episode = ref(episode)
 
-    index: int = _of_episode("index")
+    row_id: str = _of_trace("row_id")
+    """The id of the row that is played."""
+    index: int = _of_trace("index")
     """The number of this rollout among those of its row, from 0."""
-    seed: int = _of_episode("seed")
+    seed: int = _of_trace("seed")
     """The seed for the agent's random choices; another one in each rollout."""
-    steps: int = _of_episode("steps")
+    steps: int = _of_trace("steps")
     """Steps (model calls) of the agent so far."""
     max_steps: int = _of_episode("max_steps")
     """Steps that the agent may take."""
-    turns: int = _of_episode("turns")
+    turns: int = _of_trace("turns")
     """The number of the agent's turn, from 1."""
-    stop_reason: StopReason | None = _of_episode("stop_reason")
+    stop_reason: StopReason | None = _of_trace("stop_reason")
     """None until the rollout is over."""
     parallel_tool_calls: bool = _of_episode("parallel_tool_calls")
     """False if only the first tool call of an answer is to be run."""
-    stop_detail: str | None = _of_episode("stop_detail")
+    stop_detail: str | None = _of_trace("stop_detail")
     """A sentence on ``stop_reason``, if there is more to say."""
-
-    @property
-    def id(self) -> str:
-        """Unique among all rollouts, 32 hexadecimal digits."""
-        return self._id
-
-    @property
-    def row_id(self) -> str:
-        """The id of the row that is played."""
-        return episode_of(self).task.row.id
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -125,7 +123,7 @@ class Rollout:
     @property
     def lines(self) -> list[Line]:
         """The lines that agent and user have said aloud, without the system prompt and tool calls."""
-        return list(episode_of(self).history.lines)
+        return list(episode_of(self).lines)
 
     def prompt_text(self, name: str) -> str | None:
         """The bundle's own prompt ``name`` of the agent's model (``act``, ``react``); None without one."""
@@ -168,7 +166,9 @@ class Rollout:
 
         The calls are then made with ``call_tool(..., call_id=...)`` and the ids of the returned message.
         """
-        recorded: Message = copied(episode_of(self).record(message))
+        episode = episode_of(self)
+        episode.check_running()
+        recorded: Message = copied(episode.history.announce(message))
         return recorded
 
     def step(self) -> None:
@@ -196,15 +196,15 @@ class Rollout:
         ``started`` is in Unix seconds, now if it is not given. Raises ``TypeError`` for a number that is
         negative, not finite or above 2**53, or brings a sum of the rollout above that.
         """
-        episode_of(self).count_usage(
-            usage,
-            model=model,
-            role=role,
-            seconds=seconds,
-            waited=waited,
-            started=started,
-            finish_reason=finish_reason,
-        )
+        check_one_of("role", role, ROLES)
+        check_number("seconds", seconds)
+        check_number("waited", waited)
+        check_number("started", started or 0.0, LATEST)
+        episode = episode_of(self)
+        names = foreign_name(model), foreign_name(finish_reason or "unknown")
+        begun = time() if started is None else started
+        call = ModelCall(role, self.steps, self.turns, *names, usage, begun, seconds, waited=waited)
+        episode.count_call(call)
 
     def stop(self, reason: StopReason, detail: str | None = None) -> None:
         """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on.
@@ -216,7 +216,7 @@ class Rollout:
         episode_of(self).stop(reason, detail)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id}>"
+        return f"<{type(self).__name__} {self.id}>"
 
 
 class UserRollout(Rollout):
@@ -245,9 +245,9 @@ class UserRollout(Rollout):
         It allows one line for each turn.
         """
         episode = episode_of(self)
-        if not episode.limits.guard_user or episode.turns in episode.sent_back:
+        if not episode.limits.guard_user or episode.turns in episode.trace.sent_back:
             return False
-        episode.sent_back[episode.turns] = foreign_text(line, LONGEST_VALUE)
+        episode.trace.sent_back[episode.turns] = foreign_text(line, LONGEST_VALUE)
         return True
 
 
@@ -271,60 +271,3 @@ class TaskView:
     def tools(self) -> list[dict[str, Any]]:
         """The tools in the OpenAI format, a list of the caller's own."""
         return self._get_tools()
-
-
-class JudgedRollout:
-    """A finished rollout as its reward sees it, with the attributes of a ``RolloutRecord``.
-
-    What it could change is copied when it is first asked for; most rewards ask for none of it.
-    """
-
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-        self._counted: list[ModelCall] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _PLAIN:
-            value = getattr(self._episode, name)
-        elif name in _COPIES:
-            value = _COPIES[name](self._episode)
-        else:
-            raise AttributeError(f"a rollout has no attribute {name!r} for its reward")
-        self.__dict__[name] = value
-        return value
-
-    def count_usage(self, usage: Usage, *, model: str, seconds: float = 0.0, **_: Any) -> None:
-        """Count a model call of the reward's: its tokens and cost, as those of the role ``judge``.
-
-        Raises ``TypeError`` for numbers that are negative, not finite or too large.
-        """
-        self._counted.append(judge_call(self, usage, model, seconds))
-
-    def complete(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: agent and user are not asked any more."""
-        raise TypeError(
-            "a reward asks models with a client of its own, and counts that with rollout.count_usage()"
-        )
-
-    def hand_over_usage(self) -> None:
-        """Count in the episode what the reward has counted, once it has been called."""
-        while self._counted:
-            self._episode.count_call(self._counted.pop(0))
-
-
-_PLAIN = ("id", "index", "seed", "steps", "max_steps", "turns", "stop_reason", "stop_detail")
-_COPIES: dict[str, Callable[[Episode], Any]] = {
-    "row_id": lambda episode: episode.row.id,
-    "lines": lambda episode: list(episode.lines),
-    "row": lambda episode: episode.row.copied(),
-    "gold": lambda episode: list(episode.row.copied().actions or ()),
-    "outputs": lambda episode: list(episode.row.outputs or ()),
-    "messages": lambda episode: copied(episode.messages),
-    "violations": lambda episode: copied(episode.violations),
-    "tool_calls": lambda episode: [
-        replace(call, arguments=copied(call.arguments), changes=copied(call.changes))
-        for call in episode.tool_calls
-    ],
-    "model_calls": lambda episode: [replace(call, usage=replace(call.usage)) for call in episode.model_calls],
-    "usage": lambda episode: {role: replace(usage) for role, usage in episode.usage.items()},
-}

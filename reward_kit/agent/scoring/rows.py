@@ -20,7 +20,7 @@ from reward_kit.agent.scoring.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class UserFaults:
         return {**as_json(self), "kinds": dict(self.kinds.most_common())}
 
 
-def user_faults_of(outcomes: Iterable[RolloutOutcome]) -> UserFaults:
+def user_faults_of(outcomes: Iterable[Outcome]) -> UserFaults:
     """Faults of the simulated users; rollouts without one are skipped."""
     simulated = [one.user_faults for one in outcomes if one.user_faults is not None]
     kinds = Counter(kind for faults in simulated for kind in set(faults))
@@ -55,7 +55,7 @@ class RowResult:
 
     row_id: str
     planned: int
-    outcomes: tuple[RolloutOutcome, ...]
+    outcomes: tuple[Outcome, ...]
     judged: int
     passed: int
     finished: int = 0
@@ -121,7 +121,7 @@ class RowResult:
 
 
 def row_result(
-    row_id: str, planned: int, outcomes: Sequence[RolloutOutcome], *, errors_as_failures: bool = False
+    row_id: str, planned: int, outcomes: Sequence[Outcome], *, errors_as_failures: bool = False
 ) -> RowResult:
     """Count the final outcomes of a row; with ``errors_as_failures``, unjudged ones count as failed."""
     ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
@@ -143,14 +143,14 @@ def row_result(
 
 
 def row_results(
-    planned: Mapping[str, int], outcomes: Iterable[RolloutOutcome], *, errors_as_failures: bool = False
+    planned: Mapping[str, int], outcomes: Iterable[Outcome], *, errors_as_failures: bool = False
 ) -> tuple[RowResult, ...]:
     """Count outcomes row by row: of each rollout the last final one.
 
     ``planned`` holds the number of rollouts of each row; rows that are not in it come last.
     """
     latest = {(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final}
-    by_row: dict[str, list[RolloutOutcome]] = {row_id: [] for row_id in planned}
+    by_row: dict[str, list[Outcome]] = {row_id: [] for row_id in planned}
     for (row_id, _), outcome in latest.items():
         by_row.setdefault(row_id, []).append(outcome)
     return tuple(
@@ -216,7 +216,7 @@ def averages_of(rows: Sequence[RowResult]) -> Averages:
     )
 
 
-def _timed_calls(outcome: RolloutOutcome) -> int:
+def _timed_calls(outcome: Outcome) -> int:
     if outcome.timed_calls is not None:
         return outcome.timed_calls
     return sum(usage.calls for usage in outcome.usage.values())

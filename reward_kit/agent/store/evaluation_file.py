@@ -7,7 +7,6 @@ looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import zlib
 from contextlib import closing, contextmanager
@@ -15,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.bundles.trajectory_views import VIEWS
+from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -25,115 +24,9 @@ SUFFIX = ".db"
 LATEST = "latest"
 NAMED = 5
 """Evaluations or rollouts that an error message lists."""
-APPLICATION = 0x52776B45
-"""SQLite's ``application_id`` of these files: ``RwkE``."""
-VERSION = 3
-"""SQLite's ``user_version`` of these files."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
 
-SCHEMA = """
-CREATE TABLE evaluation (        -- one row per run: the first, then one per --resume
-    run INTEGER PRIMARY KEY,
-    eval_id TEXT NOT NULL,
-    created REAL NOT NULL,       -- Unix seconds
-    seconds REAL,                -- length of this run; NULL unless it ended in good order
-    status TEXT NOT NULL,        -- running, complete, budget, interrupted, stopped
-    reason TEXT,
-    writer TEXT NOT NULL,        -- process and host that run it
-    configuration TEXT NOT NULL, -- JSON: the options
-    versions TEXT NOT NULL,      -- JSON: of the packages
-    code TEXT NOT NULL,          -- JSON: fingerprint of each module
-    toolsets TEXT NOT NULL       -- JSON: tools in the OpenAI format by their fingerprint
-);
-CREATE TABLE rows (
-    row_id TEXT PRIMARY KEY,
-    n_rollouts INTEGER NOT NULL, -- planned in the last run; 0 if it left the row out
-    position INTEGER NOT NULL,   -- in the last run that has the row, from 0
-    base TEXT NOT NULL,          -- key of the seed: runs/.bases/KEY.db
-    fields TEXT NOT NULL,        -- JSON: the row as it was evaluated
-    fingerprints TEXT NOT NULL,  -- JSON
-    gold_calls TEXT,             -- JSON: gold actions with their answers and changed rows
-    gold_changes TEXT,           -- JSON: rows that the gold actions change
-    gold_state BLOB,             -- delta of the state after the gold actions
-    gold_crc INTEGER             -- of gold_state
-);
-CREATE TABLE rollouts (          -- one row per attempt
-    seq INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    run INTEGER NOT NULL,
-    row_id TEXT NOT NULL,
-    idx INTEGER NOT NULL,        -- number of the rollout in its row, from 0
-    attempt INTEGER NOT NULL,    -- from 0
-    final INTEGER NOT NULL,      -- 0: another attempt follows
-    seed INTEGER NOT NULL,
-    reward REAL,                 -- NULL: not judged
-    stop_reason TEXT NOT NULL,
-    stop_detail TEXT,
-    error TEXT,                  -- why the reward failed
-    failure TEXT,                -- failure class
-    failure_detail TEXT,
-    failure_step INTEGER,
-    steps INTEGER NOT NULL,
-    turns INTEGER NOT NULL,
-    turn_of_success INTEGER,
-    tokens INTEGER NOT NULL,     -- input and output, all roles
-    cost REAL NOT NULL,          -- US dollars
-    started REAL NOT NULL,       -- Unix seconds
-    seconds REAL NOT NULL,
-    model_seconds REAL NOT NULL,
-    waited_seconds REAL NOT NULL,
-    timed_calls INTEGER,
-    usage TEXT NOT NULL,         -- JSON by role
-    user_faults TEXT,            -- JSON
-    tool_faults TEXT,            -- JSON
-    metrics TEXT,                -- JSON
-    base TEXT NOT NULL,
-    file TEXT,                   -- complete final database, relative to the runs folder
-    judged REAL,                 -- Unix seconds; only of rollouts that were judged again
-    violations TEXT              -- JSON: rows that each rule returned; NULL without rules
-);
-CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
-CREATE TABLE trajectories (
-    rollout TEXT PRIMARY KEY,
-    json TEXT NOT NULL,
-    crc INTEGER NOT NULL         -- CRC-32 of json
-);
-CREATE TABLE states (
-    rollout TEXT NOT NULL,
-    kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
-    delta BLOB NOT NULL,
-    crc INTEGER NOT NULL,        -- CRC-32 of delta
-    PRIMARY KEY (rollout, kind)
-);
-CREATE TABLE usage (             -- apart from that of finished rollouts
-    id INTEGER PRIMARY KEY,
-    run INTEGER NOT NULL,
-    created REAL NOT NULL,
-    kind TEXT NOT NULL,          -- broken_off: attempts that came to no end; explanation: --explain
-    rollouts INTEGER NOT NULL,
-    tokens INTEGER NOT NULL,
-    cost REAL NOT NULL,
-    usage TEXT NOT NULL          -- JSON by role
-);
-CREATE TABLE notes (
-    id INTEGER PRIMARY KEY,
-    run INTEGER NOT NULL,
-    created REAL NOT NULL,
-    kind TEXT NOT NULL,          -- explanation; results: what only the run itself knew at its end
-    rollout TEXT,
-    json TEXT NOT NULL
-);
-"""
-
-SCHEMA += "".join(f"CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
-
-FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
-"""SQL: of each rollout the last final attempt, which is the one that counts."""
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
-_KEY = re.compile(r"[0-9a-f]{8,128}")
 _FAULTS = {
     "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
     "readonly": ("may not be written", "Choose another folder with --output-dir."),
@@ -203,7 +96,7 @@ def count_answer_faults(path: Path) -> dict[str, int]:
     """
     query = f"""
 SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
-FROM rollouts JOIN trajectories AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
 WHERE {FINAL} AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
 GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
     with reading(path) as connection:
@@ -291,15 +184,15 @@ def sqlite_faults(path: Path) -> Iterator[None]:
 
 
 class RolloutData(NamedTuple):
-    """A rollout as it is stored: its trajectory, and its final and gold states.
+    """A rollout as it is stored: its trace, and its final and gold states.
 
-    ``base`` is the key of its seed, ``file`` the complete final database relative to the runs folder,
+    ``base`` is the key of its seed, ``database`` the complete final one relative to the runs folder,
     ``state`` and ``gold`` are deltas from the base; None if there is none.
     """
 
-    trajectory: str
+    trace: str
     base: str
-    file: str | None
+    database: str | None
     state: bytes | None
     gold: bytes | None
 
@@ -308,9 +201,9 @@ def rollout_at(address: Path) -> RolloutData:
     """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
     with reading(address.parent) as connection:
         found = connection.execute(
-            "SELECT t.json, r.base, r.file, s.delta, coalesce(g.delta, rows.gold_state),"
+            "SELECT t.json, r.base, r.database, s.delta, coalesce(g.delta, rows.gold_state),"
             " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
-            " FROM rollouts r JOIN trajectories t ON t.rollout = r.id"
+            " FROM rollouts r JOIN traces t ON t.rollout = r.id"
             " LEFT JOIN rows USING (row_id)"
             " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
             " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
@@ -320,18 +213,24 @@ def rollout_at(address: Path) -> RolloutData:
     if found is None:
         raise _no_rollout(address)
     kept = RolloutData(*found[:5])
-    _check(address, (kept.trajectory, kept.state, kept.gold), found[5:])
+    _check(address, (kept.trace, kept.state, kept.gold), found[5:])
     return kept
 
 
-def read_trajectory(connection: sqlite3.Connection, address: Path) -> str:
-    """The trajectory at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if it is missing or damaged."""
-    query = "SELECT json, crc FROM trajectories WHERE rollout = ?"
+def read_trace_text(connection: sqlite3.Connection, address: Path) -> tuple[str, str]:
+    """The trace at ``NAME.db/ROLLOUT_ID`` and the fields of its row, as JSON.
+
+    Raises ``StorageError`` if it is missing or damaged.
+    """
+    query = (
+        "SELECT json, crc, fields FROM traces LEFT JOIN rollouts ON id = rollout"
+        " LEFT JOIN rows USING (row_id) WHERE rollout = ?"
+    )
     found = connection.execute(query, (address.name,)).fetchone()
     if found is None:
         raise _no_rollout(address)
-    _check(address, found[:1], found[1:])
-    return str(found[0])
+    _check(address, found[:1], found[1:2])
+    return found[0], found[2] or "{}"
 
 
 def checksum(data: str | bytes | None) -> int | None:
@@ -355,19 +254,9 @@ def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, An
         return {name: json.loads(fields) for name, fields in connection.execute(query, {"id": row_id})}
 
 
-def checked_id(rollout: str, path: Path) -> str:
-    """``rollout`` if it can be an id, which names files; else raises ``StorageError``."""
-    return _checked(rollout, _ID, "the id of a rollout", path)
-
-
-def checked_row_id(row_id: str, path: Path) -> str:
-    """``row_id`` if it can be one, which names folders; else raises ``StorageError``."""
-    return _checked(row_id, _ROW_ID, "the id of a row", path)
-
-
 def base_path(runs: Path, key: str) -> Path:
     """The seeded base of a key; raises ``StorageError`` for what is no key."""
-    return file_within(runs, f".bases/{_checked(key, _KEY, 'the key of a seed', runs)}.db")
+    return file_within(runs, f".bases/{checked(key, KEY, 'the key of a seed', runs)}.db")
 
 
 def file_within(runs: Path, name: str) -> Path:
@@ -380,9 +269,3 @@ def file_within(runs: Path, name: str) -> Path:
             remedy="The evaluation is damaged, or was made to read other files: do not trust it.",
         )
     return path
-
-
-def _checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:
-    if not isinstance(text, str) or not form.fullmatch(text):
-        raise StorageError(f"{text!r:.90} is not {what}: the evaluation is damaged", place=str(path))
-    return text

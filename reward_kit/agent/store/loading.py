@@ -1,4 +1,4 @@
-"""Find a stored rollout by the name that a person gives, and load it: its record and its databases.
+"""Find a stored rollout by the name that a person gives, and load it: its trace and its databases.
 
 A rollout is named by ``EVAL ROW#N`` (N from 1, as reports count), its id or the beginning of it,
 ``runs/evals/EVAL.db/ID``, or the path of a ``roll_ID.json`` that an export wrote.
@@ -6,6 +6,7 @@ A rollout is named by ``EVAL ROW#N`` (N from 1, as reports count), its id or the
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,19 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.rollout.rollout_record import RolloutRecord, read_record
+from reward_kit.agent.rollout.trace import Trace, read_trace
 from reward_kit.agent.store.evaluation_file import (
     NAMED,
     SUFFIX,
     base_path,
-    checked_id,
     file_within,
     find_evaluation,
-    read_trajectory,
+    read_trace_text,
     reading,
     rollout_at,
     stored_files,
 )
+from reward_kit.agent.store.schema import checked_id
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class StoredRollout:
         """
         data = rollout_at(self.address)
         runs = self.file.absolute().parent.parent
-        if kind == "final" and data.file is not None:
-            return StateFiles(_existing(file_within(runs, data.file), "the database of this rollout"))
+        if kind == "final" and data.database is not None:
+            return StateFiles(_existing(file_within(runs, data.database), "the database of this rollout"))
         delta = data.state if kind == "final" else data.gold
         if delta is None:
             return None
@@ -106,7 +107,7 @@ def _existing(path: Path, what: str) -> Path:
     return path
 
 
-def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRecord:
+def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> Trace:
     """Read a rollout: ``load_rollout("EVAL ROW#1")`` is the first of row ROW.
 
     ``name`` is also a rollout's id, the path of a ``roll_ID.json`` from ``export --format rollouts``, or
@@ -131,17 +132,22 @@ def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> RolloutRe
     return next(read_rollouts(found.file, [found.id]))
 
 
-def read_file(path: Path) -> RolloutRecord:
+def read_file(path: Path) -> Trace:
     """The rollout in a ``roll_ID.json``; raises ``StorageError`` if it cannot be read."""
     try:
-        return read_record(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        trace = read_trace(text, path)
+        trace.fields = dict(json.loads(text)["fields"])
+    except KeyError:
+        raise StorageError("has no fields of its row", place=str(path)) from None
+    except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise StorageError(f"cannot be read: {error}", place=str(path)) from error
+    return trace
 
 
 def read_rollouts(
     file: Path, rollouts: Iterable[str], damaged: Callable[[StorageError], None] | None = None
-) -> Iterator[RolloutRecord]:
+) -> Iterator[Trace]:
     """Rollouts of an evaluation by their ids, each read when its turn comes.
 
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
@@ -149,13 +155,14 @@ def read_rollouts(
     with reading(file) as connection:
         for place in (StoredRollout(file, rollout) for rollout in rollouts):
             try:
-                record = read_record(read_trajectory(connection, place.address), place)
+                text, fields = read_trace_text(connection, place.address)
+                trace = read_trace(text, place, fields)
             except StorageError as error:
                 if damaged is None:
                     raise
                 damaged(error)
             else:
-                yield record
+                yield trace
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.store.evaluation_file import FINAL, SUFFIX, reading
+from reward_kit.agent.store.evaluation_file import SUFFIX, reading
 from reward_kit.agent.store.loading import read_file, read_rollouts
+from reward_kit.agent.store.schema import FINAL
 from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
 
 
 class Recordings:
     """Recorded rollouts by row id and index."""
 
-    def __init__(self, recordings: Iterable[RolloutRecord], source: Path) -> None:
+    def __init__(self, recordings: Iterable[Trace], source: Path) -> None:
         """Raises ``BundleError`` without recordings, and if a rollout is recorded twice."""
         self.source = source
-        self.redacted: list[RolloutRecord] = []
-        self._rows: dict[str, dict[int, RolloutRecord]] = {}
+        self.redacted: list[Trace] = []
+        self._rows: dict[str, dict[int, Trace]] = {}
         for recording in recordings:
             self.redacted += [recording] if recording.redacted else []
             row = self._rows.setdefault(recording.row_id, {})
@@ -79,7 +80,7 @@ class Recordings:
         """True if a user takes part in the row's recorded rollouts, beyond what the row begins with."""
         return any(recording.user != "none" for recording in self._rows.get(row_id, {}).values())
 
-    def find(self, row_id: str, index: int) -> RolloutRecord:
+    def find(self, row_id: str, index: int) -> Trace:
         """A recorded rollout; if only one of its row is recorded, that one, whatever its index."""
         self.check(row_id)
         found = self.find_or_none(row_id, index)
@@ -88,13 +89,13 @@ class Recordings:
             raise BundleError(fault, place=str(self.source))
         return found
 
-    def find_or_none(self, row_id: str, index: int) -> RolloutRecord | None:
+    def find_or_none(self, row_id: str, index: int) -> Trace | None:
         """As ``find``, but None if there is no such recording."""
         recorded = self._rows.get(row_id, {})
         return next(iter(recorded.values())) if len(recorded) == 1 else recorded.get(index)
 
 
-def _records(source: Path) -> Iterator[RolloutRecord]:
+def _records(source: Path) -> Iterator[Trace]:
     if source.suffix != SUFFIX or source.is_dir():
         return map(read_file, sorted(source.rglob("roll_*.json")) if source.is_dir() else [source])
     query = f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq"  # noqa: S608

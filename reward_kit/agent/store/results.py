@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.explanation import Explanations
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.comparison.replay import ReplayComparison
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.scoring.groups import Group
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
@@ -118,7 +118,7 @@ class EvaluationResult:
         return self.passes.pass_at
 
     @cached_property
-    def outcomes(self) -> list[RolloutOutcome]:
+    def outcomes(self) -> list[Outcome]:
         """The finished rollouts, row by row."""
         return [outcome for row in self.rows for outcome in row.outcomes]
 
@@ -203,11 +203,11 @@ class EvaluationResult:
         """The evaluation's file, ``evals/<eval_id>.db``."""
         return self.folder / "evals" / f"{self.eval_id}.db"
 
-    def record(self, outcome: RolloutOutcome) -> RolloutRecord:
+    def record(self, outcome: Outcome) -> Trace:
         """The whole rollout of an outcome; raises ``StorageError`` if it cannot be read."""
         return load_rollout(self.folder / outcome.file)
 
-    def records(self) -> Iterator[RolloutRecord]:
+    def records(self) -> Iterator[Trace]:
         """The finished rollouts, row by row, each read when its turn comes.
 
         Raises ``StorageError`` if one cannot be read.
@@ -292,7 +292,7 @@ class EvaluationResult:
         }
 
 
-def _flat(outcome: RolloutOutcome) -> dict[str, Any]:
+def _flat(outcome: Outcome) -> dict[str, Any]:
     """The fields of an outcome as texts and numbers, those of usage and metrics last."""
     unpriced = any(usage.unpriced_calls for usage in outcome.usage.values())
     plain = outcome.to_json()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage, usage_from_json
 from reward_kit.agent.scoring.rows import row_results
-from reward_kit.agent.store.evaluation_file import FINAL, find_evaluation, read_fields, reading
+from reward_kit.agent.store.evaluation_file import find_evaluation, read_fields, reading
 from reward_kit.agent.store.lock import writer_of
-from reward_kit.agent.store.outcome_rows import read_outcomes
 from reward_kit.agent.store.results import EvaluationResult, StoredStatus
+from reward_kit.agent.store.schema import FINAL, read_outcomes
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Named = str | Path | EvaluationResult
 LONGEST_SHOWN = 80
 """Characters of a wrong value that an error shows."""
 _SECONDS = (
-    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(judged), 0))"
+    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(scored_at), 0))"
     " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
 )
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.reports.facts import Fact
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
 
 
-def player_facts(record: RolloutRecord) -> Iterator[Fact]:
+def player_facts(record: Trace) -> Iterator[Fact]:
     """Agent, user, the tools that the agent showed its model, and when it began."""
     for role, name in (("agent", record.agent), ("user", record.user)):
         model = record.models.get(role)
@@ -36,7 +36,7 @@ def player_facts(record: RolloutRecord) -> Iterator[Fact]:
     yield "begun", f"{begun}, seed {record.seed}{attempt}"
 
 
-def end_facts(record: RolloutRecord) -> Iterator[Fact]:
+def end_facts(record: Trace) -> Iterator[Fact]:
     """The stop reason, the length, the cost of each model, and violations of rules."""
     yield "stopped", f"{record.stop_reason}{f' ({record.stop_detail})' if record.stop_detail else ''}"
     counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
@@ -88,7 +88,7 @@ class Entry:
     calls: list[CallEntry] = field(default_factory=list)
 
 
-def conversation(record: RolloutRecord) -> Iterator[Entry]:
+def conversation(record: Trace) -> Iterator[Entry]:
     """The messages of a rollout, answers of tools with their calls; the first wrong call is marked."""
     made = {call.id: call for call in record.tool_calls}
     opening = record.opening
@@ -113,17 +113,17 @@ def conversation(record: RolloutRecord) -> Iterator[Entry]:
     yield from entries
 
 
-def transcript(record: RolloutRecord) -> str:
+def transcript(record: Trace) -> str:
     """The whole rollout; control characters in it are not removed."""
     return "\n".join([*_head(record), "", *_conversation(record), *_end(record)]) + "\n"
 
 
-def _head(record: RolloutRecord) -> Iterator[str]:
+def _head(record: Trace) -> Iterator[str]:
     yield f"rollout {record.id}: row {record.row_id}, number {record.index + 1}"
     yield from (f"{name}: {text}" for name, text in player_facts(record))
 
 
-def _conversation(record: RolloutRecord) -> Iterator[str]:
+def _conversation(record: Trace) -> Iterator[str]:
     for entry in conversation(record):
         if entry.text:
             yield entry.role.upper()
@@ -143,7 +143,7 @@ def _call(call: CallEntry) -> Iterator[str]:
         yield f"  * {change['op']} {change['table']} {json_text(rest)}"
 
 
-def _end(record: RolloutRecord) -> Iterator[str]:
+def _end(record: Trace) -> Iterator[str]:
     yield from (f"{name}: {text}" for name, text in end_facts(record))
     if record.error:
         yield f"not judged: {record.error}"

@@ -8,7 +8,7 @@
         store.end_run("complete", None, seconds=12.0)
 
 SQLite gives atomicity, durability and recovery (write-ahead log, ``synchronous=FULL``); readers are never
-held up. Texts are written without secrets; a trajectory that had one is ``redacted``. Final states are
+held up. Texts are written without secrets; a trace that had one is ``redacted``. Final states are
 data of the bundle: they stay as they are.
 """
 
@@ -31,24 +31,16 @@ from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.waiters import Waiters, completed
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.store.evaluation_file import (
-    APPLICATION,
-    SCHEMA,
-    VERSION,
-    check_format,
-    check_log,
-    checksum,
-    sqlite_faults,
-)
+from reward_kit.agent.store.evaluation_file import check_format, check_log, checksum, sqlite_faults
 from reward_kit.agent.store.lock import writer_lock
-from reward_kit.agent.store.outcome_rows import WRITTEN, row_of, storable, totals
+from reward_kit.agent.store.schema import APPLICATION, SCHEMA, VERSION, WRITTEN, row_of, storable
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.rollout.outcome import BrokenOff, PlayedRollout
+    from reward_kit.agent.rollout.outcome import BrokenOff, Played
     from reward_kit.agent.store.resume import Run
 
 COMMIT_PATIENCE = 60.0
@@ -58,7 +50,7 @@ PAGE_SIZE = 8192
 LARGEST_GROUP = 64
 """Rollouts in one transaction."""
 _REDACTED = re.compile(r'("redacted":\s*)false')
-"""The first is the field of the record: texts cannot hold a bare quote."""
+"""The first is the field of the trace: texts cannot hold a bare quote."""
 _OF_VALUES = sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError
 _UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
 _INSERT = (
@@ -166,7 +158,7 @@ class Store:
             if results:
                 self.add_note("results", results)
 
-    def add(self, played: Sequence[PlayedRollout]) -> None:
+    def add(self, played: Sequence[Played]) -> None:
         """Store attempts in one transaction; they are on the disk when this returns.
 
         One that is stored already is replaced. Raises ``StorageError`` if they cannot be written: then none
@@ -175,12 +167,12 @@ class Store:
         with self.transaction() as connection:
             for one in played:
                 rollout = one.outcome.id
-                connection.execute(_INSERT, row_of(one, self.run, self.hidden))
-                trajectory = hide(one.trajectory, self.hidden)
-                if trajectory != one.trajectory:
-                    trajectory = _REDACTED.sub(r"\1true", trajectory, count=1)
-                values: tuple[Any, ...] = rollout, trajectory, checksum(trajectory)
-                connection.execute("INSERT OR REPLACE INTO trajectories VALUES (?, ?, ?)", values)
+                connection.execute(_INSERT, row_of(one.outcome, self.run, self.hidden))
+                trace = hide(one.trace, self.hidden)
+                if trace != one.trace:
+                    trace = _REDACTED.sub(r"\1true", trace, count=1)
+                values: tuple[Any, ...] = rollout, trace, checksum(trace)
+                connection.execute("INSERT OR REPLACE INTO traces VALUES (?, ?, ?)", values)
                 for kind, state in (("final", one.state), ("gold", one.gold_state)):
                     if state is not None:
                         values = rollout, kind, state, checksum(state)
@@ -197,7 +189,15 @@ class Store:
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
-        values = self.run, time.time(), kind, used.rollouts, *totals(used.usage), json_text(used.usage)
+        values = (
+            self.run,
+            time.time(),
+            kind,
+            used.rollouts,
+            used.total.tokens,
+            used.total.cost,
+            json_text(used.usage),
+        )
         with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO usage (run, created, kind, rollouts, tokens, cost, usage)"
@@ -275,12 +275,12 @@ class Saver:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[PlayedRollout] = []
+        self._waiting: list[Played] = []
         self._saved: Waiters[int, None] = Waiters()
         self._writing: asyncio.Task[None] | None = None
         self._usages: list[asyncio.Future[None]] = []
 
-    def save(self, played: PlayedRollout) -> asyncio.Future[None]:
+    def save(self, played: Played) -> asyncio.Future[None]:
         """Write ``played`` soon: the future is done when it is on the disk.
 
         It has a ``StorageError`` if the file cannot be written, and an ``UnstorableError`` if this rollout
@@ -298,7 +298,7 @@ class Saver:
                 group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
                 await self._add(group)
 
-    async def _add(self, group: Sequence[PlayedRollout]) -> None:
+    async def _add(self, group: Sequence[Played]) -> None:
         """Write a group at once; if one of its rollouts makes that fail, each in turn."""
         fault: StorageError | None = None
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.text import count, excerpt
 from reward_kit.agent.rollout.outcome import is_success
-from reward_kit.agent.rollout.rollout_record import RolloutRecord
+from reward_kit.agent.rollout.trace import Trace
 from reward_kit.agent.scoring.metrics import pass_table
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.recording import Recordings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 PREFIX = "tau-bench:"
 """Prefix of the agent's name in such an evaluation: ``tau-bench:PATH``."""
@@ -141,7 +141,7 @@ class RecordedRun:
             [warning] if regraded else [],
         )
 
-    def agreement(self, outcomes: Iterable[RolloutOutcome], folder: Path) -> Agreement:
+    def agreement(self, outcomes: Iterable[Outcome], folder: Path) -> Agreement:
         """Compare rewards and tool results of the file with those of the replayed rollouts in ``folder``."""
         found = [(trial, one) for one in outcomes if (trial := self.trials.get((one.row_id, one.index)))]
         answers = [answer for trial, one in found for answer in self._answers(trial, one, folder)]
@@ -162,7 +162,7 @@ class RecordedRun:
             different_results=tuple(filter(None, answers)),
         )
 
-    def _answers(self, trial: Trial, outcome: RolloutOutcome, folder: Path) -> Iterator[str]:
+    def _answers(self, trial: Trial, outcome: Outcome, folder: Path) -> Iterator[str]:
         """For each tool that was called again, its difference from the recorded result, or an empty text."""
         with suppress(StorageError):
             calls = load_rollout(folder / outcome.file).tool_calls
@@ -175,7 +175,7 @@ class RecordedRun:
                 yield f"{place}: {both}" if before != call.content else ""
 
 
-def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
+def _recording(place: tuple[str, int], trial: Trial) -> Trace:
     """A trial as a recorded rollout, which ends as the trial did."""
     row_id, index = place
     messages = messages_of(trial.messages)
@@ -184,22 +184,15 @@ def _recording(place: tuple[str, int], trial: Trial) -> RolloutRecord:
         stop_reason, stop_detail = "infrastructure_error", f"the recorded run failed: {trial.error}"
         if trial.is_agents_fault:
             stop_reason, stop_detail = "agent_error", trial.error
-    return RolloutRecord(
+    return Trace(
         id=f"{row_id} {index}",
         row_id=row_id,
         index=index,
-        attempt=0,
-        seed=0,
-        eval_id="",
-        agent="",
         user="tau-bench" if any(message["role"] == "user" for message in messages) else "none",
-        models={},
-        fields={},
         messages=messages,
         stop_reason=stop_reason,
         stop_detail=stop_detail,
         reward=trial.reward,
-        base="",
     )
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -159,7 +159,7 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
     yield b"\n]\n"
 
 
-def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
+def _info(outcome: Outcome, record: Trace) -> dict[str, Any]:
     """Build tau-bench's ``EnvInfo``, with ``error`` and ``traceback`` if it would have met an exception."""
     user_id = (record.fields.get("metadata") or {}).get("user_id")
     usage = record.usage.get("user")
@@ -182,14 +182,14 @@ def _info(outcome: RolloutOutcome, record: RolloutRecord) -> dict[str, Any]:
     return info
 
 
-def _actions(record: RolloutRecord) -> list[dict[str, Any]]:
+def _actions(record: Trace) -> list[dict[str, Any]]:
     return [
         {"name": action["name"], "kwargs": action.get("arguments", {})}
         for action in record.fields.get("actions") or ()
     ]
 
 
-def _reward_info(reward: float | None, record: RolloutRecord) -> dict[str, Any]:
+def _reward_info(reward: float | None, record: Trace) -> dict[str, Any]:
     """Build the reward's parts: outputs if the task has any, otherwise the data.
 
     The data's score is the reward's ``database`` metric, as in the retail bundle, or the reward itself. The

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 
 from reward_kit.agent.base.encoding import plain
 from reward_kit.agent.base.strict_json import is_too_deep, parsed_json
@@ -25,6 +27,8 @@ MAX_PROBLEMS = 8
 _SHOWN = 80
 """Characters of a faulty value that are shown."""
 
+_ODD = re.compile(r"[0-9][eE]|\\u")
+"""What may be a number that is infinite, or half of a surrogate pair."""
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_jsonable_python)
 _RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
 """Keywords of JSON schema in words; the others read ``must have minimum 1``."""
@@ -48,6 +52,11 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     None, an empty text and ``null`` mean no arguments, as several models write it. NaN and infinities are not
     JSON.
     """
+    if arguments.__class__ is str and arguments.isascii() and not _ODD.search(arguments):
+        with suppress(ValueError):
+            value = from_json(arguments, allow_inf_nan=False)
+            if value.__class__ is dict and not is_too_deep(value, arguments):
+                return value, arguments
     if isinstance(arguments, bytes | bytearray):
         arguments = arguments.decode(errors="replace")
     what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"

@@ -101,15 +101,22 @@ async def run_tool(
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
-        if tool.injected and hasattr(db, "tool_call"):
+        if rollout is not None and "rollout" in tool.injected:
+            values["rollout"] = rollout
+        elif "rollout" in tool.needed:
+            values["rollout"] = None
+        if "db" in tool.injected and hasattr(db, "tool_call"):
             async with db.tool_call() as call:
                 handle = db.of_call(call)
+                values["db"] = handle if tool.is_async else handle.sync
                 with limit:
-                    value, content = await _returned(tool, values, handle, rollout, pending)
+                    value, content = await _returned(tool, values, handle.pending_log, pending)
             changes = call.changes
         else:  # without a database, or with a stand-in
+            if "db" in tool.injected:
+                _give(tool, values, db)
             with limit:
-                value, content = await _returned(tool, values, db, rollout, pending)
+                value, content = await _returned(tool, values, getattr(db, "pending_log", None), pending)
     except ArgumentError as error:
         content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
         return ToolResult(content_of(content), "invalid_arguments", given)
@@ -125,24 +132,27 @@ async def run_tool(
             db.note_fault(error)
         raised = redact(fault_line(error))
         return ToolResult(_error_text(error), "failed", given, error=_traceback(tool, error), raised=raised)
-    return ToolResult(content, "ok", given, value, bool(tool.terminal), changes, raised=_blocked(tool, limit))
+    raised_late = _blocked(tool, limit) if limit.late else None
+    return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, raised=raised_late)
 
 
-async def _returned(
-    tool: Tool, values: dict[str, Any], db: Any, rollout: Any, on_rollout: PendingLog | None
-) -> tuple[Any, str]:
-    """Call the function; return its value and the text for the model.
-
-    Raises ``MissingAwaitError`` if something was made on ``db`` or ``rollout`` and not awaited.
-    """
-    if "db" in tool.injected and db is not None:
+def _give(tool: Tool, values: dict[str, Any], db: Any) -> None:
+    """Give the tool a stand-in for a database, if there is one."""
+    if db is not None:
         values["db"] = db if tool.is_async else getattr(db, "sync", db)
     elif "db" in tool.needed:
         raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
-    if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
-        values["rollout"] = rollout
-    on_db: PendingLog | None = getattr(db, "pending_log", None)
-    with PendingLog() if on_db is None else on_db:
+
+
+async def _returned(
+    tool: Tool, values: dict[str, Any], on_db: PendingLog | None, on_rollout: PendingLog | None
+) -> tuple[Any, str]:
+    """Call the function; return its value and the text for the model.
+
+    Raises ``MissingAwaitError`` if something was made on the database or the rollout and not awaited.
+    """
+    log = PendingLog() if on_db is None else on_db
+    with log:
         if tool.is_async:
             value = await tool.function(**values)
         else:
@@ -150,11 +160,11 @@ async def _returned(
             if text is not None:
                 return value, text
             value = await value  # a plain wrapper around an async function
-    if on_db:
-        on_db.check()
+    if log:
+        log.check()
     if on_rollout and "rollout" in tool.injected:  # the agent has calls of its own in there
         on_rollout.check(file=Path(tool.place.rpartition(":")[0]).name)
-    if not isinstance(value, _PLAIN):
+    if value.__class__ is not str and not isinstance(value, _PLAIN):
         value = _listed(value)
         if inspect.isawaitable(value):
             raise _returned_awaitable(value)

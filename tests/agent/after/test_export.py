@@ -93,8 +93,8 @@ class TestLines:
 
     def test_so_are_a_lost_one_and_one_whose_bytes_have_changed(self, bundle: Bundle) -> None:
         result = evaluate(bundle, "first", {"b": [1, 1, 1]})
-        edit(result.log_path, "UPDATE trajectories SET json = replace(json, 'Book', 'Look') WHERE rowid = 1")
-        edit(result.log_path, "DELETE FROM trajectories WHERE rowid = 2")
+        edit(result.log_path, "UPDATE traces SET json = replace(json, 'Book', 'Look') WHERE rowid = 1")
+        edit(result.log_path, "DELETE FROM traces WHERE rowid = 2")
         done = run_command("export", "first", "folder", "--format", "rollouts")
         assert (done.code, len(list(Path("folder").iterdir()))) == (0, 1)
         assert "1 rollout of 1 row exported to folder; left out: 2 that cannot be read" in done.err

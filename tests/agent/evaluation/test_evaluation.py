@@ -14,7 +14,7 @@ from stored_rollouts import query_so_far
 
 from reward_kit.agent import agent_eval, load_rollout
 from reward_kit.agent.evaluation.progress import NoProgress, Tally
-from reward_kit.agent.rollout.outcome import RolloutOutcome
+from reward_kit.agent.rollout.outcome import Outcome
 from reward_kit.errors import UsageError
 
 ROWS = [{"actions": GOLD}]
@@ -142,7 +142,7 @@ def test_progress_is_reported_from_the_first_to_the_last(bundle: Bundle) -> None
         def started(self, tally: Tally) -> None:
             heard.append(("started", tally.planned, tally.pass_1))
 
-        def ended(self, outcome: RolloutOutcome, tally: Tally) -> None:
+        def ended(self, outcome: Outcome, tally: Tally) -> None:
             assert load_rollout(Path("runs") / outcome.file).id == outcome.id
             heard.append(("ended", tally.done, tally.pass_1))
 

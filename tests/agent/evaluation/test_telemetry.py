@@ -17,7 +17,7 @@ from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.evaluation.telemetry import exporter_names
-from reward_kit.agent.rollout.rollout_record import RolloutRecord
+from reward_kit.agent.rollout.trace import Trace
 
 ERROR = 2
 CANARY = "sk-canary-0123456789"
@@ -92,7 +92,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     made.close()
 
 
-def play(bundle: Bundle, *, agent: str | None = None, **row: Any) -> RolloutRecord:
+def play(bundle: Bundle, *, agent: str | None = None, **row: Any) -> Trace:
     """The record of one rollout of the stub model, or of ``agent``."""
     bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None, **row})
     chosen = {"agent": agent} if agent else {"model": "openai/gpt-4o-mini"}

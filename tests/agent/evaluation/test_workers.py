@@ -314,8 +314,8 @@ def test_workers_share_max_concurrency(bundle: Bundle) -> None:
 
 
 def test_played_rollouts_cross_a_process_border_as_json_and_bytes() -> None:
-    one = played(3)
-    one.judged, one.gold_state, one.row_gold = 5.0, b"\0\xff", RowGold("a", [], [], b"\0")
+    one = played(3, scored_at=5.0)
+    one.gold_state, one.row_gold = b"\0\xff", RowGold("a", [], [], b"\0")
     plain, blobs = encoded(one)
     assert decoded(json.loads(json.dumps(plain)), blobs) == one
 

@@ -36,10 +36,10 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_left_unjudged(ope
     first = pid_of(factory)
     dead, other = await asyncio.gather(talk(factory, "say Hello", "die ."), talk(factory, "wait ."))
     for finished in (dead, other):
-        assert finished.rollout.stop_reason == "infrastructure_error"
-        assert "a worker exited unexpectedly (exit code 3): out of memory" in finished.rollout.stop_detail
-        assert "sk-test-0123456789abcdef" not in finished.rollout.stop_detail
-        assert finished.reward is None
+        assert finished.trace.stop_reason == "infrastructure_error"
+        assert "a worker exited unexpectedly (exit code 3): out of memory" in finished.trace.stop_detail
+        assert "sk-test-0123456789abcdef" not in finished.trace.stop_detail
+        assert finished.trace.reward is None
     after = await talk(factory, "count .")
     assert after.rollout.lines[1].text == f"turn 1 in process {pid_of(factory)}"
     assert pid_of(factory) != first
@@ -49,18 +49,18 @@ async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any,
     factory = await opened(turn_limit=0.3)
     first = pid_of(factory)
     finished = await talk(factory, "hang .")
-    assert finished.rollout.stop_reason == "infrastructure_error"
-    assert "no model call and no tool call of a turn ended within 0.3 s" in finished.rollout.stop_detail
+    assert finished.trace.stop_reason == "infrastructure_error"
+    assert "no model call and no tool call of a turn ended within 0.3 s" in finished.trace.stop_detail
     await until_gone(first)
-    assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
+    assert (await talk(factory, "say Hello")).trace.stop_reason == "user_stop"
 
 
 async def test_a_rollout_past_its_time_is_called_off_and_its_worker_goes_on(opened: Any, talk: Any) -> None:
     factory = await opened()
     first = pid_of(factory)
     finished = await talk(factory, "wait .", timeout=0.3)
-    assert finished.rollout.stop_reason == "timeout"
-    assert (await talk(factory, "say Hello")).rollout.stop_reason == "user_stop"
+    assert finished.trace.stop_reason == "timeout"
+    assert (await talk(factory, "say Hello")).trace.stop_reason == "user_stop"
     assert pid_of(factory) == first
 
 

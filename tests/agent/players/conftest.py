@@ -24,6 +24,6 @@ def conversation(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation
         task = small_task(tmp_path, **{"sim_user_prompt": "You are Alice {and} you want a seat.", **fields})
         made = load_user(name or request.module.USER)()
         finished = await play(task, ToolCallingAgent(), user=made, models=models, guard_user=guard_user)
-        return finished.rollout, models["user"]
+        return finished.trace, models["user"]
 
     return run

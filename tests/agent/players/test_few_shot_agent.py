@@ -44,7 +44,7 @@ async def test_five_examples_stand_behind_the_system_prompt(tmp_path: Path) -> N
 async def test_the_model_calls_tools_and_the_history_keeps_the_rows_own_prompt(tmp_path: Path) -> None:
     model = InProcessModel([wants(("ping", {})), "Done"])
     task = small_task(tmp_path, system_prompt="Sell flights.")
-    rollout = (await play(task, FewShotAgent(EIGHT), models={"agent": model})).rollout
+    rollout = await play(task, FewShotAgent(EIGHT), models={"agent": model})
     assert rollout.messages[0] == {"role": "system", "content": "Sell flights."}
     assert [message["role"] for message in model.seen[1]] == ["system", "user", "assistant", "tool"]
     assert "Example 5:" in model.seen[1][0]["content"]

@@ -19,7 +19,7 @@ async def test_a_function_in_a_thread_asks_the_model(tmp_path: Path) -> None:
         return rollout.complete().message
 
     finished = await play(small_task(tmp_path), FunctionPlayer(agent), models={"agent": model})
-    assert (finished.rollout.steps, finished.rollout.lines[-1].text) == (2, "Pong.")
+    assert (finished.trace.steps, finished.trace.lines[-1].text) == (2, "Pong.")
 
 
 async def test_the_end_of_the_rollout_goes_through_what_catches_exceptions(tmp_path: Path) -> None:
@@ -34,10 +34,10 @@ async def test_the_end_of_the_rollout_goes_through_what_catches_exceptions(tmp_p
                 reached.append("swallowed")
 
     finished = await play(small_task(tmp_path), FunctionPlayer(stubborn))
-    assert (finished.rollout.stop_reason, reached) == ("terminal_tool", ["called"])
+    assert (finished.trace.stop_reason, reached) == ("terminal_tool", ["called"])
 
 
 async def test_what_a_function_raises_is_the_agents_fault(tmp_path: Path) -> None:
     finished = await play(small_task(tmp_path), FunctionPlayer(lambda rollout: 1 // 0), user=ScriptedUser([]))
-    assert finished.rollout.stop_reason == "agent_error"
-    assert "ZeroDivisionError" in str(finished.rollout.stop_detail)
+    assert finished.trace.stop_reason == "agent_error"
+    assert "ZeroDivisionError" in str(finished.trace.stop_detail)

@@ -12,8 +12,8 @@ from reward_kit.errors import BundleError
 async def test_it_says_the_outputs_rather_than_hand_over(tmp_path: Path) -> None:
     actions = [{"name": "transfer", "arguments": {}}, {"name": "ping", "arguments": {}}]
     finished = await play(small_task(tmp_path, actions=actions, outputs=["12"]), GoldAgent())
-    assert finished.rollout.lines[-1].text == "12"
-    assert [call.name for call in finished.rollout.tool_calls] == ["ping"]
+    assert finished.trace.lines[-1].text == "12"
+    assert [call.name for call in finished.trace.tool_calls] == ["ping"]
 
 
 async def test_a_refused_call_does_not_stop_it(tmp_path: Path) -> None:
@@ -21,13 +21,13 @@ async def test_a_refused_call_does_not_stop_it(tmp_path: Path) -> None:
     refused = {"name": "pay_booking", "arguments": {"booking_id": "none"}}
     actions = [refused, create, {**pay, "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
     finished = await play(small_task(tmp_path, actions=actions), GoldAgent())
-    assert [call.status for call in finished.rollout.tool_calls] == ["refused", "ok", "ok"]
-    assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
+    assert [call.status for call in finished.trace.tool_calls] == ["refused", "ok", "ok"]
+    assert (finished.trace.reward, finished.trace.stop_reason) == (1.0, "agent_done")
 
 
 async def test_a_reference_to_nothing_is_told(tmp_path: Path) -> None:
     actions = [{"name": "ping", "arguments": {}}, BOOKED[1]]
-    rollout = (await play(small_task(tmp_path, actions=actions), GoldAgent())).rollout
+    rollout = (await play(small_task(tmp_path, actions=actions), GoldAgent())).trace
     assert rollout.stop_reason == "agent_error"
     assert "booking_id" in (rollout.stop_detail or "")
 

@@ -29,7 +29,7 @@ async def test_a_person_calls_and_replies(tmp_path: Path, typed: Any, capsys: An
     typed('/call create_booking {"flight_id": 1, "passenger": "Alice"}', "/call ping", "", "Booked", "Bye")
     user = ScriptedUser(["And now?"])
     task = small_task(tmp_path, system_prompt="Sell seats.")
-    rollout = (await play(task, load_agent("human")(), user=user)).rollout
+    rollout = (await play(task, load_agent("human")(), user=user)).trace
     assert [call.status for call in rollout.tool_calls] == ["ok", "ok"]
     assert user.heard == ["Booked", "Bye"]
     assert rollout.stop_reason == "user_stop"
@@ -43,7 +43,7 @@ async def test_a_person_calls_and_replies(tmp_path: Path, typed: Any, capsys: An
 async def test_a_person_can_look_at_tools_and_policy(tmp_path: Path, typed: Any, capsys: Any) -> None:
     typed("/tools", "/policy", "/what", "/call", "Done")
     task = small_task(tmp_path, system_prompt="Sell seats.")
-    rollout = (await play(task, load_agent("human")())).rollout
+    rollout = (await play(task, load_agent("human")())).trace
     shown = capsys.readouterr().out
     assert "create_booking(flight_id: " in shown
     assert "Sell seats." in shown
@@ -54,7 +54,7 @@ async def test_a_person_can_look_at_tools_and_policy(tmp_path: Path, typed: Any,
 async def test_a_person_is_the_user(tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     typed("A seat, please", "  ", "Thanks ###STOP###")
     task = small_task(tmp_path, initial_messages=[], sim_user_prompt="You are Alice.")
-    rollout = (await play(task, Speaker(), user=load_user("human")())).rollout
+    rollout = (await play(task, Speaker(), user=load_user("human")())).trace
     assert [line.text for line in rollout.lines] == ["A seat, please", "Reply 1", "Thanks ###STOP###"]
     shown = capsys.readouterr().out
     assert "You are Alice." in shown
@@ -67,5 +67,5 @@ async def test_where_the_input_has_ended_no_more_is_played(tmp_path: Path, typed
     agent = load_agent("human")() if who == "agent" else Speaker()
     user = load_user("human")() if who == "user" else ScriptedUser(["Well?"])
     finished = await play(small_task(tmp_path), agent, user=user)
-    assert "the standard input has ended: nobody is there to play" in str(finished.setup_error)
-    assert finished.reward is None
+    assert "the standard input has ended: nobody is there to play" in str(finished.refused)
+    assert finished.trace.reward is None

@@ -7,7 +7,7 @@ import pytest
 from flight_bundle import GOLD, Bundle
 from stub_server import Answer, Script, StubServer, call
 
-from reward_kit.agent import RolloutRecord, agent_eval
+from reward_kit.agent import Trace, agent_eval
 
 AGENT = "gpt-4o-mini"
 USER = "gpt-3.5-turbo"
@@ -21,7 +21,7 @@ ROWS = [{**ROW, "initial_messages": [{"role": "user", "content": "Book me a flig
 def evaluate(bundle: Bundle, stub_llm: StubServer) -> Any:
     """Evaluate one rollout with scripts for agent and user; its record, and the evaluation's outcomes."""
 
-    def run(agent: list[Script], says: Any, /, **options: Any) -> tuple[RolloutRecord, list[Any]]:
+    def run(agent: list[Script], says: Any, /, **options: Any) -> tuple[Trace, list[Any]]:
         stub_llm.script(AGENT, agent)
         stub_llm.script(USER, says)
         models = {"model": f"openai/{AGENT}", "sim_model": f"openai/{USER}"}

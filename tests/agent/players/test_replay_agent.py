@@ -1,5 +1,7 @@
 """Recorded rollouts, played again."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ from small_task import InProcessModel, ScriptedUser, play, seeded, small_task, w
 
 from reward_kit.agent import TaskView, agent_eval, load_agent, load_user
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
-from reward_kit.agent.store.record_keeping import record_of
 from reward_kit.errors import BundleError
 
 BOOK = ("create_booking", {"flight_id": 1, "passenger": "Alice"})
@@ -21,9 +22,7 @@ async def recorded(folder: Path, answers: list[Any], lines: list[str], **options
 
 
 def write(path: Path, finished: Any) -> Path:
-    of = {"attempt": 0, "eval_id": "e", "agent": "scripted", "user": "scripted", "models": {}}
-    kept = record_of(finished, **of, database=None, gold_database=None)
-    path.write_text(kept.encoded())
+    path.write_text(json.dumps(replace(finished.trace, user="scripted").to_json()))
     return path
 
 
@@ -38,12 +37,12 @@ async def test_a_replay_does_and_says_the_same(tmp_path: Path) -> None:
     first = await recorded(tmp_path, answers, ["Yes", "Go on"], base=base, seed=3)
     spec = f"replay:{write(tmp_path / 'roll_a.json', first)}"
     again = await play(small_task(tmp_path), load_agent(spec)(), user=load_user(spec)(), base=base, seed=3)
-    assert again.rollout.messages == first.rollout.messages
-    assert again.rollout.steps == first.rollout.steps
-    assert again.rollout.stop_reason == first.rollout.stop_reason == "user_stop"
+    assert again.trace.messages == first.trace.messages
+    assert again.trace.steps == first.trace.steps
+    assert again.trace.stop_reason == first.trace.stop_reason == "user_stop"
     assert again.database.changes().equals(first.database.changes())
-    assert [call.status for call in again.rollout.tool_calls] == ["ok", "ok", "invalid_arguments"]
-    assert again.rollout.usage["agent"].calls == 0
+    assert [call.status for call in again.trace.tool_calls] == ["ok", "ok", "invalid_arguments"]
+    assert again.trace.usage["agent"].calls == 0
 
 
 @pytest.mark.parametrize("player", ["agent", "user"])
@@ -59,7 +58,7 @@ def test_recordings_are_not_used_twice_to_make_up_the_number(bundle: Bundle, pla
 
 async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_path: Path) -> None:
     source = write(tmp_path / "roll_a.json", await recorded(tmp_path, ["Hello"], []))
-    source.write_text(source.read_text().replace('"row_id":"book"', '"row_id":"other"'))
+    source.write_text(source.read_text().replace('"row_id": "book"', '"row_id": "other"'))
     task = small_task(tmp_path)
     players: list[Any] = [load_agent(f"replay:{source}")(), load_user(f"replay:{source}")()]
     for player in players:
@@ -69,7 +68,7 @@ async def test_a_row_that_was_not_recorded_is_found_before_anything_runs(tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("{", "is not JSON"), ('{"row_id": "a"}', "is a damaged record of a rollout, or none")],
+    [("{", "is not JSON"), ('{"row_id": "a"}', "is a damaged trace of a rollout, or none")],
 )
 def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> None:
     source = tmp_path / "roll_a.json"

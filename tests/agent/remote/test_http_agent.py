@@ -13,7 +13,8 @@ from small_task import BOOKED, ScriptedUser, seeded, small_task
 
 from reward_kit.agent import load_agent
 from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.rollout.orchestrator import FinishedRollout, run_rollout
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.errors import BundleError, ModelSetupError
 
 
@@ -36,7 +37,7 @@ async def opened(url: str):
 
 async def play(
     folder: Path, script: Any, *, user: Any = None, timeout: float | None = 30, **fields: Any
-) -> tuple[FinishedRollout, StubAgent]:
+) -> tuple[Episode, StubAgent]:
     """One rollout of the small task with an agent that does what ``script`` says."""
     limits = RolloutLimits(timeout=timeout)
     async with serving(script) as stub, opened(stub.url) as agents:
@@ -58,14 +59,14 @@ def responds(**response: Any) -> Any:
 class TestATurn:
     async def test_an_agent_that_books_gets_the_reward(self, tmp_path):
         finished, _ = await play(tmp_path, book, actions=BOOKED)
-        assert (finished.reward, finished.rollout.stop_reason) == (1.0, "agent_done")
-        assert [call.name for call in finished.rollout.tool_calls] == ["create_booking", "pay_booking"]
-        assert finished.rollout.messages[-1] == {"role": "assistant", "content": "Your seat is booked."}
+        assert (finished.trace.reward, finished.trace.stop_reason) == (1.0, "agent_done")
+        assert [call.name for call in finished.trace.tool_calls] == ["create_booking", "pay_booking"]
+        assert finished.trace.messages[-1] == {"role": "assistant", "content": "Your seat is booked."}
 
     async def test_what_the_agent_is_told(self, tmp_path):
         finished, stub = await play(tmp_path, book, system_prompt="Be brief.")
         [turn] = stub.turns
-        rollout = finished.rollout
+        rollout = finished
         assert turn["protocol"] == "reward-kit.agent/1"
         assert turn["event"] == "turn"
         assert turn["rollout"] == {"id": rollout.id, "row_id": "book", "index": 3, "seed": 11, "turn": 1}
@@ -113,14 +114,14 @@ class TestATurn:
     async def test_reasoning_is_kept_in_the_history_and_not_said(self, tmp_path):
         thinks = {"reply": "Hello", "reasoning": "be polite"}
         finished, _ = await play(tmp_path, responds(text=json.dumps(thinks)))
-        assert finished.rollout.messages[-1]["reasoning_content"] == "be polite"
-        assert finished.rollout.lines[-1].text == "Hello"
+        assert finished.trace.messages[-1]["reasoning_content"] == "be polite"
+        assert finished.trace.lines[-1].text == "Hello"
 
     async def test_done_ends_the_rollout_after_the_reply(self, tmp_path):
         bye = responds(text=json.dumps({"reply": "Goodbye", "done": True}))
         finished, stub = await play(tmp_path, bye, user=ScriptedUser(["never said"]))
-        assert finished.rollout.stop_reason == "agent_done"
-        assert finished.rollout.messages[-1]["content"] == "Goodbye"
+        assert finished.trace.stop_reason == "agent_done"
+        assert finished.trace.messages[-1]["content"] == "Goodbye"
         assert len(stub.turns) == 1
 
     async def test_usage_is_counted(self, tmp_path):
@@ -128,11 +129,11 @@ class TestATurn:
         priced = {"model": "my-llm", **tokens, "cost": 0.25, "seconds": 1.5}
         counted = {"reply": "Hello", "usage": [priced, {"input_tokens": 7, "cached_tokens": 3}]}
         finished, stub = await play(tmp_path, responds(text=json.dumps(counted)))
-        usage = finished.rollout.usage["agent"]
+        usage = finished.trace.usage["agent"]
         assert (usage.calls, usage.input_tokens, usage.cached_tokens) == (2, 107, 3)
         assert (usage.output_tokens, usage.cost, usage.unpriced_calls) == (20, 0.25, 1)
-        assert [call.model for call in finished.rollout.model_calls] == ["my-llm", stub.url]
-        assert finished.rollout.model_calls[0].seconds == 1.5
+        assert [call.model for call in finished.trace.model_calls] == ["my-llm", stub.url]
+        assert finished.trace.model_calls[0].seconds == 1.5
 
 
 class TestUnusableAnswers:
@@ -149,8 +150,8 @@ class TestUnusableAnswers:
     )
     async def test_are_the_agents_error_and_say_what_is_wrong(self, tmp_path, body, told):
         finished, _ = await play(tmp_path, responds(text=body))
-        assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
-        assert told in finished.rollout.stop_detail
+        assert (finished.trace.stop_reason, finished.trace.reward) == ("agent_error", 0.0)
+        assert told in finished.trace.stop_detail
 
     async def test_a_token_that_the_agent_repeats_is_not_shown(self, tmp_path, monkeypatch):
         monkeypatch.setenv("REWARD_KIT_AGENT_TOKEN", "agent-secret")
@@ -162,21 +163,21 @@ class TestUnusableAnswers:
 
         finished, stub = await play(tmp_path, script)
         assert stub.headers["Authorization"] == "Bearer agent-secret"
-        assert finished.rollout.stop_detail.endswith("[hidden] [hidden]")
-        assert tokens[0] not in json.dumps(finished.rollout.messages)
+        assert finished.trace.stop_detail.endswith("[hidden] [hidden]")
+        assert tokens[0] not in json.dumps(finished.trace.messages)
 
 
 class TestNoAnswer:
     async def test_an_error_of_its_own_is_the_agents(self, tmp_path):
         finished, _ = await play(tmp_path, responds(status=500, text="Traceback"))
-        assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
-        assert "HTTP 500: Traceback" in finished.rollout.stop_detail
+        assert (finished.trace.stop_reason, finished.trace.reward) == ("agent_error", 0.0)
+        assert "HTTP 500: Traceback" in finished.trace.stop_detail
 
     @pytest.mark.parametrize("status", [502, 503, 429])
     async def test_a_server_error_is_the_surroundings(self, tmp_path, status):
         finished, _ = await play(tmp_path, responds(status=status, text="overloaded"))
-        assert (finished.rollout.stop_reason, finished.reward) == ("infrastructure_error", None)
-        assert f"HTTP {status}: overloaded" in finished.rollout.stop_detail
+        assert (finished.trace.stop_reason, finished.trace.reward) == ("infrastructure_error", None)
+        assert f"HTTP {status}: overloaded" in finished.trace.stop_detail
 
     async def test_an_agent_that_hangs_runs_out_of_time(self, tmp_path):
         gone = asyncio.Event()
@@ -188,7 +189,7 @@ class TestNoAnswer:
                 gone.set()
 
         finished, stub = await play(tmp_path, script, timeout=0.3)
-        assert finished.rollout.stop_reason == "timeout"
+        assert finished.trace.stop_reason == "timeout"
         assert stub.closed[0]["stop_reason"] == "timeout"
 
 
@@ -217,13 +218,13 @@ class TestBeforeTheRun:
     async def test_a_refusal_from_the_start_is_a_fault_of_the_setup(self, tmp_path, status, told):
         script = responds(status=status, headers={"Location": "http://127.0.0.1:1/"})
         finished, _ = await play(tmp_path, script)
-        assert isinstance(finished.setup_error, ModelSetupError)
-        assert told in str(finished.setup_error)
+        assert isinstance(finished.refused, ModelSetupError)
+        assert told in str(finished.refused)
 
     async def test_a_refusal_later_is_the_agents_error(self, tmp_path):
         async def script(turn: dict[str, Any], door: Door) -> Any:
             return {"reply": "Hello"} if turn["rollout"]["turn"] == 1 else web.Response(status=404)
 
         finished, _ = await play(tmp_path, script, user=ScriptedUser(["Go on"]))
-        assert finished.setup_error is None
-        assert finished.rollout.stop_reason == "agent_error"
+        assert finished.refused is None
+        assert finished.trace.stop_reason == "agent_error"

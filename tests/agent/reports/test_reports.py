@@ -21,7 +21,7 @@ from reward_kit.agent.evaluation.terminal_progress import (
     status_line,
 )
 from reward_kit.agent.reports.console import report_lines
-from reward_kit.agent.rollout.outcome import RolloutOutcome, total_usage
+from reward_kit.agent.rollout.outcome import Outcome, total_usage
 from reward_kit.agent.scoring.numbers import duration, money, tokens
 from reward_kit.agent.scoring.rows import RowResult, row_result
 from reward_kit.agent.store.transcript import transcript
@@ -32,7 +32,7 @@ PRICED = Usage(
 UNPRICED = Usage(calls=4, input_tokens=2000, output_tokens=300, unpriced_calls=4)
 
 
-def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **more: Any) -> RolloutOutcome:
+def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **more: Any) -> Outcome:
     given: dict[str, Any] = {
         **dict.fromkeys(("stop_detail", "error", "failure", "failure_detail")),
         "id": f"{row_id}{index}",
@@ -53,19 +53,19 @@ def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **m
         "usage": {"agent": PRICED, "user": UNPRICED},
         **more,
     }
-    return RolloutOutcome(**given)
+    return Outcome(**given)
 
 
-def failed(row_id: str = "row", index: int = 0, kind: str = "wrong_tool", **more: Any) -> RolloutOutcome:
+def failed(row_id: str = "row", index: int = 0, kind: str = "wrong_tool", **more: Any) -> Outcome:
     return outcome(row_id, index, 0.0, failure=kind, failure_detail="took another", **more)
 
 
-def unjudged(row_id: str = "row", index: int = 0) -> RolloutOutcome:
+def unjudged(row_id: str = "row", index: int = 0) -> Outcome:
     stop = "infrastructure_error"
     return outcome(row_id, index, None, stop_reason=stop, stop_detail="cannot connect [to] it", failure=stop)
 
 
-def row(planned: int, *outcomes: RolloutOutcome) -> RowResult:
+def row(planned: int, *outcomes: Outcome) -> RowResult:
     return row_result(outcomes[0].row_id if outcomes else "row", planned, outcomes)
 
 
@@ -219,7 +219,7 @@ def test_explanations_are_counted_with_their_cost() -> None:
     assert not result.complete
 
 
-def tally_of(*outcomes: RolloutOutcome, planned: int = 10) -> Tally:
+def tally_of(*outcomes: Outcome, planned: int = 10) -> Tally:
     tally = Tally(eval_id="e1", planned=planned)
     for one in outcomes:
         tally.add(one)

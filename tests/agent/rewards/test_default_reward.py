@@ -139,7 +139,7 @@ def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer
     assert result.score == 0.0
     assert result.usage["judge"].calls == 2
     assert result.usage["judge"].cost > 0
-    (stored, _) = query(Path("runs/evals/judged.db"), "SELECT json FROM trajectories")
+    (stored, _) = query(Path("runs/evals/judged.db"), "SELECT json FROM traces")
     metric = json.loads(stored["json"])["result"]["metrics"]["criteria"]
     assert metric["score"] == 0.5
     assert metric["reason"].startswith("judge openai/gpt-4o-mini, prompt ")

@@ -132,7 +132,7 @@ def check_all_is_read(result: EvaluationResult) -> None:
     records = list(result.records())
     assert len(records) == len(result.outcomes)
     for record in records:
-        assert from_json(record.encoded()) == from_json(json_bytes(record.to_json()))
+        assert from_json(json_bytes(record.to_json()))["messages"] == from_json(record.encoded())["messages"]
     exported = export(result.log_path, unjudged=True)
     list(exported)
     assert exported.damaged == []
@@ -226,8 +226,8 @@ async def test_a_detail_is_stored_as_text(tmp_path: Path, detail: Any, stored: s
         return ""
 
     finished = await play(small_task(tmp_path), Speaker(stop))
-    assert (finished.rollout.stop_reason, finished.rollout.stop_detail) == ("agent_error", stored)
-    assert finished.reward == 0.0
+    assert (finished.trace.stop_reason, finished.trace.stop_detail) == ("agent_error", stored)
+    assert finished.trace.reward == 0.0
 
 
 @pytest.mark.parametrize("reason", ["user_error", "infrastructure_error", "timeout", "finished", None, ["x"]])
@@ -237,8 +237,8 @@ async def test_only_the_engine_leaves_a_rollout_out(tmp_path: Path, reason: Any)
         return "Done"
 
     finished = await play(small_task(tmp_path), Speaker(stop))
-    assert (finished.rollout.stop_reason, finished.reward) == ("agent_error", 0.0)
-    assert "ValueError: reason is agent_done or agent_error, not " in str(finished.rollout.stop_detail)
+    assert (finished.trace.stop_reason, finished.trace.reward) == ("agent_error", 0.0)
+    assert "ValueError: reason is agent_done or agent_error, not " in str(finished.trace.stop_detail)
 
 
 async def test_the_sum_of_what_is_counted_stays_a_number_that_sqlite_holds(tmp_path: Path) -> None:
@@ -248,5 +248,5 @@ async def test_the_sum_of_what_is_counted_stays_a_number_that_sqlite_holds(tmp_p
         return "Done"
 
     finished = await play(small_task(tmp_path), Speaker(count))
-    assert "Usage.input_tokens is above" in str(finished.rollout.stop_detail)
-    assert finished.rollout.usage["agent"].input_tokens == 2**53
+    assert "Usage.input_tokens is above" in str(finished.trace.stop_detail)
+    assert finished.trace.usage["agent"].input_tokens == 2**53

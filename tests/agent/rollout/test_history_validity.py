@@ -98,7 +98,7 @@ def test_any_answers_of_a_model_leave_a_valid_history(
     options: Any = {"models": {"agent": model}, "parallel_tool_calls": parallel}
     user = ScriptedUser(["Go on", "And now"])
     finished = asyncio.run(play(task, ToolCallingAgent(), user=user, base=base, **options))
-    rollout = finished.rollout
+    rollout = finished.trace
     check_valid(rollout.messages, whole=True)
     assert rollout.stop_reason in {"user_stop", "terminal_tool", "max_steps", "agent_error"}
     assert rollout.steps <= steps
@@ -143,8 +143,8 @@ def test_any_order_of_calls_of_an_agent_leaves_a_valid_history(
     tmp_path: Path, base: Database, plan: list[tuple[str, int]], steps: int
 ) -> None:
     finished = asyncio.run(play(small_task(tmp_path, max_steps=steps), OwnLoop(plan), base=base))
-    check_valid(finished.rollout.messages, whole=True)
-    assert finished.rollout.stop_reason in {"agent_done", "max_steps"}
+    check_valid(finished.trace.messages, whole=True)
+    assert finished.trace.stop_reason in {"agent_done", "max_steps"}
     finished.database.close()
 
 

@@ -37,10 +37,10 @@ async def test_a_reward_gets_the_conversation_the_databases_and_the_row(tmp_path
         return {"score": 0.5, "reason": "half"}
 
     finished = await judged(tmp_path, evaluate, actions=BOOKED, end_goal_sql=GOAL, colour="red")
-    assert finished.reward == 0.5
-    assert given["messages"] == finished.rollout.messages
+    assert finished.trace.reward == 0.5
+    assert given["messages"] == finished.trace.messages
     for name in ("id", "row", "messages", "lines", "tool_calls", "model_calls", "usage", "stop_reason"):
-        assert getattr(given["rollout"], name) == getattr(finished.rollout, name)
+        assert getattr(given["rollout"], name) == getattr(finished.trace, name)
     assert (given["id"], given["end_goal_sql"], given["colour"]) == ("book", GOAL, "red")
     assert given["actions"] == BOOKED
     assert (given["bookings"], given["gold bookings"]) == (0, 1)
@@ -51,7 +51,7 @@ async def test_a_reward_that_names_its_arguments_gets_only_these(tmp_path: Path)
         return {"score": 1.0, "reason": colour}
 
     finished = await judged(tmp_path, evaluate, colour="red", size=3)
-    assert finished.result.reason == "red"
+    assert finished.trace.result["reason"] == "red"
 
 
 async def test_a_reward_that_needs_what_the_row_lacks_is_an_error(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ async def test_a_reward_that_needs_what_the_row_lacks_is_an_error(tmp_path: Path
         return {"score": 1.0, "reason": colour}
 
     finished = await judged(tmp_path, evaluate)
-    assert finished.reward is None
-    assert "needs colour" in finished.error
-    assert "test_judge.py:" in finished.error
+    assert finished.trace.reward is None
+    assert "needs colour" in finished.trace.error
+    assert "test_judge.py:" in finished.trace.error
 
 
 async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
         return {"score": 1.0, "reason": ""}
 
     def recorded(finished: Any) -> Any:
-        rollout = finished.rollout
+        rollout = finished.trace
         calls = [(call.name, call.arguments, call.content) for call in rollout.tool_calls]
         spoken = [(message["role"], message["content"]) for message in rollout.messages]
         row = rollout.row.reward_fields()
@@ -89,7 +89,7 @@ async def test_what_a_reward_does_to_the_rollout_changes_no_record(tmp_path: Pat
     tasks = [small_task(tmp_path, reward=reward, actions=BOOKED) for reward in (evaluate, sound)]
     played = [await play(task, Speaker(search), seed=1) for task in tasks]
     assert recorded(played[0]) == recorded(played[1])
-    assert played[0].error is None
+    assert played[0].trace.error is None
 
 
 async def test_a_reward_cannot_write(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ async def test_a_reward_cannot_write(tmp_path: Path) -> None:
         return {"score": 1.0, "reason": ""}
 
     finished = await judged(tmp_path, evaluate)
-    assert "read-only" in finished.error
+    assert "read-only" in finished.trace.error
     line = inspect.getsourcelines(evaluate)[1] + 1
-    assert f"raised test_judge.py:{line}: " in finished.error
+    assert f"raised test_judge.py:{line}: " in finished.trace.error
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
 
 
@@ -112,10 +112,10 @@ async def test_an_async_reward_holds_the_async_database(tmp_path: Path) -> None:
         return EvaluateResult(score=float(seats == 4 and paid), reason="counted", metrics={"seats": metric})
 
     finished = await judged(tmp_path, evaluate, actions=BOOKED)
-    assert (finished.reward, finished.error) == (1.0, None)
-    assert isinstance(finished.result, EvaluateResult)
+    assert (finished.trace.reward, finished.trace.error) == (1.0, None)
+    assert finished.trace.result["metrics"]["seats"]["score"] == 1.0
     decorated = await judged(tmp_path, reward_function(evaluate), actions=BOOKED)
-    assert (decorated.reward, decorated.error) == (1.0, None)
+    assert (decorated.trace.reward, decorated.trace.error) == (1.0, None)
 
 
 NAN = float("nan")
@@ -139,10 +139,10 @@ async def test_nonsense_is_reported_with_place_and_value(tmp_path: Path, returne
         return returned
 
     finished = await judged(tmp_path, evaluate)
-    assert (finished.reward, finished.result) == (None, None)
-    assert finished.error.startswith("test_judge.py:")
-    assert fault in finished.error
-    assert "\n" not in finished.error
+    assert (finished.trace.reward, finished.trace.result) == (None, None)
+    assert finished.trace.error.startswith("test_judge.py:")
+    assert fault in finished.trace.error
+    assert "\n" not in finished.trace.error
 
 
 async def test_a_query_without_a_row_is_reported_with_its_line_and_remedy(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ async def test_a_query_without_a_row_is_reported_with_its_line_and_remedy(tmp_pa
 
     finished = await judged(tmp_path, evaluate)
     line = evaluate.__code__.co_firstlineno + 1
-    assert f"test_judge.py:{line}: sqlalchemy.exc.NoResultFound" in finished.error
-    assert "scalar()" in finished.error
+    assert f"test_judge.py:{line}: sqlalchemy.exc.NoResultFound" in finished.trace.error
+    assert "scalar()" in finished.trace.error
 
 
 async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_a_reward_that_hangs_is_given_up(tmp_path: Path) -> None:
 
     finished = await judged(tmp_path, evaluate, reward_timeout=0.2)
     released.set()
-    assert "took longer than 0.2 s" in finished.error
+    assert "took longer than 0.2 s" in finished.trace.error
 
 
 def test_an_evaluation_tells_the_judges_cost_apart_and_keeps_its_budget(bundle: Bundle) -> None:

@@ -12,14 +12,14 @@ from reward_kit.agent.models.litellm import LiteLLMModel
 from reward_kit.agent.players.agents.gold import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.players.users.llm import LLMUser
-from reward_kit.agent.rollout.orchestrator import FinishedRollout
+from reward_kit.agent.rollout.orchestrator import Episode
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 AGENT = "gpt-4o-mini"
 USER = "gpt-3.5-turbo"
 
 
-async def over_http(folder: Path, *, retries: int = 3, **options: Any) -> FinishedRollout:
+async def over_http(folder: Path, *, retries: int = 3, **options: Any) -> Episode:
     """Play with agent and user on the stub server."""
     models = {
         role: LiteLLMModel(f"openai/{name}", retries=retries, backoff=0.0, timeout=20.0)
@@ -47,8 +47,8 @@ async def test_a_booking_is_made_and_paid_over_several_turns(tmp_path: Path, stu
     stub_llm.script(AGENT, book_and_pay)
     stub_llm.script(USER, ["Yes, please pay", "Thank you ###STOP###"])
     finished = await over_http(tmp_path)
-    rollout = finished.rollout
-    assert (finished.reward, finished.error, rollout.stop_reason) == (1.0, None, "user_stop")
+    rollout = finished.trace
+    assert (finished.trace.reward, finished.trace.error, rollout.stop_reason) == (1.0, None, "user_stop")
     assert [call_.name for call_ in rollout.tool_calls] == ["search_flights", "create_booking", "pay_booking"]
     assert (rollout.steps, rollout.turns) == (5, 2)
     assert rollout.usage["agent"].calls == 5
@@ -71,9 +71,9 @@ async def test_a_server_that_stays_broken_is_nobodys_fault(
     stub_llm.script(USER, ["Go on"])
     stub_llm.script(name, [fault])
     finished = await over_http(tmp_path, retries=1)
-    assert finished.rollout.stop_reason == "infrastructure_error"
-    assert finished.setup_error is None
-    assert (finished.reward, finished.error) == (None, None)
+    assert finished.trace.stop_reason == "infrastructure_error"
+    assert finished.refused is None
+    assert (finished.trace.reward, finished.trace.error) == (None, None)
     assert len(stub_llm.requests_for(name)) == 2
 
 
@@ -95,15 +95,15 @@ async def test_a_fault_is_blamed_on_the_one_who_made_it(
     task = small_task(tmp_path)
     by_agent = await play(task, Speaker(error), user=Speaker("Hello"))
     by_user = await play(task, Speaker("Hello"), user=Speaker(error))
-    assert (by_agent.rollout.stop_reason, by_user.rollout.stop_reason) == (agents, users)
-    assert by_user.reward is None
-    assert by_agent.reward == (0.0 if agents == "agent_error" else None)
-    assert (by_agent.setup_error is not None) == isinstance(error, ModelSetupError)
+    assert (by_agent.trace.stop_reason, by_user.trace.stop_reason) == (agents, users)
+    assert by_user.trace.reward is None
+    assert by_agent.trace.reward == (0.0 if agents == "agent_error" else None)
+    assert (by_agent.refused is not None) == isinstance(error, ModelSetupError)
 
 
 async def test_an_agent_without_its_model_says_which_option_is_missing(tmp_path: Path) -> None:
     finished = await play(small_task(tmp_path), ToolCallingAgent())
-    assert "--model" in str(finished.setup_error)
+    assert "--model" in str(finished.refused)
 
 
 async def test_the_gold_state_has_the_same_random_ids_as_the_rollout(tmp_path: Path) -> None:
@@ -111,11 +111,9 @@ async def test_the_gold_state_has_the_same_random_ids_as_the_rollout(tmp_path: P
         return {"score": float(db.equals(gold_db)), "reason": ""}
 
     finished = await play(small_task(tmp_path, reward=same_rows, actions=BOOKED), GoldAgent(), seed=5)
-    assert (finished.reward, finished.error) == (1.0, None)
-    assert finished.gold is not None
-    assert finished.database.changes().equals(finished.gold)
+    assert (finished.trace.reward, finished.trace.error) == (1.0, None)
     lazy = await play(small_task(tmp_path, reward=same_rows, actions=BOOKED), Speaker("Done"), seed=5)
-    assert lazy.reward == 0.0
+    assert lazy.trace.reward == 0.0
 
 
 async def test_no_actions_at_all_and_no_action_needed_are_different(tmp_path: Path) -> None:
@@ -125,9 +123,7 @@ async def test_no_actions_at_all_and_no_action_needed_are_different(tmp_path: Pa
         given.append(gold_db)
         return {"score": 1.0, "reason": ""}
 
-    assert (await play(small_task(tmp_path, reward=remember), Speaker("Hi"))).gold is None
-    nothing_to_do = await play(small_task(tmp_path, reward=remember, actions=[]), Speaker("Hi"))
-    assert nothing_to_do.gold is not None
-    assert len(nothing_to_do.gold) == 0
+    await play(small_task(tmp_path, reward=remember), Speaker("Hi"))
+    await play(small_task(tmp_path, reward=remember, actions=[]), Speaker("Hi"))
     assert given[0] is None
     assert given[1] is not None

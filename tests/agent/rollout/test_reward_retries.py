@@ -94,12 +94,12 @@ async def test_what_may_pass_is_tried_again(
     stub_llm.fail(MODEL, answer, times=2)
     finished, calls = await judged(tmp_path, asking(client, stub_llm.url), retries=2)
     assert (calls, len(pauses)) == (tried, tried - 1)
-    assert finished.reward == (1.0 if tried == 3 else None)
+    assert finished.trace.reward == (1.0 if tried == 3 else None)
 
 
 async def test_the_pauses_double_where_nobody_answers(tmp_path: Path, pauses: list[float]) -> None:
     finished, calls = await judged(tmp_path, asking(with_httpx, NOBODY), retries=3)
-    assert (finished.reward, calls) == (None, 4)
+    assert (finished.trace.reward, calls) == (None, 4)
     assert [0.5 * 2**n <= pause <= 2**n for n, pause in enumerate(pauses)] == [True] * 3
 
 
@@ -110,7 +110,7 @@ async def test_the_pause_is_what_the_server_asks_for(
     stub_llm.script(MODEL, ["Yes"])
     stub_llm.fail(MODEL, Answer(status=429, headers={"Retry-After": asked}))
     finished, _ = await judged(tmp_path, asking(with_httpx, stub_llm.url), retries=1)
-    assert finished.reward == 1.0
+    assert finished.trace.reward == 1.0
     assert pauses[0] == pause if pause is not None else 0.5 <= pauses[0] <= 1.0
 
 
@@ -121,4 +121,4 @@ async def too_slow() -> Any:
 @pytest.mark.parametrize("call", [lambda: {}["a bug"], lambda: Path("/nowhere").read_text(), dict, too_slow])
 async def test_a_fault_of_its_own_is_reported_at_once(call: Any, tmp_path: Path, pauses: list[float]) -> None:
     finished, calls = await judged(tmp_path, call, retries=3, timeout=0.1)
-    assert (finished.reward, calls, pauses) == (None, 1, [])
+    assert (finished.trace.reward, calls, pauses) == (None, 1, [])

@@ -17,7 +17,7 @@ def contents(rollout: Any) -> list[tuple[str, Any]]:
 async def test_the_agent_answers_and_the_user_ends_it(tmp_path: Path) -> None:
     task = small_task(tmp_path, system_prompt="Be kind")
     finished = await play(task, Speaker("Where to?", "Booked"), user=ScriptedUser(["New York"]))
-    rollout = finished.rollout
+    rollout = finished.trace
     assert contents(rollout) == [
         ("system", "Be kind"),
         ("user", "Book me a flight"),
@@ -36,7 +36,7 @@ async def test_calls_are_recorded_with_the_rows_they_changed(tmp_path: Path) -> 
         await rollout.call_tool("create_booking", '{"flight_id": 2, "passenger": "Bob"}')
         return "Booked"
 
-    rollout = (await play(small_task(tmp_path), Speaker(book))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(book))).trace
     search, booking = rollout.tool_calls
     assert (search.status, search.changes, search.index, search.turn) == ("ok", [], 0, 1)
     assert booking.arguments == {"flight_id": 2, "passenger": "Bob"}
@@ -55,7 +55,7 @@ async def test_an_unknown_tool_and_faulty_arguments_are_reported_to_the_agent(tm
             answers.append(await rollout.call_tool(name, arguments))
         return "Sorry"
 
-    rollout = (await play(small_task(tmp_path), Speaker(stumble))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(stumble))).trace
     assert all(answer.startswith("Error: ") for answer in answers)
     statuses = [call.status for call in rollout.tool_calls]
     assert statuses == ["unknown_tool", "invalid_arguments", "invalid_arguments"]
@@ -66,7 +66,7 @@ async def test_a_terminal_tool_ends_it_at_once(tmp_path: Path) -> None:
     model = InProcessModel([wants(("ping", {}), ("transfer", {}), ("ping", {}))])
     task, models = small_task(tmp_path), {"agent": model}
     finished = await play(task, ToolCallingAgent(), user=ScriptedUser([]), models=models)
-    rollout = finished.rollout
+    rollout = finished.trace
     assert (rollout.stop_reason, rollout.stop_detail) == ("terminal_tool", "transfer")
     assert [call.name for call in rollout.tool_calls] == ["ping", "transfer"]
     assert [content for role, content in contents(rollout) if role == "tool"] == [
@@ -86,7 +86,7 @@ async def test_a_call_left_running_is_undone_before_the_reward(tmp_path: Path) -
     finished = await play(small_task(tmp_path), Speaker(careless))
     assert left[0].cancelled()
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
-    assert finished.rollout.tool_calls[0].content.startswith("Error: stopped while it ran")
+    assert finished.trace.tool_calls[0].content.startswith("Error: stopped while it ran")
 
 
 async def test_time_runs_out_in_the_middle_of_a_call(tmp_path: Path) -> None:
@@ -94,24 +94,24 @@ async def test_time_runs_out_in_the_middle_of_a_call(tmp_path: Path) -> None:
         return str(await rollout.call_tool("hang", {}))
 
     finished = await play(small_task(tmp_path), Speaker(hang), timeout=0.3)
-    rollout = finished.rollout
+    rollout = finished.trace
     assert (rollout.stop_reason, rollout.stop_detail) == ("timeout", "not over after 0.3 s")
     assert await finished.database.fetch_val("SELECT COUNT(*) FROM flights") == 2
     assert [call.status for call in rollout.tool_calls] == ["failed"]
     assert rollout.messages[-1]["role"] == "tool"
-    assert finished.reward == 0.0
+    assert finished.trace.reward == 0.0
 
 
 @pytest.mark.parametrize("reply", [None, 7, "", "  \n", {"content": ""}, {"content": None}])
 async def test_a_reply_that_says_nothing_is_the_agents_fault(tmp_path: Path, reply: Any) -> None:
     finished = await play(small_task(tmp_path), Speaker(reply), user=ScriptedUser([]))
-    assert finished.rollout.stop_reason == "agent_error"
-    assert finished.rollout.stop_detail is not None
-    assert finished.reward == 0.0
+    assert finished.trace.stop_reason == "agent_error"
+    assert finished.trace.stop_detail is not None
+    assert finished.trace.reward == 0.0
 
 
 async def test_a_reply_cannot_smuggle_tool_calls(tmp_path: Path) -> None:
     reply = {**wants(("ping", {})), "content": "Done"}
-    rollout = (await play(small_task(tmp_path), Speaker(reply))).rollout
+    rollout = (await play(small_task(tmp_path), Speaker(reply))).trace
     assert rollout.stop_reason == "agent_error"
     assert "call_tool" in (rollout.stop_detail or "")

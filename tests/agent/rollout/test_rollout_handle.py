@@ -102,7 +102,7 @@ async def test_what_a_rollout_shows(tmp_path: Path) -> None:
     finished = await play(small_task(tmp_path, **SECRETS), Speaker(look), index=2, seed=7)
     assert (shown["row_id"], shown["index"], shown["seed"], shown["turns"]) == ("book", 2, 7, 1)
     assert (shown["metadata"], shown["system_prompt"]) == ({"level": "easy"}, "Sell seats.")
-    assert shown["id"] == finished.rollout.id
+    assert shown["id"] == finished.trace.id
     assert [line.text for line in shown["lines"]] == ["Book me a flight"]
 
 
@@ -112,8 +112,8 @@ async def test_the_state_behind_a_rollout_has_no_name_in_it(tmp_path: Path, name
         return str(getattr(rollout, name))
 
     finished = await play(small_task(tmp_path), Speaker(ask))
-    assert finished.rollout.stop_reason == "agent_error"
-    assert f"no attribute {name!r}" in str(finished.rollout.stop_detail)
+    assert finished.trace.stop_reason == "agent_error"
+    assert f"no attribute {name!r}" in str(finished.trace.stop_detail)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ async def test_a_forgotten_await_is_named(tmp_path: Path, forgotten: str, called
     exec(f"async def respond(self, rollout):\n    {forgotten}\n    return 'Done'", namespace)
     agent = type("Careless", (), namespace)()
     finished = await play(small_task(tmp_path), agent, models={"agent": InProcessModel(["Hi"])})
-    assert finished.rollout.stop_reason == "agent_error"
-    assert f"{called} was never awaited: an await is missing" in str(finished.rollout.stop_detail)
+    assert finished.trace.stop_reason == "agent_error"
+    assert f"{called} was never awaited: an await is missing" in str(finished.trace.stop_detail)
 
 
 async def test_once_its_state_is_dropped_a_rollout_is_over(tmp_path: Path) -> None:

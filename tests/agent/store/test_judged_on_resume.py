@@ -55,7 +55,7 @@ def judged() -> Counter[str]:
 def essence(result: EvaluationResult) -> Any:
     """What must be the same as in an evaluation that nothing has disturbed."""
     passing = {"id", "file", "started", "seconds", "model_seconds", "timed_calls", "attempt", "usage"}
-    passing.add("database")
+    passing |= {"database", "scored_at"}
     rows = [{k: v for k, v in one.to_json().items() if k not in passing} for one in result.outcomes]
     return sorted(rows, key=lambda row: (row["row_id"], row["index"])), result.pass_power, result.failures
 
@@ -114,7 +114,7 @@ def test_what_is_not_there_any_more_is_played_again(bundle: Bundle, loss: str) -
     if loss == "damaged database":
         path.write_bytes(b"x" * 100)
     if loss == "trajectory":
-        edit(first.log_path, "DELETE FROM trajectories WHERE rollout = ?", failed.id)
+        edit(first.log_path, "DELETE FROM traces WHERE rollout = ?", failed.id)
     break_judge()
     resumed = agent_eval(resume="first")
     assert [one.reward for one in resumed.outcomes] == [1.0, 1.0]
@@ -162,7 +162,7 @@ async def test_an_interruption_loses_nothing(bundle: Bundle, monkeypatch: pytest
     resumed = await run_evaluation(config)
     assert [one.reward for one in resumed.outcomes] == [1.0] * 4
     assert 3 <= sum(judged().values()) <= 3 + done
-    (stored,) = query(resumed.log_path, "SELECT count(*) AS n, count(judged) AS again FROM rollouts")
+    (stored,) = query(resumed.log_path, "SELECT count(*) AS n, count(scored_at) AS again FROM rollouts")
     assert stored == {"n": 4, "again": 3}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from stored_rollouts import begun, edit, outcome, played, query
 
-from reward_kit.agent.rollout.outcome import PlayedRollout, RowGold, broken_off
+from reward_kit.agent.rollout.outcome import Played, RowGold, broken_off
 from reward_kit.agent.store.evaluation_file import (
     FINAL,
     base_path,
@@ -25,7 +25,7 @@ from reward_kit.agent.store.evaluation_file import (
     rollout_at,
 )
 from reward_kit.agent.store.lock import writer_of
-from reward_kit.agent.store.outcome_rows import read_outcomes
+from reward_kit.agent.store.schema import read_outcomes
 from reward_kit.agent.store.writer import Saver, Store
 from reward_kit.errors import StorageError
 
@@ -42,14 +42,14 @@ def stored(path: Path, where: str = "1") -> list[Any]:
 
 def test_what_is_added_is_read_back(tmp_path: Path, path: Path) -> None:
     faults: Any = {"tool_faults": {"t": {"calls": 1, "first": "x"}}, "user_faults": ["end"]}
-    first = outcome(0, metrics={"a": 0.5}, error="\ud800", **faults)
+    first = outcome(0, metrics={"a": 0.5}, error="\ud800", base="ab" * 32, **faults)
     with begun(path) as store:
         gold = RowGold("a", [{"name": "book"}], [{"table": "t"}], b"gold")
-        store.add([PlayedRollout(first, '{"n": 0}', "ab" * 32, b"delta", None, gold), played(1)])
+        store.add([Played(first, '{"n": 0}', b"delta", None, gold), played(1)])
         store.add_usage("broken_off", broken_off(first.usage))
         store.end_run("complete", None, 12.5)
     first.error = "\\ud800"
-    assert stored(path) == [first, outcome(1)]
+    assert stored(path) == [first, played(1).outcome]
     assert rollout_at(path / "r00000") == ('{"n": 0}', "ab" * 32, None, b"delta", b"gold")
     assert sorted(tmp_path.iterdir()) == [path]  # no journal is left beside a store that was closed
     assert query(path, "SELECT status, seconds FROM evaluation") == [{"status": "complete", "seconds": 12.5}]
@@ -60,9 +60,7 @@ def test_what_is_added_is_read_back(tmp_path: Path, path: Path) -> None:
 def test_a_rollout_that_is_judged_again_takes_its_own_place(path: Path) -> None:
     with begun(path) as store:
         store.add([played(0, reward=None, error="no"), played(1)])
-        again = played(0, reward=0.5)
-        again.judged = 2000.0
-        store.add([again])
+        store.add([played(0, reward=0.5, scored_at=2000.0)])
     assert [(one.index, one.reward) for one in stored(path)] == [(0, 0.5), (1, 1.0)]
 
 
@@ -156,7 +154,7 @@ def test_changed_bytes_are_found(path: Path) -> None:
     with begun(path) as store:
         store.add([replace(played(0), state=b"delta", gold_state=b"gold")])
     address = path / played(0).outcome.id
-    for table, column in (("trajectories", "json"), ("states", "delta")):
+    for table, column in (("traces", "json"), ("states", "delta")):
         edit(path, f"UPDATE {table} SET {column} = {column} || ' '")
         with pytest.raises(StorageError, match="is damaged: its checksum is another one"):
             rollout_at(address)
@@ -177,7 +175,7 @@ def test_another_version_and_other_databases_are_refused(tmp_path: Path, path: P
     begun(path).close()
     edit(path, "PRAGMA user_version = 9")
     for attempt in (stored, Store):
-        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 3"):
+        with pytest.raises(StorageError, match=r"another version of reward-kit .format 9, this one reads 4"):
             attempt(path)
     edit(tmp_path / "other.db", "CREATE TABLE t (x)")
     with pytest.raises(StorageError, match="is not the file of an evaluation"):
@@ -231,11 +229,11 @@ def test_no_secret_of_the_environment_is_stored(path: Path, monkeypatch: pytest.
     faults: Any = {"look": {"calls": 1, "first": f"KeyError: {secret}"}}
     with begun(path) as store:
         failed = outcome(0, error=f"raised {secret}", tool_faults=faults)
-        store.add([PlayedRollout(failed, text, "ab" * 32), PlayedRollout(outcome(1), text, "ab" * 32)])
+        store.add([Played(failed, text, "ab" * 32), Played(outcome(1), text, "ab" * 32)])
         store.add_note("explanation", {"sentence": secret})
         store.end_run("stopped", f"refused {secret}", 1.0)
     hidden = {"started": 17000000.5, "messages": [{"content": "the key is [hidden]!"}]}
-    assert json.loads(rollout_at(path / "r00000").trajectory) == hidden
+    assert json.loads(rollout_at(path / "r00000").trace) == hidden
     first, second = stored(path)
     assert (first.error, first.tool_faults["look"]["first"]) == ("raised [hidden]", "KeyError: [hidden]")
     assert second.id == "r00001"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout, TaskView, UserRollout
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.recording import Recordings
 
 CUT_OFF = frozenset({"max_steps", "timeout", "budget", "agent_error", "user_error", "infrastructure_error"})
@@ -56,7 +56,7 @@ class ReplayAgent:
         _end(recording, rollout)
         return ""
 
-    def _begin(self, recording: RolloutRecord) -> Iterator[Message]:
+    def _begin(self, recording: Trace) -> Iterator[Message]:
         """Return the assistant messages, without those that the row begins with."""
         given = sum(message["role"] == "assistant" for message in self.episode.messages)
         said = [message for message in recording.messages if message["role"] == "assistant"][given:]
@@ -117,7 +117,7 @@ class ReplayUser:
         return line
 
 
-def _end(recording: RolloutRecord, rollout: Rollout) -> None:
+def _end(recording: Trace, rollout: Rollout) -> None:
     """End a replay where the recording ends: for the recorded reason, if no message brings it about."""
     if recording.stop_reason in CUT_OFF:
         episode_of(rollout).stop(recording.stop_reason, recording.stop_detail)  # type: ignore[arg-type]  # one of CUT_OFF

@@ -18,7 +18,7 @@ from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.numbers import duration, estimate, money
 
 if TYPE_CHECKING:
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
 
 LONG_LINES = 14
 """Lines of a text that is shown unfolded."""
@@ -68,7 +68,7 @@ def _environment() -> Environment:
     return environment
 
 
-def rollout_address(outcome: RolloutOutcome) -> str:
+def rollout_address(outcome: Outcome) -> str:
     """The address of a rollout's page."""
     return f"{outcome.row_id}/roll_{outcome.id}.html"
 

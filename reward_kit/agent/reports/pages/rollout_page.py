@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.after.explanation import Explanation
     from reward_kit.agent.database.changes import RowChange
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.rollout.trace import Trace
 
 
 class Neighbours(NamedTuple):
@@ -26,10 +26,10 @@ class Neighbours(NamedTuple):
     ``place`` is the number of this one among ``total`` that were selected; 0 if it is none of them.
     """
 
-    before: RolloutOutcome | None = None
-    after: RolloutOutcome | None = None
-    next_failed: RolloutOutcome | None = None
-    of_row: Sequence[RolloutOutcome] = ()
+    before: Outcome | None = None
+    after: Outcome | None = None
+    next_failed: Outcome | None = None
+    of_row: Sequence[Outcome] = ()
     query: str = ""
     place: int = 0
     total: int = 0
@@ -48,7 +48,7 @@ class Difference(NamedTuple):
 
 
 def rollout_values(
-    record: RolloutRecord, around: Neighbours, explanation: Explanation | None = None
+    record: Trace, around: Neighbours, explanation: Explanation | None = None
 ) -> dict[str, Any]:
     """The values of the template ``rollout.html``; ``around`` are its links to other rollouts."""
     failure = record.failure or {}
@@ -74,7 +74,7 @@ def rollout_values(
     }
 
 
-def difference_from_gold(record: RolloutRecord) -> Difference:
+def difference_from_gold(record: Trace) -> Difference:
     """The changed rows of the final state beside those of the gold state."""
     if record.stored is None:
         return Difference(fault="the record was read from a file that has no databases")

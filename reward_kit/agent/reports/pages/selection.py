@@ -15,15 +15,15 @@ from urllib.parse import urlencode
 
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
 from reward_kit.agent.scoring.rows import row_results
-from reward_kit.agent.store.evaluation_file import FINAL, reading
+from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.lock import writer_of
-from reward_kit.agent.store.outcome_rows import read_outcomes
+from reward_kit.agent.store.schema import FINAL, read_outcomes
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reward_kit.agent.rollout.outcome import RolloutOutcome
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
 
 Ts = TypeVarTuple("Ts")
@@ -55,12 +55,12 @@ KINDS = {
 """Kinds of rows."""
 _STRICT = "(SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1)"
 _CALLS = (
-    "EXISTS (SELECT 1 FROM trajectories t, json_each(t.json, '$.tool_calls') call"
+    "EXISTS (SELECT 1 FROM traces t, json_each(t.json, '$.tool_calls') call"
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
 )
 # Most trajectories fail the first condition, which needs no parsing of their JSON.
 _SAYS = (
-    "EXISTS (SELECT 1 FROM trajectories t WHERE t.rollout = rollouts.id AND t.json LIKE :rough ESCAPE '\\'"
+    "EXISTS (SELECT 1 FROM traces t WHERE t.rollout = rollouts.id AND t.json LIKE :rough ESCAPE '\\'"
     " AND EXISTS (SELECT 1 FROM json_each(t.json, '$.messages') message, json_tree(message.value) part"
     " WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
     " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id') AND part.atom LIKE :text ESCAPE '\\'))"
@@ -192,7 +192,7 @@ class Listed(NamedTuple):
     """One page of the ``total`` selected rows or rollouts, which fill ``pages``; the other list is empty."""
 
     rows: list[RowResult]
-    rollouts: list[RolloutOutcome]
+    rollouts: list[Outcome]
     total: int
     pages: int
 
@@ -215,7 +215,7 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     return Listed(sorted(rows, key=lambda row: places[row.row_id]), [], len(found), pages)
 
 
-def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[RolloutOutcome]:
+def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[Outcome]:
     """The rollouts whose ``column`` (``id`` or ``row_id``) is among ``ids``, by their number in the row.
 
     Attempts that were repeated are left out.

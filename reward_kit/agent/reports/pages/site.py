@@ -110,7 +110,7 @@ def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
     if found is None or found.id != rollout:
         raise UsageError(f"there is no rollout {rollout!r} of a row {match['folder']!r}")
     if is_json:
-        return Page(rollout_at(found.address).trajectory, media=JSON)
+        return Page(rollout_at(found.address).trace, media=JSON)
     return _rollout(found.file, rollout, Selection.from_query(query))
 
 

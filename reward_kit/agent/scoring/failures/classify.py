@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.database import Changes
-    from reward_kit.agent.rollout.rollout_record import RolloutRecord
+    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault
@@ -85,7 +85,7 @@ class Failure:
 
 
 def classify(
-    record: RolloutRecord,
+    record: Trace,
     reward: Callable[..., Any],
     *,
     changes: Changes,
@@ -114,7 +114,7 @@ def classify(
         return
     decisive = next((fault for fault in faults or () if fault.decisive), None)
     failure = classify_failure(
-        stop_reason=record.stop_reason,
+        stop_reason=str(record.stop_reason),
         stop_detail=record.stop_detail,
         tool_calls=record.tool_calls,
         expected=expected,
@@ -129,7 +129,7 @@ def classify(
     record.failure = asdict(failure)
 
 
-def _user_faults(record: RolloutRecord, made: Changes, wanted: Changes | None) -> list[UserFault]:
+def _user_faults(record: Trace, made: Changes, wanted: Changes | None) -> list[UserFault]:
     said = [line.text for line in record.lines if line.speaker == "agent"]
     missing = bool(missing_outputs(record.outputs, said))
     if wanted is not None:

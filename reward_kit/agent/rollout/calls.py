@@ -1,0 +1,195 @@
+"""The two ways in which an episode acts on the world: tool calls and model calls, each recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from time import time as unix_time
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.encoding import LONGEST_VALUE, json_text, plain
+from reward_kit.agent.base.history import INTERRUPTED, parse_arguments
+from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
+from reward_kit.agent.base.types import ModelCall, RolloutStopped, ToolCall, Usage, check_one_of, counted
+from reward_kit.agent.models.answer_parts import without_faults
+from reward_kit.agent.models.function import answer_of
+from reward_kit.agent.rollout.budgets import PLAYERS
+from reward_kit.errors import ModelError, ModelSetupError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.base.types import Completion, Message, Role
+    from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.tools.execution import ToolResult
+
+
+def listed(name: str, given: Any) -> list[dict[str, Any]]:
+    """A copy of foreign messages or tools; ``TypeError`` or ``ValueError`` if they are no list of objects."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+        raise TypeError(f"{name} is a list of dicts")
+    objects: list[dict[str, Any]] = plain(given)
+    return objects
+
+
+async def call(
+    episode: Episode, tool: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
+) -> ToolResult:
+    """Run a tool and record the call.
+
+    Until a turn's first ``step`` (or ``complete``) each call counts as a step. ``call_id`` names a call
+    that was announced with ``record``. Raises ``RolloutStopped`` if the episode is over, and for a call
+    during which it ends (but for a terminal tool, whose result is returned).
+    """
+    trace = episode.trace
+    episode.check_running()
+    if not isinstance(tool, str):
+        raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
+    tool = foreign_name(tool)
+    if not isinstance(arguments, str):
+        arguments = plain(arguments)
+        arguments = arguments if isinstance(arguments, dict | str) else json_text(arguments)
+    else:
+        arguments = foreign_text(arguments, LONGEST_VALUE)
+    episode.begin_turn()
+    if not episode.turn_has_steps:
+        episode.count_step()
+    call = ToolCall(
+        *(len(trace.tool_calls), "", trace.steps, trace.turns, tool, arguments),
+        *(INTERRUPTED, "failed", [], unix_time(), 0.0),
+    )
+    began = episode.limits.on_begin
+    task = asyncio.current_task()
+    clock = perf_counter()
+    episode.in_flight.append(task)
+    try:
+        if began is not None:
+            began(f"tool {tool!r}")
+        result = await episode.task.registry.call(
+            tool,
+            arguments,
+            db=episode.database,
+            rollout=episode.rollout,
+            pending=episode.pending_log,
+            on_overrun=episode.overrun,
+        )
+        call.content, call.status = result.content, result.status
+        if result.arguments is not None:
+            call.arguments = result.arguments
+        if result.changes is not None:
+            episode.undecoded.append((call, result.changes))
+        if result.raised is not None:
+            trace.note_tool_fault(tool, result.raised)
+    finally:
+        episode.in_flight.remove(task)
+        if began is not None and not episode.in_flight:
+            began(PLAYERS)
+        call.seconds = perf_counter() - clock
+        _record_call(episode, call, call_id)
+    if result.terminal:
+        episode.stop("terminal_tool", tool)
+    if (fault := episode.database.fault) is not None:  # the run ends for it; this rollout at once
+        episode.stop("infrastructure_error", str(fault))
+        raise RolloutStopped("infrastructure_error")
+    if not result.terminal:
+        episode.check_running()
+    return result
+
+
+def _record_call(episode: Episode, call: ToolCall, call_id: str | None) -> None:
+    """Announce the call unless that was done, and answer it; both at once keeps the history valid."""
+    if isinstance(call.arguments, str):  # not read, as of an unknown tool
+        parsed = parse_arguments(call.arguments)
+        call.arguments = call.arguments if parsed is None else parsed
+    call_id = None if call_id is None else foreign_name(call_id)
+    if call_id is None or not episode.history.is_open(call_id):
+        call_id = episode.history.call(call.name, call.arguments, call_id)
+    episode.history.observe(call_id, call.content)
+    call.id = call_id
+    call.index = len(episode.trace.tool_calls)
+    episode.trace.tool_calls.append(call)
+
+
+async def complete(
+    episode: Episode,
+    messages: list[Message] | None = None,
+    *,
+    tools: list[dict[str, Any]] | None = None,
+    role: Role = "agent",
+    again: int = 0,
+) -> Completion:
+    """Ask the model of ``role``; see ``Rollout.complete``."""
+    trace = episode.trace
+    episode.check_running()
+    if role != "agent":
+        check_one_of("role", role, ("agent", "user"))
+    messages = trace.messages if messages is None else listed("messages", messages)
+    if tools is not None:
+        tools = listed("tools", tools)
+    model = episode.models.get(role)
+    if model is None:
+        option = "--model" if role == "agent" else "--sim-model"
+        raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
+    if role != "agent":
+        episode.check_budget()
+    else:
+        episode.step()
+        if tools is None:
+            tools = (
+                episode.task.registry.openai_tools if episode.own_tools is None else plain(episode.own_tools)
+            )
+    options: dict[str, Any] = {"tools": tools or None, "seed": episode.trace.seed ^ (again & 0xFFFF)}
+    if tools and not episode.limits.parallel_tool_calls:
+        options["parallel_tool_calls"] = False
+    call = ModelCall(role, trace.steps, trace.turns, model.name, "error", Usage(), unix_time(), 0.0)
+    clock = perf_counter()
+    try:
+        completion = await answer_of(
+            model,
+            messages,
+            options,
+            role=role,
+            seconds=episode.limits.call_timeouts.get(role),
+            first=episode.limits.first_answers,
+            before=trace.usage.get(role),
+        )
+    except ModelError as error:
+        call.seconds, call.error = perf_counter() - clock, foreign_text(error)
+        trace.model_calls.append(call)
+        if isinstance(error, ModelSetupError):
+            episode.refused = error  # all others will meet it too, even if this agent carries on
+            episode.stop("infrastructure_error", str(error))
+        raise
+    call.model = foreign_name(completion.model or model.name)
+    call.finish_reason, call.usage = foreign_name(completion.finish_reason), completion.usage
+    call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
+    if role == "user":
+        call.answer = text_of(completion.message.get("content"))
+    else:
+        completion, call.fault = without_faults(completion, tools or ())
+    _count_call(episode, call)
+    if trace.stop_reason is not None:
+        episode.check_running()
+    return completion
+
+
+def count_call(episode: Episode, call: ModelCall) -> None:
+    """Count a model call; raises ``TypeError`` for a usage that spoils sums."""
+    call.usage = counted(call.usage, episode.trace.usage.get(call.role))
+    _count_call(episode, call)
+
+
+def _count_call(episode: Episode, call: ModelCall) -> None:
+    """Count a model call whose usage has been checked."""
+    role, usage, trace = call.role, call.usage, episode.trace
+    if not usage.calls:
+        if usage == Usage():  # nothing is known of the call, which need not be free
+            usage.unpriced_calls = 1
+        usage.calls = 1
+    call.cached = usage.reused_calls > 0
+    trace.model_calls.append(call)
+    if role not in trace.usage:
+        trace.usage[role] = Usage()
+    trace.usage[role].add(usage)
+    if episode.limits.on_usage is not None:
+        asked, model = episode.models.get(role), call.model  # its name may tell the provider, too
+        known = asked.name if asked and asked.name.endswith(f"/{model}") else model
+        episode.limits.on_usage(role, usage, known)

@@ -1,0 +1,210 @@
+"""The tables of an evaluation's file, and outcomes as rows of the table ``rollouts``."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.redaction import hide
+from reward_kit.agent.bundles.trajectory_views import VIEWS
+from reward_kit.agent.rollout.outcome import Outcome, usage_from_json
+from reward_kit.errors import StorageError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+APPLICATION = 0x52776B45
+"""SQLite's ``application_id`` of these files: ``RwkE``."""
+VERSION = 3
+"""SQLite's ``user_version`` of these files."""
+VERSION = 4
+"""SQLite's ``user_version`` of these files."""
+
+# --- outcomes: the columns follow from the class
+
+_ADDRESS = "file"
+"""The field that is no column: it follows from the evaluation's file and the id."""
+_COLUMNS = {one.name: "idx" if one.name == "index" else one.name for one in fields(Outcome)}
+del _COLUMNS[_ADDRESS]
+_TOTALS = ("tokens", "cost")
+"""Columns that are sums over the usage of all roles."""
+_KINDS = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
+_FREE_TEXT = ("stop_detail", "error", "failure_detail")
+
+
+def _kind(hint: Any) -> tuple[type, str, str]:
+    """The type of a field, without None; ``NOT NULL``, or nothing; its comment."""
+    comment = ""
+    if hasattr(hint, "__metadata__"):
+        hint, comment = hint.__origin__, f" -- {hint.__metadata__[0]}"
+    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return members[0], "" if NoneType in members else " NOT NULL", comment
+
+
+_kinds = {name: _kind(hint) for name, hint in get_type_hints(Outcome, include_extras=True).items()}
+_JSON = [name for name in _COLUMNS if _kinds[name][0] not in _KINDS]
+_names = (*_COLUMNS, *_TOTALS)
+_values = attrgetter(*_names)
+_text_places, _json_places = (
+    [place for place, name in enumerate(_names) if name in chosen] for chosen in (_FREE_TEXT, _JSON)
+)
+WRITTEN = (*_COLUMNS.values(), *_TOTALS, "run")
+"""The columns that ``row_of`` fills."""
+_FIELDS = tuple(one.name for one in fields(Outcome))
+_SELECT = ", ".join(_COLUMNS.get(name, "? || id") for name in _FIELDS)
+_decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
+
+
+def row_of(outcome: Outcome, run: int, hidden: set[str]) -> tuple[Any, ...]:
+    """The values of an attempt in ``WRITTEN``; ``hidden`` gets the secrets that were in its texts."""
+    values = list(_values(outcome))
+    for place in _text_places:
+        values[place] = storable(values[place], hidden)
+    for place in _json_places:
+        if values[place] is not None:
+            values[place] = hide(json_text(values[place]), hidden)
+    return (*values, run)
+
+
+def storable(text: str | None, hidden: set[str]) -> str | None:
+    """``text`` without secrets; halves of surrogate pairs, which SQLite does not take, are escaped."""
+    return None if text is None else hide(text, hidden).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def read_outcomes(
+    connection: sqlite3.Connection, path: Path, where: str = "1", values: Sequence[object] = ()
+) -> Iterator[Outcome]:
+    """The stored attempts that ``where`` (SQL of this package) selects, in the order of storing.
+
+    Raises ``StorageError`` for a damaged row.
+    """
+    query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
+    row_ids: set[str] = set()
+    for row in connection.execute(query, (f"evals/{path.name}/", *values)):
+        outcome = Outcome(**dict(zip(_FIELDS, row, strict=True)))
+        checked_id(outcome.id, path)
+        if outcome.row_id not in row_ids:
+            row_ids.add(checked_row_id(outcome.row_id, path))
+        outcome.final = bool(outcome.final)
+        try:
+            for name in _JSON:
+                text: Any = getattr(outcome, name)
+                if text is not None:
+                    setattr(outcome, name, _decode(text))
+            if outcome.usage:
+                outcome.usage = usage_from_json(outcome.usage)  # type: ignore[arg-type]  # JSON values so far
+        except (TypeError, ValueError, AttributeError) as error:
+            raise StorageError(f"rollout {outcome.id} is damaged: {error}", place=str(path)) from error
+        yield outcome
+
+
+# --- tables
+
+
+def _column(name: str, column: str) -> str:
+    kind, null, comment = _kinds[name]
+    unique = " UNIQUE" if name == "id" else ""
+    return f"    {column} {_KINDS.get(kind, 'TEXT')}{null}{unique},{comment}"
+
+
+_rollouts = "\n".join(_column(*names) for names in _COLUMNS.items())
+SCHEMA = f"""
+CREATE TABLE evaluation (        -- one row per run: the first, then one per --resume
+    run INTEGER PRIMARY KEY,
+    eval_id TEXT NOT NULL,
+    created REAL NOT NULL,       -- Unix seconds
+    seconds REAL,                -- length of this run; NULL unless it ended in good order
+    status TEXT NOT NULL,        -- running, complete, budget, interrupted, stopped
+    reason TEXT,
+    writer TEXT NOT NULL,        -- process and host that run it
+    configuration TEXT NOT NULL, -- JSON: the options
+    versions TEXT NOT NULL,      -- JSON: of the packages
+    code TEXT NOT NULL,          -- JSON: fingerprint of each module
+    toolsets TEXT NOT NULL       -- JSON: tools in the OpenAI format by their fingerprint
+);
+CREATE TABLE rows (
+    row_id TEXT PRIMARY KEY,
+    n_rollouts INTEGER NOT NULL, -- planned in the last run; 0 if it left the row out
+    position INTEGER NOT NULL,   -- in the last run that has the row, from 0
+    base TEXT NOT NULL,          -- key of the seed: runs/.bases/KEY.db
+    fields TEXT NOT NULL,        -- JSON: the row as it was evaluated
+    fingerprints TEXT NOT NULL,  -- JSON
+    gold_calls TEXT,             -- JSON: gold actions with their answers and changed rows
+    gold_changes TEXT,           -- JSON: rows that the gold actions change
+    gold_state BLOB,             -- delta of the state after the gold actions
+    gold_crc INTEGER             -- of gold_state
+);
+CREATE TABLE rollouts (          -- one row per attempt
+    seq INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+{_rollouts}
+    tokens INTEGER NOT NULL,     -- input and output, all roles
+    cost REAL NOT NULL           -- US dollars
+);
+CREATE INDEX rollouts_of_row ON rollouts (row_id, idx);
+CREATE TABLE traces (
+    rollout TEXT PRIMARY KEY,
+    json TEXT NOT NULL,
+    crc INTEGER NOT NULL         -- CRC-32 of json
+);
+CREATE TABLE states (
+    rollout TEXT NOT NULL,
+    kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
+    delta BLOB NOT NULL,
+    crc INTEGER NOT NULL,        -- CRC-32 of delta
+    PRIMARY KEY (rollout, kind)
+);
+CREATE TABLE usage (             -- apart from that of finished rollouts
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- broken_off: attempts that came to no end; explanation: --explain
+    rollouts INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    usage TEXT NOT NULL          -- JSON by role
+);
+CREATE TABLE notes (
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    created REAL NOT NULL,
+    kind TEXT NOT NULL,          -- explanation; results: what only the run itself knew at its end
+    rollout TEXT,
+    json TEXT NOT NULL
+);
+"""
+
+SCHEMA += "".join(f"CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
+
+FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
+"""SQL: of each rollout the last final attempt, which is the one that counts."""
+
+
+# --- names that were stored
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ROW_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,255}")
+KEY = re.compile(r"[0-9a-f]{8,128}")
+
+
+def checked_id(rollout: str, path: Path) -> str:
+    """``rollout`` if it can be an id, which names files; else raises ``StorageError``."""
+    return checked(rollout, _ID, "the id of a rollout", path)
+
+
+def checked_row_id(row_id: str, path: Path) -> str:
+    """``row_id`` if it can be one, which names folders; else raises ``StorageError``."""
+    return checked(row_id, _ROW_ID, "the id of a row", path)
+
+
+def checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:
+    if not isinstance(text, str) or not form.fullmatch(text):
+        raise StorageError(f"{text!r:.90} is not {what}: the evaluation is damaged", place=str(path))
+    return text
