@@ -118,8 +118,10 @@ def counted(usage: Any, before: Usage | None) -> Usage:
     """
     if not isinstance(usage, Usage):
         raise TypeError(f"count_usage() takes a Usage, not a {type(usage).__name__}")
-    numbers = list(_counts(usage))
-    sums = _counts(before or _NOTHING)
+    values, sums = _counts(usage), _counts(before or _NOTHING)
+    if tuple(map(type, values)) == _TYPES and min(values) >= 0 and sum(values) + sum(sums) <= MOST_COUNTED:
+        return Usage(*values)
+    numbers = list(values)
     for place, number in enumerate(numbers):
         if number.__class__ is not int and place not in _COSTS:
             check_number(f"Usage.{_COUNTERS[place]}", number)
@@ -131,6 +133,7 @@ def counted(usage: Any, before: Usage | None) -> Usage:
 
 
 _NOTHING = Usage()
+_TYPES = tuple(map(type, _counts(_NOTHING)))
 _COSTS = frozenset(place for place, name in enumerate(_COUNTERS) if "cost" in name)
 _NUMBERS = (int, float)
 

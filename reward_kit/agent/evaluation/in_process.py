@@ -158,7 +158,9 @@ class InProcess:
                 asyncio.get_running_loop().call_later(
                     IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.sqlalchemy_api"
                 )
-        await asyncio.shield(self._opening)
+        if not self._opening.done():
+            await asyncio.shield(self._opening)
+        self._opening.result()
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
             self.watch("the gold actions of its row")
@@ -170,8 +172,7 @@ class InProcess:
                 seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
             async with row.gold_for(seed) as gold:
                 episode = await self._finished(task, request, row, gold, seed, account)
-                keeping = self._kept(episode, request, row, gold)
-                return await completed(keeping, f"{request.row_id}: keeping a finished rollout")
+                return await self._kept(episode, request, row, gold)
 
     async def _finished(
         self,
@@ -210,7 +211,10 @@ class InProcess:
     async def _kept(
         self, episode: Episode, request: PlayRequest, row: RowState, gold: GoldReplay | None
     ) -> Played:
-        """Classify a finished rollout, and keep its final state as far as that is asked for."""
+        """Classify a finished rollout, and keep its final state as far as that is asked for.
+
+        To the end, even if this is cancelled meanwhile.
+        """
         trace, task, participants = episode.trace, row.task, self._participants
         trace.attempt, trace.eval_id = request.attempt, self._eval_id
         trace.agent = without_password(participants.agent_spec)
@@ -223,13 +227,19 @@ class InProcess:
         with episode.database as database:
             _classify(trace, task, Changes.deferred(database.changes), gold)
             if row.keep == "full":
-                file = await asyncio.to_thread(self._folder.save_final, database, task, trace.id)
+                saving = asyncio.to_thread(self._folder.save_final, database, task, trace.id)
+                file = await completed(saving, f"{request.row_id}: keeping a finished rollout")
             elif row.keep == "delta":
                 is_small = database.mode == "overlay" and database.base_size <= SMALL_BASE
-                state = database.delta() if is_small else await asyncio.to_thread(database.delta)
+                if is_small:
+                    state = database.delta()
+                else:
+                    making = asyncio.to_thread(database.delta)
+                    state = await completed(making, f"{request.row_id}: keeping a finished rollout")
             if row.keep is not None and gold is not None and not gold.shared:
                 gold_state = gold.database.delta()
-        await self._show(trace, task)
+        if self._config.debug:
+            await completed(self._show(trace, task), f"{request.row_id}: writing its log")
         if self._telemetry is not None:
             self._telemetry.record(trace)
         return Played(

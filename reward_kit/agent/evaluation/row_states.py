@@ -108,7 +108,7 @@ class RowStates:
             state = self._rows[row_id] = asyncio.create_task(self._open(task, seed))
         self._users[row_id] += 1
         try:
-            yield await asyncio.shield(state)
+            yield state.result() if state.done() else await asyncio.shield(state)
         finally:
             self._users[row_id] -= 1
             if not self._users[row_id] and len(self._rows) > MOST_OPEN:

@@ -118,7 +118,8 @@ async def complete(
 ) -> Completion:
     """Ask the model of ``role``; see ``Rollout.complete``."""
     trace = episode.trace
-    episode.check_running()
+    if trace.stop_reason is not None:
+        episode.check_running()
     if role != "agent":
         check_one_of("role", role, ("agent", "user"))
     messages = trace.messages if messages is None else listed("messages", messages)

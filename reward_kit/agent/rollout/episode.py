@@ -16,7 +16,6 @@ import asyncio
 import math
 import reprlib
 import uuid
-from contextlib import contextmanager
 from functools import partial
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -39,7 +38,7 @@ from reward_kit.agent.rollout.trace import Trace
 from reward_kit.errors import RewardError, RewardKitError, SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
     from reward_kit.agent.base.history import Line
@@ -64,6 +63,23 @@ def _sync(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
     return twin
+
+
+class _Watch(TimeLimit):
+    """Notes a fault of ``name`` in the trace if it blocks the event loop; no limit."""
+
+    __slots__ = ("_name", "_trace")
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        super().__init__(math.inf)
+        self._trace, self._name = trace, name
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.late:
+            fault = self.blocked("await what takes long, or call it with asyncio.to_thread")
+            if fault is not None:
+                self._trace.note_tool_fault(self._name, fault)
 
 
 def _of_trace(name: str) -> Any:
@@ -242,17 +258,9 @@ class Episode:
         self.stop(reason, detail)
         raise RolloutStopped(reason)
 
-    @contextmanager
-    def watched(self, name: str) -> Iterator[None]:
-        """Note a fault if code of ``name`` in this block blocks the event loop."""
-        limit = TimeLimit(math.inf)
-        try:
-            with limit:
-                yield
-        finally:
-            fault = limit.blocked("await what takes long, or call it with asyncio.to_thread")
-            if fault is not None:
-                self.trace.note_tool_fault(name, fault)
+    def watched(self, name: str) -> TimeLimit:
+        """Note a fault if code of ``name`` in a ``with`` block of this blocks the event loop."""
+        return _Watch(self.trace, name)
 
     # --- what agent and user do
 

@@ -15,7 +15,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
-from reward_kit.agent.base.encoding import LONGEST_VALUE
+from reward_kit.agent.base.encoding import LONGEST_VALUE, json_copy
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_name, foreign_text
 from reward_kit.agent.base.types import (
@@ -168,7 +168,7 @@ class Rollout:
         """
         episode = episode_of(self)
         episode.check_running()
-        recorded: Message = copied(episode.history.announce(message))
+        recorded: Message = json_copy(episode.history.announce(message))
         return recorded
 
     def step(self) -> None:

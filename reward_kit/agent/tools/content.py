@@ -18,6 +18,9 @@ MAX_CHARACTERS = 1_000_000
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+_KEYS = frozenset({str})
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""Types of values that are JSON as they are."""
 
 
 def content_of(value: Any) -> str:
@@ -44,6 +47,8 @@ def json_value(value: Any) -> Any:
     """
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is dict and _PLAIN.issuperset(map(type, value.values())) and _KEYS.issuperset(map(type, value)):
         return value
     if kind is float:
         return value if math.isfinite(value) else None

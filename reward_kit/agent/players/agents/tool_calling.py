@@ -64,15 +64,17 @@ class ToolCallingAgent:
             await rollout.call_tool(function["name"], function["arguments"], call_id=announced["id"])
 
 
-def _well_formed(call: Any) -> dict[str, Any]:
+def _well_formed(given: Any) -> dict[str, Any]:
     """The call with a name and arguments that are text, whatever the model made of them.
 
     The tool registry answers a missing name and arguments that are no object with an error for the model.
     """
-    call = call if isinstance(call, dict) else {}
+    call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
     name, arguments = function.get("name"), function.get("arguments")
+    if isinstance(name, str) and isinstance(arguments, str) and arguments and isinstance(call.get("id"), str):
+        return call
     if not isinstance(arguments, str | dict | None):
         arguments = json.dumps(arguments)
     identifier = call.get("id")
