@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from reward_kit.agent import load_evaluation
-from reward_kit.agent.scoring.sequential import RowCounts, decide
+from reward_kit.agent.scoring.sequential import RowProgress, decide
 
 POINTS = (0, 3, 5, 8, 10)
 AGENTS = {"strong": (4.0, 0.6), "middling": (1.2, 0.9), "weak": (0.3, 6.0)}
@@ -53,7 +53,7 @@ def verdicts(
         # downward: strong agents have no room above
         new = shifted(old, -points) if points else old
         pairs = [
-            RowCounts(
+            RowProgress(
                 before,
                 sum(rng.random() < p for _ in range(before)),
                 [rng.random() < q for _ in range(most)],

@@ -48,7 +48,7 @@ class FunctionCall(_ChatModel):
     arguments: str
 
 
-class ToolCall(_ChatModel):
+class MessageToolCall(_ChatModel):
     """One entry of an assistant message's ``tool_calls``."""
 
     model_config = ConfigDict(extra="allow")
@@ -65,7 +65,7 @@ class Message(_ChatModel):
     content: str | None = ""
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[MessageToolCall] | None = None
     function_call: FunctionCall | None = None
 
     @classmethod

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Usage as Usage
     from reward_kit.agent.bundles.bundle import Seed as Seed
     from reward_kit.agent.bundles.bundle import Task as Task
+    from reward_kit.agent.bundles.bundle import TaskBundle as TaskBundle
     from reward_kit.agent.checks import validate as validate
     from reward_kit.agent.comparison.compare import compare as compare
     from reward_kit.agent.comparison.compare import compare_with as compare_with
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.episode import Episode as Episode
     from reward_kit.agent.rollout.judge import judge as judge
     from reward_kit.agent.rollout.judge import judge_sync as judge_sync
-    from reward_kit.agent.rollout.opening import TaskBundle as TaskBundle
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
     from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
@@ -65,7 +65,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.players.agents": ["Agent"],
         "reward_kit.agent.rows.task_row": ["Action", "TaskRow"],
         "reward_kit.agent.base.types": ["Completion", "Model", "ToolCall", "Usage"],
-        "reward_kit.agent.bundles.bundle": ["Seed", "Task"],
         "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
         "reward_kit.agent.config": ["EvaluationConfig"],
         "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
@@ -79,7 +78,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
         "reward_kit.agent.rollout.episode": ["Episode"],
         "reward_kit.agent.rollout.judge": ["judge", "judge_sync"],
-        "reward_kit.agent.rollout.opening": ["TaskBundle"],
+        "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
         "reward_kit.agent.rollout.orchestrator": ["run_rollout"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
         "reward_kit.agent.evaluation.run": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],

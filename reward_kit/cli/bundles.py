@@ -115,8 +115,8 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
     The calls are made one after the other on one copy of a row's data, which is thrown away. The exit
     code is 1 if a tool refused a call or failed.
     """
+    from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.evaluation.signals import run_in_loop
-    from reward_kit.agent.rollout.opening import TaskBundle
 
     with TaskBundle.load(bundle) as opened:
         task = opened.select(task_ids=row)[0] if row is not None else opened.tasks[0]

@@ -139,7 +139,7 @@ def _print_rollout(name: Path) -> None:
     try:
         text = transcript(record)
     except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
-        raise StorageError(f"is a damaged record of a rollout: {error!r}", place=str(name)) from error
+        raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(name)) from error
     print_lines([*text.splitlines(), f"file: {record.path}"])
 
 

@@ -50,8 +50,7 @@ def test_a_booking_over_several_turns_is_rewarded(
     assert [call.name for call in record.tool_calls] == ["create_booking", "pay_booking"]
     assert record.tool_calls[1].changes[0]["after"] == {"status": "paid"}
     assert (record.stop_reason, record.turns, outcome["turn_of_success"]) == ("user_stop", 2, 2)
-    assert record.database is not None
-    with sqlite3.connect(bundle.folder / "runs" / "flight.booking.001" / record.database) as final:
+    with sqlite3.connect(bundle.folder / "runs" / outcome["database"]) as final:
         assert final.execute("SELECT passenger, status FROM bookings").fetchall() == [("Alice", "paid")]
 
 

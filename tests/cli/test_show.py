@@ -12,8 +12,7 @@ from flight_bundle import Bundle
 from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit
 
-from reward_kit.agent import EvaluationResult
-from reward_kit.agent.store.evaluation_file import rollout_at
+from reward_kit.agent import EvaluationResult, load_rollout
 from reward_kit.agent.store.writer import Store
 
 PLAN = {"a": [1, 1], "b": [1, 0]}
@@ -97,14 +96,14 @@ def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, co
     [
         (["nothing"], "there is no evaluation 'nothing'. There are: first."),
         (["runs/a/roll_x.json"], "there is no such file"),
-        (["half.json"], "is a damaged record of a rollout, or none"),
-        (["bad.json"], "is a damaged record of a rollout"),
+        (["half.json"], "is a damaged trace of a rollout, or none"),
+        (["bad.json"], "is a damaged trace of a rollout"),
         (["x" * 3000], "File name too long"),
         (["-o", "nowhere"], "there are no evaluations in this folder"),
     ],
 )
 def test_faults_are_a_line(finished: EvaluationResult, command: Command, what: list[str], fault: str) -> None:
-    record = json.loads(rollout_at(finished.folder / finished.outcomes[0].file).trace)
+    record = load_rollout(finished.folder / finished.outcomes[0].file).to_json()
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
     ran = command(*what)

@@ -16,7 +16,7 @@ from reward_kit.agent.after.explanation import (
     NOTE,
     Explanation,
     Explanations,
-    Verdict,
+    Judgement,
     read_verdict,
     stored_explanations,
 )
@@ -152,7 +152,7 @@ class Explainer:
     async def _judge(self, record: Trace) -> Explanation:
         usage = Usage()
         clock = time.perf_counter()
-        verdict: Verdict | None = None
+        verdict: Judgement | None = None
         problem: str | None = None
         try:
             try:
@@ -176,7 +176,7 @@ class Explainer:
             seconds=time.perf_counter() - clock,
         )
 
-    async def _verdict(self, context: str, usage: Usage) -> Verdict:
+    async def _verdict(self, context: str, usage: Usage) -> Judgement:
         """Ask, and once more if the answer cannot be used; then raises ``ValueError`` with the reason."""
 
         def count(used: Usage) -> None:

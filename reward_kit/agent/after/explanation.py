@@ -130,7 +130,7 @@ def stored_explanations(path: Path) -> list[Explanation]:
         raise StorageError("holds a damaged explanation", place=str(path)) from error
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """The side at fault, the kind of fault, and the reason in a sentence."""
 
     author: Author
@@ -138,7 +138,7 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def read_verdict(text: str) -> Verdict:
+def read_verdict(text: str) -> Judgement:
     """The last object in ``text`` that is a verdict, with any text around it.
 
     Models that think aloud name several before they decide; an echo of the empty form is no verdict. Raises
@@ -158,7 +158,7 @@ def read_verdict(text: str) -> Verdict:
     raise fault
 
 
-def _verdict(value: dict[str, Any]) -> Verdict:
+def _verdict(value: dict[str, Any]) -> Judgement:
     lowered = {_word(name): inner for name, inner in value.items()}
     author = next((each for each in AUTHORS if each == _word(lowered.get("author"))), None)
     if author is None:
@@ -169,7 +169,7 @@ def _verdict(value: dict[str, Any]) -> Verdict:
     sentence = " ".join(str(lowered.get("sentence") or "").split())
     if not sentence:
         raise ValueError('"sentence" is missing')
-    return Verdict(author, kind, sentence[:LONGEST_SENTENCE])
+    return Judgement(author, kind, sentence[:LONGEST_SENTENCE])
 
 
 def _word(value: Any) -> str:

@@ -51,7 +51,7 @@ def line_of(
     try:
         messages = conversation(record.messages, record.opening, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        fault = f"is a damaged record of a rollout: {error!r}"
+        fault = f"is a damaged trace of a rollout: {error!r}"
         raise StorageError(fault, place=str(record.path)) from error
     if messages is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
@@ -96,11 +97,6 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
                 ...
     """
 
-    if TYPE_CHECKING:  # set by rollout.opening, which is above this module
-
-        def episode(self, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
-            """See ``rollout.opening.open_episode``."""
-
     def __init__(self, read: BundleRows, tasks: list[Task], imports: BundleImports) -> None:
         self.dataset = read.dataset
         self.folder = read.folder
@@ -135,6 +131,13 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         return select_tasks(
             self.tasks, task_ids=task_ids, start_index=start_index, end_index=end_index, max_tasks=max_tasks
         )
+
+    def episode(self, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
+        """As ``Episode.of``, the function of a room above this one."""
+        episode: Episode = import_module("reward_kit.agent.rollout.episode").Episode.of(
+            self, row, rng_seed=rng_seed, **options
+        )
+        return episode
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from reward_kit.agent.bundles.bundle import Task
-    from reward_kit.agent.checks.playing import Played
+    from reward_kit.agent.checks.playing import PlayedGold
     from reward_kit.agent.checks.reach import Reader
 
 MOST_NUMBERS, MOST_SUMMED = 400, 16
@@ -35,7 +35,7 @@ _PRICE = re.compile(r"\d+\.\d+")
 _NUMBERED = ("id", "ids", "number", "no", "code")
 
 
-async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
+async def reach_of(task: Task, gold: PlayedGold, reader: Reader) -> Reach:
     """The values that can be known in a row.
 
     Tools are called with what the instruction says. If that does not lead to all values of gold, they are
@@ -65,7 +65,7 @@ async def reach_of(task: Task, gold: Played, reader: Reader) -> Reach:
     return reach
 
 
-def unknown_literals(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
+def unknown_literals(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str]:
     """Each value of a gold call that neither the instruction nor a tool gives."""
     reported = set[str]()
     earlier: list[str] = []
@@ -105,7 +105,7 @@ def _is_checked(key: str, value: Any) -> bool:
     return len(value) > 3 and value[0].isupper() and not value.isupper() and value.replace(" ", "").isalpha()
 
 
-def unknown_outputs(task: Task, gold: Played, reach: Reach) -> Iterator[str]:
+def unknown_outputs(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str]:
     """Each output that is in no answer and, if it is a number, no count, sum or difference of known ones."""
     own = [call.content for call in gold.calls.values() if call.status == "ok"]
     texts = [*own, *(answer.content for answer in reach.answers)]

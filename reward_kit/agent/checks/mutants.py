@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.checks.playing import FAULTY, Played, play_gold
+from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold
 from reward_kit.agent.checks.reach import holds, keyed_scalars, words
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rewards.checks import is_exact
@@ -40,7 +40,7 @@ class Trials:
     task: Task
     base: Database
     gold_database: Database
-    gold: Played
+    gold: PlayedGold
     writing: set[str]
     reach: Reach
     audit: RowAudit
@@ -54,7 +54,7 @@ class Trials:
         """The gold calls as they are."""
         return list(enumerate(self.actions))
 
-    async def play(self, plan: Plan) -> Played | None:
+    async def play(self, plan: Plan) -> PlayedGold | None:
         """The result of ``plan``; None if a call cannot be made, or has another status than in gold."""
         played = await play_gold(self.task, self.base, self.gold_database, plan=plan)
         if played.reward is None or played.error:
@@ -65,12 +65,12 @@ class Trials:
                 return None
         return played
 
-    def is_same(self, played: Played) -> bool:
+    def is_same(self, played: PlayedGold) -> bool:
         """True if the end state is that of gold, but for what the reward ignores."""
         ignored, exact = IGNORED.get() or set(), is_exact(self.task.reward)
         return played.changes.equals(self.gold.changes, ignored, exact=exact)
 
-    def is_paid(self, played: Played | None) -> bool:
+    def is_paid(self, played: PlayedGold | None) -> bool:
         """Count a mutant if it ends in another state than gold; True if the reward is 1 for it."""
         if played is None or self.is_same(played):
             return False

@@ -26,7 +26,7 @@ FAULTY = NOT_DONE | {"unknown_tool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedGold:
     """The result of a rollout: its calls by the number of their action, and the rows that it changed."""
 
     reward: float | None
@@ -48,7 +48,7 @@ class Played:
         return self.reached and not self.error and not statuses & FAULTY
 
 
-async def play_idle(task: Task, untouched: Database, gold_database: Database | None) -> Played:
+async def play_idle(task: Task, untouched: Database, gold_database: Database | None) -> PlayedGold:
     """Judge a rollout in which nothing is done, on a fork that the reward only reads."""
     episode = Episode(task, database=untouched)
     episode.reply("…")
@@ -62,7 +62,7 @@ async def play_gold(
     *,
     plan: Sequence[tuple[int, Action]] | None = None,
     is_silent: bool = False,
-) -> Played:
+) -> PlayedGold:
     """Judge a rollout of the gold agent, or of one that makes the calls of ``plan`` instead.
 
     Its outputs are not said if it ``is_silent``.
@@ -91,9 +91,9 @@ async def play_gold(
     )
 
 
-async def _judged(episode: Episode, gold_database: Database | None) -> Played:
+async def _judged(episode: Episode, gold_database: Database | None) -> PlayedGold:
     try:
         result = await episode.finish(gold_database)
     except RewardError:
-        return Played(None, None, episode.trace.error)
-    return Played(float(result.score), result.reason, None)
+        return PlayedGold(None, None, episode.trace.error)
+    return PlayedGold(float(result.score), result.reason, None)

@@ -10,7 +10,7 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.text import count, did_you_mean
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
-from reward_kit.agent.checks.playing import FAULTY, Played, play_gold, play_idle
+from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold, play_idle
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.errors import DatabaseError
@@ -117,8 +117,8 @@ def _goal_fault(task: Task, database: Database) -> str | None:
 
 
 async def _in_time(
-    task: Task, base: Database, late: Played, late_database: Database
-) -> tuple[Played, list[Verdict]]:
+    task: Task, base: Database, late: PlayedGold, late_database: Database
+) -> tuple[PlayedGold, list[Verdict]]:
     """The gold actions with the clock as it is, and the finding if only that makes them right.
 
     Agents do the same later than it is done here: mostly on the same day.
@@ -160,7 +160,7 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
     return found
 
 
-def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+def _call_verdicts(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
     """The findings about the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
     for number, call in gold.calls.items():
         text = f"gold action {number} ({call.name})"
@@ -189,7 +189,7 @@ def _call_verdicts(task: Task, gold: Played, replayed: Sequence[GoldCall]) -> It
         yield Verdict("ok", f"{len(refused)} of the gold actions refused by their tool")
 
 
-def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
+def _gold_verdicts(gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
     """The findings about the reward of the gold actions."""
     if gold.error:
         yield Verdict("error", f"the gold actions cannot be judged: {shown_line(gold.error)}")
@@ -213,7 +213,9 @@ def _gold_verdicts(gold: Played, replayed: Sequence[GoldCall]) -> Iterator[Verdi
         yield Verdict("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed")
 
 
-def _idle_verdict(task: Task, idle: Played, gold: Played | None = None, *, changed: bool = False) -> Verdict:
+def _idle_verdict(
+    task: Task, idle: PlayedGold, gold: PlayedGold | None = None, *, changed: bool = False
+) -> Verdict:
     """The finding about doing nothing; ``changed``: the gold actions change data."""
     if idle.error:
         return Verdict("error", f"the reward fails when nothing was done: {shown_line(idle.error)}")

@@ -21,7 +21,7 @@ from reward_kit.agent.base.text import cut
 from reward_kit.agent.comparison.measures import CONTENT, RowPair
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.scoring.rows import RowResult
-from reward_kit.agent.scoring.sequential import Decision, RowCounts, decide
+from reward_kit.agent.scoring.sequential import Decision, RowProgress, decide
 from reward_kit.agent.store.evaluation_file import read_fields
 from reward_kit.agent.store.resume import fingerprint
 from reward_kit.agent.store.stored_evaluation import load_evaluation
@@ -106,7 +106,7 @@ class Baseline:
                 results.append(outcome.success if outcome.judged or strict else None)
             planned = asked or fields.get(pair.row_id, {}).get("n_rollouts", 1)
             most = max(planned, pair.b.planned) if until_decided else len(results)
-            rows.append(RowCounts(pair.a.judged, pair.a.passed, results, most))
+            rows.append(RowProgress(pair.a.judged, pair.a.passed, results, most))
         return decide(rows, margin=margin, until_decided=until_decided, baseline=self.name)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import read_moment
-from reward_kit.agent.database.scope import Scope, ToolCall, current_scope
+from reward_kit.agent.database.scope import CallScope, Scope, current_scope
 from reward_kit.agent.database.statement import (
     ExecuteResult,
     Limits,
@@ -316,11 +316,11 @@ class Database(AsyncView):
         view.pending_log = PendingLog()
         return view
 
-    def tool_call(self) -> ToolCall:
+    def tool_call(self) -> CallScope:
         """``async with db.tool_call() as call:`` is the transaction of one tool call."""
-        return ToolCall(self._turns, self._call)
+        return CallScope(self._turns, self._call)
 
-    def of_call(self, call: ToolCall) -> Database:
+    def of_call(self, call: CallScope) -> Database:
         """The same database for the tool of this call, with its own ``pending_log``."""
         database = Database(self._turns, self._refusal, call)
         database.pending_log = PendingLog()

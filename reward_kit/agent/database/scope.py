@@ -195,7 +195,7 @@ class Scope(Lock):
             self.parent.release()
 
 
-class ToolCall(Scope):
+class CallScope(Scope):
     """``async with db.tool_call() as call:`` -- the transaction of one tool call.
 
     Calls that run at the same time take turns: each has the database to itself from its first statement (in
@@ -205,7 +205,7 @@ class ToolCall(Scope):
     is_call = True
     changes: Changes = NO_CHANGES
 
-    async def __aenter__(self) -> ToolCall:
+    async def __aenter__(self) -> CallScope:
         parent = self._open()
         # a call waits with its first statement: parallel calls wait only if they use the database
         if parent.parent is not None or self.turns.store.is_shared:

@@ -33,6 +33,7 @@ from reward_kit.agent.rollout import calls
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge, judged_with_retries, plain_result
+from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
 from reward_kit.errors import RewardError, RewardKitError, SimulatedUserError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import Message, Model, ModelCall, Role, StopReason, ToolCall, Violations
+    from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.players.users import User
@@ -122,6 +124,18 @@ class Episode:
         """Kept as long as the episode: the bundle it was opened from."""
         self._index, self._seed = index, seed
         self._begin(database if database is not None else self._forked())
+
+    @classmethod
+    def of(cls, bundle: TaskBundle, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
+        """An episode of a bundle's ``row`` (its id, its position or its task), which the caller closes.
+
+        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode. Raises
+        ``UsageError`` if the bundle has no such row, ``BundleError`` for a faulty seed.
+        """
+        task = task_of(bundle, row)
+        episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
+        episode.owner = bundle
+        return episode
 
     def _forked(self) -> Database:
         if self.base is None:

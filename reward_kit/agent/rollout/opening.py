@@ -1,53 +1,30 @@
-"""``bundle.episode(row)``: an ``Episode`` of a bundle's row, on a base that is seeded once per bundle."""
+"""The rows of a bundle for episodes, and their bases, which are seeded once per bundle."""
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
 from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.rollout.episode import Episode
 from reward_kit.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-    from reward_kit.agent.base.types import Model, Role
-    from reward_kit.agent.players.users import User
-    from reward_kit.agent.rollout.budgets import RolloutLimits
-
-__all__ = ["TaskBundle", "open_episode"]
-
-
-def open_episode(
-    bundle: TaskBundle,
-    row: str | int | Task,
-    *,
-    rng_seed: int = 0,
-    user: User | None = None,
-    models: Mapping[Role, Model] | None = None,
-    limits: RolloutLimits | None = None,
-) -> Episode:
-    """An episode of ``row`` (its id, its position in the dataset or its task), which the caller closes.
-
-    ``rng_seed`` decides the random numbers of its tools. Without a ``user`` the first reply ends it. Raises
-    ``UsageError`` if the bundle has no such row, ``BundleError`` for a faulty seed.
-    """
-    task = _task_of(bundle, row)
+def base_of(bundle: TaskBundle, task: Task) -> Database:
+    """The base of a task, seeded once per bundle and closed with it; ``BundleError`` for a faulty seed."""
     if bundle not in _bases:
         _bases[bundle] = bases = _Bases()
         finalize(bundle, bases.close)
-    base = _bases[bundle].of(task)
-    episode = Episode(task, base=base, user=user, models=models, limits=limits, seed=rng_seed)
-    episode.owner = bundle
-    return episode
+    return _bases[bundle].of(task)
 
 
-def _task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
+def task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
+    """The task of ``row``: its id, its position in the dataset, or the task itself.
+
+    Raises ``UsageError`` if the bundle has no such row.
+    """
     if isinstance(row, Task):
         return row
     if isinstance(row, int):
@@ -79,5 +56,3 @@ class _Bases(ExitStack):
 
 
 _bases: WeakKeyDictionary[TaskBundle, _Bases] = WeakKeyDictionary()
-
-TaskBundle.episode = open_episode  # type: ignore[method-assign, assignment]  # bundles are below rollouts

@@ -33,7 +33,7 @@ LEAST_GAIN = 0.02
 _STEP = 0.05
 
 
-class RowCounts(NamedTuple):
+class RowProgress(NamedTuple):
     """A row in both evaluations: ``c`` of the baseline's ``n`` judged rollouts succeeded.
 
     ``results`` are the new ones in order, at most ``planned``; None: not judged.
@@ -88,7 +88,7 @@ class Decision:
         return {**as_json(self), "interval": self.interval and self.interval._asdict()}
 
 
-def decide(rows: Sequence[RowCounts], *, margin: float, until_decided: bool, baseline: str) -> Decision:
+def decide(rows: Sequence[RowProgress], *, margin: float, until_decided: bool, baseline: str) -> Decision:
     """The verdict at the first look that decides, else at the last.
 
     With ``until_decided`` there is a look after each complete round, else one after all of them. *Better* or
@@ -120,7 +120,7 @@ def decide(rows: Sequence[RowCounts], *, margin: float, until_decided: bool, bas
     return decision
 
 
-def difference_of(rows: Sequence[RowCounts], rounds: int) -> tuple[float, float] | None:
+def difference_of(rows: Sequence[RowProgress], rounds: int) -> tuple[float, float] | None:
     """The mean difference of the rows' success rates after ``rounds`` rounds, and its standard error.
 
     The variance p(1 - p) of a row is estimated from both evaluations together, which overstates it if they

@@ -55,7 +55,7 @@ class ToolAnswer(BaseModel):
     changes: list[dict[str, Any]] = Field(description="The rows that this call changed.")
 
 
-class Fault(BaseModel):
+class HttpFault(BaseModel):
     """The reason why a request was not carried out."""
 
     detail: str
@@ -71,7 +71,7 @@ class SessionChanges(BaseModel):
 def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
     """Return a server of the tools that ``registry`` has now."""
     app = FastAPIOffline(
-        title=registry.name, description=registry.description, responses={422: {"model": Fault}}
+        title=registry.name, description=registry.description, responses={422: {"model": HttpFault}}
     )
     app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
     _add_tools(app, registry, sessions)

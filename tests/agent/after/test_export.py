@@ -77,7 +77,7 @@ class TestLines:
             export("first", format="openai", columns=["reward"])
 
     @pytest.mark.parametrize("damage", [
-        {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []}, {"fields": 3},
+        {"messages": [1]}, {"messages": None}, {"messages": [{}]}, {"models": []},
         {"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     ])  # fmt: skip
     def test_a_damaged_trajectory_is_told_and_left_out(
@@ -89,7 +89,7 @@ class TestLines:
         found = export("first", format="trl")
         assert len(list(found)) == 1
         assert [error.place for error in found.damaged] == [str(path)]
-        assert f"a rollout is left out: {path}: is a damaged record of a rollout" in caplog.text
+        assert f"a rollout is left out: {path}: is a damaged trace of a rollout" in caplog.text
 
     def test_so_are_a_lost_one_and_one_whose_bytes_have_changed(self, bundle: Bundle) -> None:
         result = evaluate(bundle, "first", {"b": [1, 1, 1]})

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reward_kit.agent.players.agents.text_agent import written
-from reward_kit.agent.players.agents.text_protocol import Call, Reply, UnusableAnswerError, read_answer
+from reward_kit.agent.players.agents.text_protocol import Reply, TextCall, UnusableAnswerError, read_answer
 
 TOOLS = ["get_order", "cancel", "create_user", "get_json"]
 GET = '{"name": "get_order", "arguments": {"id": "#W1"}}'
@@ -17,7 +17,7 @@ GET = '{"name": "get_order", "arguments": {"id": "#W1"}}'
 def called(text: str) -> tuple[str, Any]:
     """Name and arguments of the call in ``text``."""
     answer = read_answer(text, TOOLS)
-    assert isinstance(answer, Call)
+    assert isinstance(answer, TextCall)
     return answer.name, json.loads(answer.arguments)
 
 
@@ -65,7 +65,7 @@ def test_of_several_actions_the_last_one_counts() -> None:
 def test_what_follows_a_made_up_result_is_cut_off(label: str) -> None:
     text = f'Thought: a\nAction: {GET}\n{label} {{"status": "ok"}}\nThought: b\nAction: {{"name": "cancel"}}'
     answer = read_answer(text, TOOLS)
-    assert isinstance(answer, Call)
+    assert isinstance(answer, TextCall)
     assert answer.name == "get_order"
     assert answer.text == f"Thought: a\nAction: {GET}"
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from reward_kit.agent.scoring.sequential import (
     Decision,
-    RowCounts,
+    RowProgress,
     chance_of_loss,
     critical_values,
     decide,
@@ -23,9 +23,9 @@ MANY = tuple(looks_of([(50, 200)]).values())
 decided = partial(decide, until_decided=True, baseline="main")
 
 
-def row(n: int, c: int, results: str, planned: int = 8) -> RowCounts:
+def row(n: int, c: int, results: str, planned: int = 8) -> RowProgress:
     """``results`` are 1, 0 and ? (not judged)."""
-    return RowCounts(n, c, [{"1": True, "0": False, "?": None}[one] for one in results], planned)
+    return RowProgress(n, c, [{"1": True, "0": False, "?": None}[one] for one in results], planned)
 
 
 @pytest.mark.parametrize("shares", [(1.0,), (0.5, 1.0), EIGHT, MANY])
@@ -96,7 +96,7 @@ def test_few_equal_evaluations_are_called_different() -> None:
         rows = []
         for p in (rng.betavariate(1.2, 0.9) for _ in range(20)):
             old, *new = [sum(rng.random() < p for _ in range(4)), *(rng.random() < p for _ in range(6))]
-            rows.append(RowCounts(4, old, [bool(one) for one in new], 6))
+            rows.append(RowProgress(4, old, [bool(one) for one in new], 6))
         verdict = decided(rows, margin=20).verdict
         alarms += verdict in ("better", "worse")
         within += verdict == "within the margin"

@@ -12,8 +12,8 @@ from reward_kit.agent.base.text import cut, encodable, filled, text_of
 from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.agent.players.agents.text_protocol import (
     RESPOND,
-    Call,
     Reply,
+    TextCall,
     UnusableAnswerError,
     read_answer,
     step_of,
@@ -122,7 +122,7 @@ def _names(tools: Sequence[dict[str, Any]]) -> set[str]:
     return {tool["function"]["name"] for tool in tools}
 
 
-def _read(message: Message, tools: Collection[str]) -> Reply | Call:
+def _read(message: Message, tools: Collection[str]) -> Reply | TextCall:
     """Return the step that an answer asks for; of native tool calls, which nobody offered, the first."""
     text = text_in(message)
     for call in message.get("tool_calls") or ():
@@ -136,7 +136,7 @@ def _read(message: Message, tools: Collection[str]) -> Reply | Call:
     return read_answer(text, tools)
 
 
-async def _run(rollout: Rollout, message: Message, step: Call) -> str:
+async def _run(rollout: Rollout, message: Message, step: TextCall) -> str:
     """Announce and make the call; the provider's other fields of the answer are kept with it."""
     call = {"type": "function", "function": {"name": step.name, "arguments": step.arguments}}
     recorded = rollout.record({**message, "content": step.thought or None, "tool_calls": [call]})

@@ -59,7 +59,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TextCall:
     """A tool call; ``arguments`` is JSON text, or the text that the model wrote instead."""
 
     thought: str
@@ -78,7 +78,7 @@ class _Action:
     end: int
 
 
-def read_answer(text: str, tools: Collection[str]) -> Reply | Call:
+def read_answer(text: str, tools: Collection[str]) -> Reply | TextCall:
     """Return the step that ``text`` asks for; ``tools`` are the names of those that there are.
 
     Without any action it is a reply as a whole. Raises ``UnusableAnswerError``.
@@ -97,14 +97,16 @@ def read_answer(text: str, tools: Collection[str]) -> Reply | Call:
     return step_of(action.name, action.arguments, tools, thought=thought, text=kept)
 
 
-def step_of(name: str, arguments: Any, tools: Collection[str], *, thought: str, text: str) -> Reply | Call:
+def step_of(
+    name: str, arguments: Any, tools: Collection[str], *, thought: str, text: str
+) -> Reply | TextCall:
     """Return the reply or call that an action is; ``arguments`` is a JSON value, or JSON text.
 
     Raises ``UnusableAnswerError`` for a reply that says nothing.
     """
     if name in tools or name.lower() != RESPOND:
         given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return Call(thought, encodable(name), encodable(given), text)
+        return TextCall(thought, encodable(name), encodable(given), text)
     said, inner = _without_thought(split_thoughts(_said_in(arguments))[0])
     if said.lower() in _NOTHING:
         raise UnusableAnswerError('the action "respond" has no "content" that could be said')

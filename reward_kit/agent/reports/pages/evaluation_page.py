@@ -70,7 +70,7 @@ class Chart(NamedTuple):
     ticks: Sequence[tuple[float, str]]
 
 
-class Line(NamedTuple):
+class EvalLine(NamedTuple):
     """An evaluation in the list: its cells, and cost of a rollout in dollars and Pass^1 if it has both."""
 
     name: str
@@ -105,13 +105,15 @@ def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> di
 
 
 @until_written(500)
-def _line(path: Path) -> Line:
+def _line(path: Path) -> EvalLine:
     stored = load_evaluation(path)
     score, spent = stored.pass_power.get(1), stored.spent
     point = None
     if score and spent.calls and not spent.unpriced_calls:
         point = spent.cost / len(stored.outcomes), score
-    return Line(stored.eval_id, stored.created, stored.status == "running", evaluation_cells(stored), point)
+    return EvalLine(
+        stored.eval_id, stored.created, stored.status == "running", evaluation_cells(stored), point
+    )
 
 
 @until_written(LOADED)

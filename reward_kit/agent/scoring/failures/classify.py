@@ -21,7 +21,7 @@ from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.database.changes import in_one_spelling
 from reward_kit.agent.rewards.checks import is_exact, missing_outputs, said_to_user
-from reward_kit.agent.scoring.failures.first_fault import Fault, argument_differences, first_fault
+from reward_kit.agent.scoring.failures.first_fault import FirstFault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.user_faults import find_user_faults
 
@@ -172,7 +172,7 @@ def classify_failure(
     fault = None
     if differences:
         found = first_fault(tool_calls, expected, differences, stop_reason)
-        fault = found or Fault("other", row_line(differences[0]))
+        fault = found or FirstFault("other", row_line(differences[0]))
     unsaid = missing_outputs(outputs, said)
     kind: FailureKind = "other"
     if user_fault is not None and stop_reason != "infrastructure_error":

@@ -162,7 +162,7 @@ def distance(expected: Mapping[str, Any], made: Mapping[str, Any] | str) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FirstFault:
     """The first fault; ``made`` is None if a call was never tried, ``expected`` if none was expected."""
 
     kind: FailureKind
@@ -181,7 +181,7 @@ def first_fault(
     expected: Sequence[ExpectedCall],
     rows: Sequence[RowDifference],
     stop_reason: str,
-) -> Fault | None:
+) -> FirstFault | None:
     """The earliest fault of a rollout whose final data are wrong; None if no call explains it.
 
     What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
@@ -249,29 +249,29 @@ def _may_stand_for(call: ToolCall, want: ExpectedCall, aligned: Alignment) -> bo
     )
 
 
-def _of_pairs(pairs: Pairs, aligned: Alignment, expected: Sequence[ExpectedCall]) -> Iterator[Fault]:
+def _of_pairs(pairs: Pairs, aligned: Alignment, expected: Sequence[ExpectedCall]) -> Iterator[FirstFault]:
     """Wrong arguments; or the right call, which the tool refused or which had no effect."""
     for place, (want, made) in pairs.items():
         if differences := argument_differences(want.arguments, made.arguments):
-            yield Fault("wrong_arguments", f"{want.name}: {_differences(differences)}", made, want)
+            yield FirstFault("wrong_arguments", f"{want.name}: {_differences(differences)}", made, want)
             continue
         outcome = "refused" if made.status != "ok" else "without effect"
         answer = cut(f"{want.name} was {outcome}: {made.content}", LONGEST_ANSWER)
         for position, call in aligned.matched:
             if position > place and expected[position].writes and call.index < made.index:
                 detail = f"{call.name} came before {want.name}; {answer}"
-                yield Fault("partially_completed", detail, call, want)
+                yield FirstFault("partially_completed", detail, call, want)
                 break
         else:
-            yield Fault("partially_completed", answer, made, want)
+            yield FirstFault("partially_completed", answer, made, want)
 
 
-def _of_surplus(surplus: Sequence[ToolCall], unpaired: Sequence[ExpectedCall]) -> Iterator[Fault]:
+def _of_surplus(surplus: Sequence[ToolCall], unpaired: Sequence[ExpectedCall]) -> Iterator[FirstFault]:
     """Calls that nobody asked for: in place of missing ones, then on top of what was expected."""
     for call, want in zip(surplus, unpaired, strict=False):
-        yield Fault("wrong_tool", f"expected {_line(want)}, got {_line(call)}", call, want)
+        yield FirstFault("wrong_tool", f"expected {_line(want)}, got {_line(call)}", call, want)
     for call in surplus[len(unpaired) :]:
-        yield Fault("unintended_action", f"nobody asked for {_line(call)}", call)
+        yield FirstFault("unintended_action", f"nobody asked for {_line(call)}", call)
 
 
 def _never_done(
@@ -280,19 +280,19 @@ def _never_done(
     tool_calls: Sequence[ToolCall],
     expected: Sequence[ExpectedCall],
     stop_reason: str,
-) -> Fault:
+) -> FirstFault:
     """A missing change that no call stands for: a tool ended the conversation, or the agent gave up."""
     wanted = sum(call.writes for call in expected)
     progress = f"{wanted - missing} of {wanted} changes made; missing {_line(want)}"
     ending = tool_calls[-1] if stop_reason == "terminal_tool" and tool_calls else None
     if ending is None:
-        return Fault("partially_completed", progress, None, want)
+        return FirstFault("partially_completed", progress, None, want)
     if any(call.name == ending.name for call in expected):
-        return Fault("partially_completed", f"{ending.name} came too early: {progress}", ending, want)
-    return Fault("unintended_action", f"{ending.name} ended the conversation: {progress}", ending, want)
+        return FirstFault("partially_completed", f"{ending.name} came too early: {progress}", ending, want)
+    return FirstFault("unintended_action", f"{ending.name} ended the conversation: {progress}", ending, want)
 
 
-def _of_order(aligned: Alignment, expected: Sequence[ExpectedCall]) -> Fault | None:
+def _of_order(aligned: Alignment, expected: Sequence[ExpectedCall]) -> FirstFault | None:
     """The first change that was made before one that should have come earlier."""
     written = [(place, call) for place, call in aligned.matched if expected[place].writes]
     for number, (place, call) in enumerate(written):
@@ -300,7 +300,7 @@ def _of_order(aligned: Alignment, expected: Sequence[ExpectedCall]) -> Fault | N
         if earliest < place:
             want = expected[earliest]
             one, other = (call.name, want.name) if call.name != want.name else (_line(call), _line(want))
-            return Fault("other", f"all expected calls were made, but {one} before {other}", call, want)
+            return FirstFault("other", f"all expected calls were made, but {one} before {other}", call, want)
     return None
 
 

@@ -14,7 +14,7 @@ from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.players.agents.fastworkflow import preflight
 from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
-from reward_kit.agent.players.agents.fastworkflow.workers import PLACE, Worker
+from reward_kit.agent.players.agents.fastworkflow.workers import PLACE, WorkerProcess
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
 
@@ -55,7 +55,7 @@ class FastWorkflow:
         self.config = config
         self.turn_limit = turn_limit
         self.endpoint = ToolEndpoint()
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         self.models: dict[str, str] = {}
         self._warn = warn
         self._tasks = tasks
@@ -101,7 +101,7 @@ class FastWorkflow:
         try:
             async with asyncio.TaskGroup() as starting:
                 for _ in range(self.config.fastworkflow_workers):
-                    worker = Worker(command, environment, folder)
+                    worker = WorkerProcess(command, environment, folder)
                     self.workers.append(worker)
                     self._resources.push_async_callback(worker.end, "the evaluation is over")
                     starting.create_task(worker.start())
@@ -115,7 +115,7 @@ class FastWorkflowAgent:
     def __init__(self, shared: FastWorkflow) -> None:
         self._shared = shared
         self._rollout: Rollout | None = None
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._admission: Admission | None = None
         self._limit: asyncio.Timeout | None = None
 
@@ -148,7 +148,7 @@ class FastWorkflowAgent:
             raise ModelError("the turn was cancelled", place=PLACE, retryable=True)
         return _said(answer)
 
-    async def join(self, rollout: Rollout) -> Worker:
+    async def join(self, rollout: Rollout) -> WorkerProcess:
         """Begin ``rollout`` in the worker with the fewest rollouts."""
         worker = min(self._shared.workers, key=lambda worker: len(worker.rollouts))
         await worker.start()

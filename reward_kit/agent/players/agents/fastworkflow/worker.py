@@ -322,7 +322,7 @@ def one_at_a_time(function: Callable[..., Any], lock: threading.RLock) -> Callab
     return locked
 
 
-class Worker:
+class WorkerProgram:
     """Serves the requests to the sessions of this process."""
 
     def __init__(self, workflow: str) -> None:
@@ -380,7 +380,7 @@ def main() -> None:
     # All settings come from the environment; empty keys avoid a warning at each call.
     keys = [f"LITELLM_API_KEY_{role}" for role in ROLES]
     fastworkflow.init(env_vars={name: "" for name in keys if not os.environ.get(name)})
-    Worker(str(Path(sys.argv[1]).resolve())).serve()
+    WorkerProgram(str(Path(sys.argv[1]).resolve())).serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Worker processes that play rollouts with FastWorkflow.
+"""WorkerProcess processes that play rollouts with FastWorkflow.
 
 A worker speaks JSON lines on its standard streams; ``worker.py`` documents the protocol."""
 
@@ -34,7 +34,7 @@ START_LIMIT = 300.0
 """Seconds until a started process answers."""
 
 
-class Worker:
+class WorkerProcess:
     """One process, which is started anew if it is lost.
 
     ``rollouts`` maps the ids of its rollouts to listeners for their events. ``hidden`` are secrets of its
