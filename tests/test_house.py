@@ -15,9 +15,9 @@ spec.loader.exec_module(house)
 BOUNDS = {
     "lines": (43_483, 37_000),
     "files": (274, 260),
-    "files under 80 lines": (27, 35),
+    "files under 80 lines": (28, 35),
     "modules at the top of agent/": (1, 4),
-    "longest import chain of files": (12, 14),
+    "longest import chain of files": (14, 14),
     "room levels": (10, 10),
     "handlers of all exceptions": (23, 25),
     "accesses to private names": (2, 3),
