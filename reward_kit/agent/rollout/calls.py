@@ -40,18 +40,16 @@ async def call(
     during which it ends (but for a terminal tool, whose result is returned).
     """
     trace = episode.trace
-    episode.check_running()
+    if trace.stop_reason is not None:
+        raise RolloutStopped(trace.stop_reason)
     if not isinstance(tool, str):
         raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
-    tool = foreign_name(tool)
-    if not isinstance(arguments, str):
-        arguments = plain(arguments)
-        arguments = arguments if isinstance(arguments, dict | str) else json_text(arguments)
-    else:
-        arguments = foreign_text(arguments, LONGEST_VALUE)
-    episode.begin_turn()
-    if not episode.turn_has_steps:
-        episode.count_step()
+    if tool not in episode.task.registry.tools:
+        tool = foreign_name(tool)
+    if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
+        arguments = _plain_arguments(arguments)
+    if not (episode.turn_is_open and episode.turn_has_steps):
+        episode.count_call()
     call = ToolCall(
         *(len(trace.tool_calls), "", trace.steps, trace.turns, tool, arguments),
         *(INTERRUPTED, "failed", [], unix_time(), 0.0),
@@ -71,13 +69,7 @@ async def call(
             pending=episode.pending_log,
             on_overrun=episode.overrun,
         )
-        call.content, call.status = result.content, result.status
-        if result.arguments is not None:
-            call.arguments = result.arguments
-        if result.changes is not None:
-            episode.undecoded.append((call, result.changes))
-        if result.raised is not None:
-            trace.note_tool_fault(tool, result.raised)
+        _take_over(episode, call, result)
     finally:
         episode.in_flight.remove(task)
         if began is not None and not episode.in_flight:
@@ -89,9 +81,26 @@ async def call(
     if (fault := episode.database.fault) is not None:  # the run ends for it; this rollout at once
         episode.stop("infrastructure_error", str(fault))
         raise RolloutStopped("infrastructure_error")
-    if not result.terminal:
-        episode.check_running()
+    if trace.stop_reason is not None and not result.terminal:
+        raise RolloutStopped(trace.stop_reason)
     return result
+
+
+def _take_over(episode: Episode, call: ToolCall, result: ToolResult) -> None:
+    call.content, call.status = result.content, result.status
+    if result.arguments is not None:
+        call.arguments = result.arguments
+    if result.changes is not None:
+        episode.undecoded.append((call, result.changes))
+    if result.raised is not None:
+        episode.trace.note_tool_fault(call.name, result.raised)
+
+
+def _plain_arguments(arguments: Any) -> dict[str, Any] | str:
+    if isinstance(arguments, str):
+        return foreign_text(arguments, LONGEST_VALUE)
+    copy = plain(arguments)
+    return copy if isinstance(copy, dict | str) else json_text(copy)
 
 
 def _record_call(episode: Episode, call: ToolCall, call_id: str | None) -> None:
@@ -166,19 +175,19 @@ async def complete(
         call.answer = text_of(completion.message.get("content"))
     else:
         completion, call.fault = without_faults(completion, tools or ())
-    _count_call(episode, call)
+    _count_model_call(episode, call)
     if trace.stop_reason is not None:
         episode.check_running()
     return completion
 
 
-def count_call(episode: Episode, call: ModelCall) -> None:
+def count_model_call(episode: Episode, call: ModelCall) -> None:
     """Count a model call; raises ``TypeError`` for a usage that spoils sums."""
     call.usage = counted(call.usage, episode.trace.usage.get(call.role))
-    _count_call(episode, call)
+    _count_model_call(episode, call)
 
 
-def _count_call(episode: Episode, call: ModelCall) -> None:
+def _count_model_call(episode: Episode, call: ModelCall) -> None:
     """Count a model call whose usage has been checked."""
     role, usage, trace = call.role, call.usage, episode.trace
     if not usage.calls:

@@ -251,6 +251,12 @@ class Episode:
         self.turn_has_steps = True
         self.count_step()
 
+    def count_call(self) -> None:
+        """Count a tool call as a step, unless it belongs to an answer of the model."""
+        self.begin_turn()
+        if not self.turn_has_steps:
+            self.count_step()
+
     def count_step(self) -> None:
         if self.trace.steps >= self.max_steps:
             used_up = "its only step is used up" if self.max_steps == 1 else None
@@ -298,7 +304,7 @@ class Episode:
 
     complete = calls.complete
 
-    count_call = calls.count_call
+    count_model_call = calls.count_model_call
 
     async def say(self, reply: str | Message) -> str | None:
         """Append what the agent says and return the user's next line; None if the episode is over.
@@ -316,9 +322,7 @@ class Episode:
 
     def reply(self, message: str | Message) -> None:
         """Append what the agent says and end its turn; in a turn without a model call that is a step."""
-        self.begin_turn()
-        if not self.turn_has_steps:
-            self.count_step()
+        self.count_call()
         self.history.reply(message)
         self.turn_is_open = False
 
@@ -409,7 +413,7 @@ class Episode:
             )
         finally:
             for call in shown.counted():
-                self.count_call(call)
+                self.count_model_call(call)
 
     def close(self) -> None:
         """Close the database. May be called again."""

@@ -204,7 +204,7 @@ class Rollout:
         names = foreign_name(model), foreign_name(finish_reason or "unknown")
         begun = time() if started is None else started
         call = ModelCall(role, self.steps, self.turns, *names, usage, begun, seconds, waited=waited)
-        episode.count_call(call)
+        episode.count_model_call(call)
 
     def stop(self, reason: StopReason, detail: str | None = None) -> None:
         """End the rollout; the first reason stays. ``call_tool`` and ``complete`` raise from now on.

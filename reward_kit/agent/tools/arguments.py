@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json, to_jsonable_python
 
 from reward_kit.agent.base.encoding import plain
-from reward_kit.agent.base.strict_json import is_too_deep, parsed_json
+from reward_kit.agent.base.strict_json import MAX_DEPTH, is_too_deep, parsed_json
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     if arguments.__class__ is str and arguments.isascii() and not _ODD.search(arguments):
         with suppress(ValueError):
             value = from_json(arguments, allow_inf_nan=False)
-            if value.__class__ is dict and not is_too_deep(value, arguments):
+            if value.__class__ is dict and arguments.count("{") + arguments.count("[") <= MAX_DEPTH:
                 return value, arguments
     if isinstance(arguments, bytes | bytearray):
         arguments = arguments.decode(errors="replace")
