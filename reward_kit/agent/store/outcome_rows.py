@@ -36,6 +36,10 @@ _text_places, _json_places = (
 WRITTEN = (*_COLUMNS.values(), "run", "tokens", "cost", "base", "judged")
 """The columns that ``row_of`` fills."""
 _SELECT = ", ".join(_COLUMNS.get(one.name, "? || id") for one in fields(RolloutOutcome))
+_FIELDS = [one.name for one in fields(RolloutOutcome)]
+_shared_places = [_FIELDS.index(name) for name in ("row_id", "stop_reason", "reward", "failure")]
+_json_cells = [_FIELDS.index(name) for name in _JSON]
+_ID_PLACE, _ROW_ID_PLACE, _USAGE_PLACE = map(_FIELDS.index, ("id", "row_id", "usage"))
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 
 
@@ -65,21 +69,26 @@ def read_outcomes(
     """
     query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
     row_ids: set[str] = set()
+    shared: dict[Any, Any] = {}  # values that recur are kept once
     for row in connection.execute(query, (f"evals/{path.name}/", *values)):
-        outcome = RolloutOutcome(*row)
-        checked_id(outcome.id, path)
-        if outcome.row_id not in row_ids:
-            row_ids.add(checked_row_id(outcome.row_id, path))
-        outcome.final = bool(outcome.final)
+        cells = list(row)
+        id_, row_id = cells[_ID_PLACE], cells[_ROW_ID_PLACE]
+        checked_id(id_, path)
+        if row_id not in row_ids:
+            row_ids.add(checked_row_id(row_id, path))
+        for place in _shared_places:
+            value = cells[place]
+            cells[place] = shared.setdefault(value, value)
         try:
-            for name in _JSON:
-                text: Any = getattr(outcome, name)
-                if text is not None:
-                    setattr(outcome, name, _decode(text))
-            if outcome.usage:
-                outcome.usage = usage_from_json(outcome.usage)  # type: ignore[arg-type]  # JSON values so far
+            for place in _json_cells:
+                if cells[place] is not None:
+                    cells[place] = _decode(cells[place])
+            if cells[_USAGE_PLACE]:
+                cells[_USAGE_PLACE] = usage_from_json(cells[_USAGE_PLACE])
         except (TypeError, ValueError, AttributeError) as error:
-            raise StorageError(f"rollout {outcome.id} is damaged: {error}", place=str(path)) from error
+            raise StorageError(f"rollout {id_} is damaged: {error}", place=str(path)) from error
+        outcome = RolloutOutcome(*cells)
+        outcome.final = bool(outcome.final)
         yield outcome
 
 
