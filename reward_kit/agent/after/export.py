@@ -160,7 +160,7 @@ def write_rollouts(found: Export, folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for outcome, record in found.records():
         text = f"{record.encoded()}\n"
-        write_text(folder / f"roll_{outcome.id}.json", text.encode(), durable=False)
+        write_text(folder / f"roll_{outcome.id}.json", [text.encode()], durable=False)
     return len(found.outcomes) - len(found.damaged)
 
 

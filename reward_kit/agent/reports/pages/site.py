@@ -190,5 +190,5 @@ def _write(out: Path, address: str, html: str) -> str:
         raise StorageError(f"the page {address!r} would lie outside of the folder", place=str(out))
     with as_storage_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, html.encode(errors="replace"), durable=False)
+    write_text(path, [html.encode(errors="replace")], durable=False)
     return address
