@@ -73,7 +73,7 @@ class RolloutRecord(Attempt):
 
     def __post_init__(self) -> None:
         self.source: Path | StoredRollout | None = None
-        self._opened = ExitStack()
+        self._opened: ExitStack | None = None
 
     def _repr_html_(self) -> str:
         """The conversation, for notebooks."""
@@ -163,7 +163,8 @@ class RolloutRecord(Attempt):
 
     def close(self) -> None:
         """Close the databases that ``reward_arguments`` opened."""
-        self._opened.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -180,10 +181,11 @@ class RolloutRecord(Attempt):
                 place=str(self.path),
                 remedy="Load it from its evaluation: load_rollout('EVALUATION ROW#1').",
             )
-        stored = self.stored.open(kind, mode, self._opened)
+        opened = self._opened = self._opened or ExitStack()
+        stored = self.stored.open(kind, mode, opened)
         if stored is None:
             return None
-        database = self._opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
+        database = opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
         return database.read_only_async() if is_async else database.read_only()
 
     def to_json(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import sqlite3
 import zlib
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,8 @@ APPLICATION = 0x52776B45
 """SQLite's ``application_id`` of these files: ``RwkE``."""
 VERSION = 3
 """SQLite's ``user_version`` of these files."""
+READ_AT_ONCE = 16
+"""Trajectories that one statement reads."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
 
@@ -324,14 +327,20 @@ def rollout_at(address: Path) -> RolloutData:
     return kept
 
 
-def read_trajectory(connection: sqlite3.Connection, address: Path) -> str:
-    """The trajectory at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if it is missing or damaged."""
-    query = "SELECT json, crc FROM trajectories WHERE rollout = ?"
-    found = connection.execute(query, (address.name,)).fetchone()
-    if found is None:
-        raise _no_rollout(address)
-    _check(address, found[:1], found[1:])
-    return str(found[0])
+def read_trajectories(
+    connection: sqlite3.Connection, path: Path, rollouts: Iterable[str]
+) -> Iterator[tuple[str, str | StorageError]]:
+    """The id and trajectory of each of ``rollouts`` in the file ``path``; an error if it cannot be read."""
+    query = "SELECT rollout, json, crc FROM trajectories WHERE rollout IN (SELECT value FROM json_each(?))"
+    waiting = iter(rollouts)
+    while ids := list(islice(waiting, READ_AT_ONCE)):
+        found = {rollout: given for rollout, *given in connection.execute(query, (json.dumps(ids),))}
+        for rollout in ids:
+            text, crc = found.get(rollout, (None, None))
+            if text is None:
+                yield rollout, _no_rollout(path / rollout)
+            else:
+                yield rollout, text if checksum(text) == crc else _damaged(path / rollout)
 
 
 def checksum(data: str | bytes | None) -> int | None:
@@ -341,7 +350,11 @@ def checksum(data: str | bytes | None) -> int | None:
 
 def _check(address: Path, parts: Iterable[str | bytes | None], sums: Sequence[int | None]) -> None:
     if tuple(map(checksum, parts)) != tuple(sums):
-        raise StorageError("is damaged: its checksum is another one", place=str(address))
+        raise _damaged(address)
+
+
+def _damaged(address: Path) -> StorageError:
+    return StorageError("is damaged: its checksum is another one", place=str(address))
 
 
 def _no_rollout(address: Path) -> StorageError:

@@ -25,7 +25,7 @@ from reward_kit.agent.store.evaluation_file import (
     checked_id,
     file_within,
     find_evaluation,
-    read_trajectory,
+    read_trajectories,
     reading,
     rollout_at,
     stored_files,
@@ -147,9 +147,11 @@ def read_rollouts(
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
     with reading(file) as connection:
-        for place in (StoredRollout(file, rollout) for rollout in rollouts):
+        for rollout, text in read_trajectories(connection, file, rollouts):
             try:
-                record = read_record(read_trajectory(connection, place.address), place)
+                if isinstance(text, StorageError):
+                    raise text
+                record = read_record(text, StoredRollout(file, rollout))
             except StorageError as error:
                 if damaged is None:
                     raise
