@@ -207,7 +207,7 @@ def count_answer_faults(path: Path) -> dict[str, int]:
     query = f"""
 SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
 FROM rollouts JOIN trajectories AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
+WHERE {FINAL} AND usage != '{{}}' AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
 GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
     with reading(path) as connection:
         return dict(connection.execute(query).fetchall())

@@ -37,7 +37,10 @@ WRITTEN = (*_COLUMNS.values(), "run", "tokens", "cost", "base", "judged")
 """The columns that ``row_of`` fills."""
 _SELECT = ", ".join(_COLUMNS.get(one.name, "? || id") for one in fields(RolloutOutcome))
 _FIELDS = [one.name for one in fields(RolloutOutcome)]
-_shared_places = [_FIELDS.index(name) for name in ("row_id", "stop_reason", "reward", "failure")]
+_shared_places = [
+    _FIELDS.index(name)
+    for name in ("row_id", "stop_reason", "reward", "failure", "model_seconds", "waited_seconds")
+]
 _json_cells = [_FIELDS.index(name) for name in _JSON]
 _ID_PLACE, _ROW_ID_PLACE, _USAGE_PLACE = map(_FIELDS.index, ("id", "row_id", "usage"))
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
@@ -82,7 +85,7 @@ def read_outcomes(
         try:
             for place in _json_cells:
                 if cells[place] is not None:
-                    cells[place] = _decode(cells[place])
+                    cells[place] = {} if cells[place] == "{}" else _decode(cells[place])
             if cells[_USAGE_PLACE]:
                 cells[_USAGE_PLACE] = usage_from_json(cells[_USAGE_PLACE])
         except (TypeError, ValueError, AttributeError) as error:
