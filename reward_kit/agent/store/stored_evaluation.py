@@ -29,7 +29,7 @@ Named = str | Path | EvaluationResult
 LONGEST_SHOWN = 80
 """Characters of a wrong value that an error shows."""
 _USAGE = (
-    f"SELECT role.key, {', '.join(f'sum(role.value ->> {one.name!r})' for one in fields(Usage))}"  # noqa: S608
+    f"SELECT role.key, {', '.join(f'ifnull(sum(role.value ->> {one.name!r}), 0)' for one in fields(Usage))}"  # noqa: S608
     " FROM rollouts, json_each(usage) AS role WHERE usage != '{}'"
     " GROUP BY role.key ORDER BY min(seq), min(role.id)"
 )
