@@ -61,7 +61,9 @@ def plain(value: Any, *, strict: bool = True) -> Any:
             }
         return [of(inner, levels - 1) for inner in value]
 
-    return of(value, MAX_DEPTH)
+    copy = of(value, MAX_DEPTH)
+    of = None  # type: ignore[assignment]  # it refers to itself, and would stay as garbage
+    return copy
 
 
 def _simple(value: Any) -> Any:
