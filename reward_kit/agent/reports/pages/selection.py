@@ -186,7 +186,7 @@ def _like(text: str) -> str:
 
 
 class _Texts:
-    """What is said in the rollouts of an evaluation, in a temporary file that SQLite removes at the end."""
+    """The texts of an evaluation, in a temporary file that SQLite removes at the end."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
