@@ -43,7 +43,7 @@ def card(
     stored = load_evaluation(evaluation, output_dir)
     made = card_of(stored, None if audit is None else _audit(Path(audit)))
     path = output or f"{stored.eval_id}.card.json"
-    write_output([readable_json(made)], path)
+    write_output(readable_json(made), path)
     if path != TO_OUTPUT:
         say(f"{path}: {count(len(made['rows']), 'row')}, {made['denominators']['judged']} judged rollouts")
     return 0

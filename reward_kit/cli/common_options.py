@@ -38,4 +38,4 @@ def print_report(lines: Iterable[str], to_json: Callable[[], Any], json_path: st
 
     print_lines(lines, err=json_path == TO_OUTPUT)
     if json_path is not None:
-        write_output([readable_json(to_json())], json_path)
+        write_output(readable_json(to_json()), json_path)

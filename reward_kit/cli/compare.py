@@ -84,7 +84,7 @@ def gate(
         made = baseline_of(stored)
         if stored.results.get("decision", {}).get("verdict", "not decided") != "not decided":
             warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
-        write_output([readable_json(made.to_json())], baseline)
+        write_output(readable_json(made.to_json()), baseline)
         say(f"{baseline}: {count(len(made.rows), 'row')} of {stored.eval_id}")
         return 0
     judged = judge(load_baseline(baseline, output_dir), load_evaluation(name, output_dir))

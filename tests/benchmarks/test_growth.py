@@ -10,6 +10,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "growth.py"
 def test_each_size_has_its_lines() -> None:
     done = new_python(SCRIPT, "--sizes", "2", "6", "--rows-of", "2", timeout=300)
     assert done.code == 0, done.err
-    first, second = done.out.split("\n\n")
+    first, *others = done.out.split("\n\n")
     assert [row.split()[0] for row in first.splitlines()] == ["rollouts", "2", "6"]
-    assert [row.split()[0] for row in second.splitlines()[1:]] == ["rollouts", "2", "6"]
+    assert len(others) == 2
+    for table in others:
+        assert [row.split()[0] for row in table.splitlines()[1:]] == ["rollouts", "2", "6"]

@@ -19,7 +19,7 @@ from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, lo
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.rollout.outcome import Outcome
@@ -57,7 +57,7 @@ class Export:
                 self._leave_out(error)
                 continue
             if line is not None:
-                yield {name: line[name] for name in self.columns if self._has(line, name)}
+                yield {name: line[name] for name in self._columns_of(line)}
 
     def records(self) -> Iterator[tuple[Outcome, Trace]]:
         """The rollouts; one that is missing or damaged is noted in ``damaged``, with a warning."""
@@ -76,11 +76,12 @@ class Export:
         """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
-    def _has(self, line: Mapping[str, Any], name: str) -> bool:
-        """False for columns that OpenAI refuses: null, and all on tools if there are none."""
-        if self.layout != "openai" or name == "messages":
-            return True
-        return bool(line["tools"]) and line[name] is not None
+    def _columns_of(self, line: Mapping[str, Any]) -> Sequence[str]:
+        """All but the columns that OpenAI refuses: null, and all on tools if there are none."""
+        if self.layout != "openai":
+            return self.columns
+        has_tools = bool(line["tools"])
+        return [one for one in self.columns if one == "messages" or (has_tools and line[one] is not None)]
 
 
 def export(
@@ -160,7 +161,7 @@ def write_rollouts(found: Export, folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for outcome, record in found.records():
         text = json_bytes(record.to_json()) + b"\n"
-        write_text(folder / f"roll_{outcome.id}.json", text, durable=False)
+        write_text(folder / f"roll_{outcome.id}.json", [text], durable=False)
     return len(found.outcomes) - len(found.damaged)
 
 

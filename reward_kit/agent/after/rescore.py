@@ -298,7 +298,7 @@ def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
             store.add([_rescored(rollout, stored, config.eval_id)])
         store.end_run("complete", f"judged again from {stored.path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
-    write_text(result.results_path, readable_json(result.to_json()))
+    write_text(result.results_path, readable_json(result.members()))
     return replace(done, written=result)
 
 

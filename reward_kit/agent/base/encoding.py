@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -61,7 +61,9 @@ def plain(value: Any, *, strict: bool = True) -> Any:
             }
         return [of(inner, levels - 1) for inner in value]
 
-    return of(value, MAX_DEPTH)
+    copy = of(value, MAX_DEPTH)
+    of = None  # type: ignore[assignment]  # it refers to itself, and would stay as garbage
+    return copy
 
 
 def _simple(value: Any) -> Any:
@@ -113,16 +115,22 @@ def json_copy(value: Any) -> Any:
         return copied(value)
 
 
-def readable_json(members: Mapping[str, Any]) -> bytes:
-    """An object with a line for each field, and for each item of a field that is a list of objects.
+def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
+    """The parts of an object with a line for each field, and for each item of a list of objects.
 
+    A list may be an iterator: no more than one of its items is in memory.
     ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
     """
-    parts = []
+    before = b"{\n "
     for name, value in members.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = b"[\n  " + b",\n  ".join(map(json_bytes, value)) + b"\n ]"
+        yield before + json_bytes(name) + b": "
+        before = b",\n "
+        if isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+            start = b"[\n  "
+            for item in value:
+                yield start + json_bytes(item)
+                start = b",\n  "
+            yield b"[]" if start == b"[\n  " else b"\n ]"
         else:
-            text = json_bytes(value)
-        parts.append(json_bytes(name) + b": " + text)
-    return b"{\n " + b",\n ".join(parts) + b"\n}\n"
+            yield json_bytes(value)
+    yield b"\n}\n"

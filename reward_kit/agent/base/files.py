@@ -62,9 +62,10 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         file.write(data)
 
 
-def write_text(path: Path, text: bytes, *, durable: bool = True) -> None:
-    """``write_file`` for a text of people or programs: it is written without secrets."""
-    write_file(path, hide_bytes(text), durable=durable)
+def write_text(path: Path, parts: Iterable[bytes], *, durable: bool = True) -> None:
+    """``write_file`` for a text of people or programs: it is written without secrets, one part at a time."""
+    with publish(path, durable=durable) as file:
+        file.writelines(map(hide_bytes, parts))
 
 
 def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | None = None) -> None:

@@ -209,16 +209,18 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
 def _without_padding(task: Task, padded: RowFaults) -> Task:
     """The task without null gold arguments that its tools refuse: tables fill up all calls alike."""
     actions = list(task.row.actions or ())
+    changed = False
     for place, action in enumerate(actions):
         tool = task.registry.tools.get(action.name)
         if tool is None:
             continue
         arguments, dropped = without_refused_nulls(action.arguments, tool.check)
-        actions[place] = replace(action, arguments=arguments)
+        if dropped:
+            actions[place], changed = replace(action, arguments=arguments), True
         for way in dropped:
             fault = f"is null, which tool {action.name!r} does not take: it is left out"
             padded.add(task.row, field_name(("actions", place, "arguments", *way)), fault)
-    return replace(task, row=replace(task.row, actions=actions)) if actions else task
+    return replace(task, row=replace(task.row, actions=actions)) if changed else task
 
 
 def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:

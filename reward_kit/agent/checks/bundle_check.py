@@ -116,6 +116,7 @@ async def validate(
         seeded = list(seeded_tasks(tasks, Path(folder), report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
         shared: dict[Verdict, list[Task]] = {}
+        texts: dict[str, str] = {}  # many rows have the same
         for start in range(0, len(seeded), AT_ONCE):
             batch = seeded[start : start + AT_ONCE]
             checks = [row_verdicts(task, base, names) for task, base in batch]
@@ -125,6 +126,7 @@ async def validate(
                     shared.setdefault(fault, []).append(task)
                 if not faults:
                     text = "; ".join(verdict.text for verdict in verdicts)
+                    text = texts.setdefault(text, text)
                     report.add("ok", f"{task.row.place} {task.row.id}", text, (task.row.id,))
         for verdict, having in shared.items():
             first, rows = having[0].row, tuple(task.row.id for task in having)

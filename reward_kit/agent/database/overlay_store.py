@@ -265,7 +265,7 @@ class OverlayStore:
 
     def close(self) -> None:
         """Close the connection, or leave it to a later fork; an open transaction is lost."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._recorder = self._connection, None, None
         if connection is not None:
             self._connections.end_loan(connection, left=self._borrows and connection.leave())
         if self._is_base:

@@ -279,6 +279,7 @@ class Turns:
         self.stop_running()
         with self._in_use:
             self.store.close()
+        self.root.__dict__.pop("turns", None)  # a cycle would stay until garbage is collected
 
     async def _end_of_running(self, scope: Scope) -> asyncio.CancelledError | None:
         """Wait for a statement even if the task is cancelled meanwhile; returns that cancellation."""

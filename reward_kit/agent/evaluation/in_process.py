@@ -309,7 +309,7 @@ class InProcess:
 
             folder = await asyncio.to_thread(self._folder.row_folder, task)
             text = transcript(trace).encode(errors="replace")
-            await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", text, durable=False)
+            await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", [text], durable=False)
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""

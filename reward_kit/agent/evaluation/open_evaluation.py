@@ -12,7 +12,12 @@ from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.store.differences import check_same
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import make_run, more_than_asked
-from reward_kit.agent.store.stored_evaluation import StoredEvaluation, has_runs, read_evaluation
+from reward_kit.agent.store.stored_evaluation import (
+    StoredEvaluation,
+    has_runs,
+    judged_places,
+    read_evaluation,
+)
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -46,10 +51,11 @@ class OpenEvaluation:
         path = folder.evaluation(config.eval_id)
         with ExitStack() as opened:
             self.store = opened.enter_context(Store(path))
-            before = self._before = self.read() if has_runs(path) else None
-            over = {(one.row_id, one.index): one for one in before.outcomes} if before is not None else {}
+            before = self._before = (
+                read_evaluation(path, running=True, unjudged=True) if has_runs(path) else None
+            )
+            finished = self._finished = judged_places(path)
             asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
-            finished = {place for place, outcome in over.items() if outcome.judged}
             more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
             planned = {row_id: number + more[row_id] for row_id, number in asked.items()}
             run = make_run(config, tasks, planned, description.code)
@@ -57,8 +63,8 @@ class OpenEvaluation:
                 check_same(run, before, tasks, description.reward_files)
                 folder.sweep(tasks)
             unjudged = {
-                place: outcome
-                for place, outcome in over.items()
+                (outcome.row_id, outcome.index): outcome
+                for outcome in (before.outcomes if before is not None else ())
                 if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(path, outcome.id))
             }
             left = plan(tasks, asked, finished)
@@ -87,10 +93,7 @@ class OpenEvaluation:
         )
         before, self._before = self._before, None
         if before is not None:
-            for outcome in before.outcomes:
-                if outcome.judged:
-                    tally.add(outcome)
-            tally.earlier = tally.done
+            tally.add_earlier(self._finished, before.usage.values())
             for usage in (*before.usage.values(), *before.broken_off.usage.values()):
                 tally.spending.count(usage)
         return tally

@@ -10,7 +10,7 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.rollout.budgets import Budget, spent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from reward_kit.agent.rollout.outcome import Outcome
 
@@ -53,11 +53,21 @@ class Tally:
             self.unjudged += 1
             if not self.errors_as_failures:
                 return
-        n, c = self._rows.get(outcome.row_id, (0, 0))
-        self._passes -= c / n if n else 0.0
-        n, c = n + 1, c + outcome.success
-        self._passes += c / n
-        self._rows[outcome.row_id] = n, c
+        self._count(outcome.row_id, outcome.success)
+
+    def add_earlier(self, places: Mapping[tuple[str, int], bool], usages: Iterable[Usage]) -> None:
+        """Count the judged rollouts of earlier runs: True if it passed; and their usage."""
+        for (row_id, _), passed in places.items():
+            self._count(row_id, passed)
+        self.earlier = self.done = len(places)
+        self.successes = sum(places.values())
+        for usage in usages:
+            self.usage.add(usage)
+
+    def _count(self, row_id: str, passed: bool) -> None:
+        n, c = self._rows.get(row_id, (0, 0))
+        self._passes += (c + passed) / (n + 1) - (c / n if n else 0.0)
+        self._rows[row_id] = n + 1, c + passed
 
     @property
     def pass_1(self) -> float | None:

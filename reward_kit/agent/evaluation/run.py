@@ -275,7 +275,7 @@ class Evaluation:
             ended = {"status": status, "reason": reason, "seconds": opened.seconds_before + tally.seconds}
             with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
                 result = self.result = self._result(opened, executor, explainer, ended)
-                plain = result.to_json()
+                plain = result.members()
                 alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
                 opened.store.end_run(status, reason, tally.seconds, alone)
                 write_text(result.results_path, readable_json(plain))

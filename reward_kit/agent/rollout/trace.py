@@ -90,7 +90,7 @@ class Trace(Scored):
         """The file or the place in an evaluation that it was read from; only the latter has its databases."""
         self.given: TaskRow | str = "{}"
         """The row, or its fields as JSON text."""
-        self._opened = ExitStack()
+        self._opened: ExitStack | None = None
 
     def _repr_html_(self) -> str:
         """The conversation, for notebooks."""
@@ -242,7 +242,8 @@ class Trace(Scored):
 
     def close(self) -> None:
         """Close the databases that ``reward_arguments`` opened."""
-        self._opened.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,10 +260,11 @@ class Trace(Scored):
                 place=str(self.path),
                 remedy="Load it from its evaluation: load_rollout('EVALUATION ROW#1').",
             )
-        stored = self.stored.open(kind, mode, self._opened)
+        opened = self._opened = self._opened or ExitStack()
+        stored = self.stored.open(kind, mode, opened)
         if stored is None:
             return None
-        database = self._opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
+        database = opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
         return database.read_only_async() if is_async else database.read_only()
 
 

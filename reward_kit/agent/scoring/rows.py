@@ -126,19 +126,20 @@ def row_result(
     """Count the final outcomes of a row; with ``errors_as_failures``, unjudged ones count as failed."""
     ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
     rewards = [one.reward for one in ordered if one.reward is not None]
+    passed = sum(one.success for one in ordered)
     rules = dict.fromkeys(name for one in ordered for name in one.violations or ())
     return RowResult(
         row_id,
         planned,
         ordered,
         judged=len(ordered) if errors_as_failures else len(rewards),
-        passed=sum(one.success for one in ordered),
+        passed=passed,
         finished=len(ordered),
         rewards=rewards,
         failures=Counter(one.failure for one in ordered if one.failure and one.judged),
         unjudged=Counter(one.unjudged_reason for one in ordered if one.unjudged_reason),
         broken_rules={name: sum(name in one.broken_rules for one in ordered) for name in rules},
-        rules_kept=sum(one.success and not one.broken_rules for one in ordered),
+        rules_kept=sum(one.success and not one.broken_rules for one in ordered) if rules else passed,
     )
 
 
@@ -149,13 +150,16 @@ def row_results(
 
     ``planned`` holds the number of rollouts of each row; rows that are not in it come last.
     """
-    latest = {(outcome.row_id, outcome.index): outcome for outcome in outcomes if outcome.final}
-    by_row: dict[str, list[Outcome]] = {row_id: [] for row_id in planned}
-    for (row_id, _), outcome in latest.items():
-        by_row.setdefault(row_id, []).append(outcome)
+    by_row: dict[str, dict[int, Outcome]] = {row_id: {} for row_id in planned}
+    for outcome in outcomes:
+        if outcome.final:
+            by_row.setdefault(outcome.row_id, {})[outcome.index] = outcome
     return tuple(
         row_result(
-            row_id, max(planned.get(row_id, 0), len(found)), found, errors_as_failures=errors_as_failures
+            row_id,
+            max(planned.get(row_id, 0), len(found)),
+            tuple(found.values()),
+            errors_as_failures=errors_as_failures,
         )
         for row_id, found in by_row.items()
     )

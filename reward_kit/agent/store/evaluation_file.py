@@ -11,6 +11,7 @@ import sqlite3
 import zlib
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,8 @@ SUFFIX = ".db"
 LATEST = "latest"
 NAMED = 5
 """Evaluations or rollouts that an error message lists."""
+READ_AT_ONCE = 16
+"""Traces that one statement reads."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
 
@@ -97,7 +100,7 @@ def count_answer_faults(path: Path) -> dict[str, int]:
     query = f"""
 SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
 FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
+WHERE {FINAL} AND usage != '{{}}' AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
 GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
     with reading(path) as connection:
         return dict(connection.execute(query).fetchall())
@@ -217,20 +220,26 @@ def rollout_at(address: Path) -> RolloutData:
     return kept
 
 
-def read_trace_text(connection: sqlite3.Connection, address: Path) -> tuple[str, str]:
-    """The trace at ``NAME.db/ROLLOUT_ID`` and the fields of its row, as JSON.
+def read_traces(
+    connection: sqlite3.Connection, path: Path, rollouts: Iterable[str]
+) -> Iterator[tuple[str, tuple[str, str] | StorageError]]:
+    """The id of each of ``rollouts`` in the file ``path``, its trace and its row's fields, as JSON texts.
 
-    Raises ``StorageError`` if it is missing or damaged.
+    An error in their place if they cannot be read.
     """
     query = (
-        "SELECT json, crc, fields FROM traces LEFT JOIN rollouts ON id = rollout"
-        " LEFT JOIN rows USING (row_id) WHERE rollout = ?"
+        "SELECT rollout, json, crc, fields FROM traces LEFT JOIN rollouts ON id = rollout"
+        " LEFT JOIN rows USING (row_id) WHERE rollout IN (SELECT value FROM json_each(?))"
     )
-    found = connection.execute(query, (address.name,)).fetchone()
-    if found is None:
-        raise _no_rollout(address)
-    _check(address, found[:1], found[1:2])
-    return found[0], found[2] or "{}"
+    waiting = iter(rollouts)
+    while ids := list(islice(waiting, READ_AT_ONCE)):
+        found = {rollout: given for rollout, *given in connection.execute(query, (json.dumps(ids),))}
+        for rollout in ids:
+            text, crc, fields = found.get(rollout, (None, None, None))
+            if text is None:
+                yield rollout, _no_rollout(path / rollout)
+            else:
+                yield rollout, (text, fields or "{}") if checksum(text) == crc else _damaged(path / rollout)
 
 
 def checksum(data: str | bytes | None) -> int | None:
@@ -240,7 +249,11 @@ def checksum(data: str | bytes | None) -> int | None:
 
 def _check(address: Path, parts: Iterable[str | bytes | None], sums: Sequence[int | None]) -> None:
     if tuple(map(checksum, parts)) != tuple(sums):
-        raise StorageError("is damaged: its checksum is another one", place=str(address))
+        raise _damaged(address)
+
+
+def _damaged(address: Path) -> StorageError:
+    return StorageError("is damaged: its checksum is another one", place=str(address))
 
 
 def _no_rollout(address: Path) -> StorageError:

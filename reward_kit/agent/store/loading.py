@@ -25,7 +25,7 @@ from reward_kit.agent.store.evaluation_file import (
     base_path,
     file_within,
     find_evaluation,
-    read_trace_text,
+    read_traces,
     reading,
     rollout_at,
     stored_files,
@@ -153,10 +153,11 @@ def read_rollouts(
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
     with reading(file) as connection:
-        for place in (StoredRollout(file, rollout) for rollout in rollouts):
+        for rollout, found in read_traces(connection, file, rollouts):
             try:
-                text, fields = read_trace_text(connection, place.address)
-                trace = read_trace(text, place, fields)
+                if isinstance(found, StorageError):
+                    raise found
+                trace = read_trace(found[0], StoredRollout(file, rollout), found[1])
             except StorageError as error:
                 if damaged is None:
                     raise

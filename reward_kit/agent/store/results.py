@@ -245,6 +245,11 @@ class EvaluationResult:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``evals/<eval_id>.json``."""
+        plain = self.members()
+        return {**plain, "rows": list(plain["rows"])}
+
+    def members(self) -> dict[str, Any]:
+        """``to_json`` with an iterator of rows, each of which is made when its turn comes."""
         failures = self.failures
         optional = {
             "explanations": self.explanations,
@@ -278,7 +283,7 @@ class EvaluationResult:
             "seconds": self.seconds,
             "rules": self._rules_to_json(),
             **{name: part.to_json() for name, part in optional.items() if part is not None},
-            "rows": [row.to_json() for row in self.rows],
+            "rows": (row.to_json() for row in self.rows),
         }
 
     def _rules_to_json(self) -> dict[str, Any] | None:

@@ -59,6 +59,7 @@ WRITTEN = (*_COLUMNS.values(), *_TOTALS, "run")
 """The columns that ``row_of`` fills."""
 _FIELDS = tuple(one.name for one in fields(Outcome))
 _SELECT = ", ".join(_COLUMNS.get(name, "? || id") for name in _FIELDS)
+_RECURRING = ("row_id", "stop_reason", "reward", "failure", "model_seconds", "waited_seconds", "base")
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 
 
@@ -87,22 +88,26 @@ def read_outcomes(
     """
     query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
     row_ids: set[str] = set()
+    shared: dict[Any, Any] = {}  # values that recur are kept once
     for row in connection.execute(query, (f"evals/{path.name}/", *values)):
-        outcome = Outcome(**dict(zip(_FIELDS, row, strict=True)))
-        checked_id(outcome.id, path)
-        if outcome.row_id not in row_ids:
-            row_ids.add(checked_row_id(outcome.row_id, path))
-        outcome.final = bool(outcome.final)
+        cells = dict(zip(_FIELDS, row, strict=True))
+        checked_id(cells["id"], path)
+        if cells["row_id"] not in row_ids:
+            row_ids.add(checked_row_id(cells["row_id"], path))
+        for name in _RECURRING:
+            value = cells[name]
+            cells[name] = shared.setdefault(value, value)
         try:
             for name in _JSON:
-                text: Any = getattr(outcome, name)
+                text = cells[name]
                 if text is not None:
-                    setattr(outcome, name, _decode(text))
-            if outcome.usage:
-                outcome.usage = usage_from_json(outcome.usage)  # type: ignore[arg-type]  # JSON values so far
+                    cells[name] = {} if text == "{}" else _decode(text)
+            if cells["usage"]:
+                cells["usage"] = usage_from_json(cells["usage"])
         except (TypeError, ValueError, AttributeError) as error:
-            raise StorageError(f"rollout {outcome.id} is damaged: {error}", place=str(path)) from error
-        yield outcome
+            raise StorageError(f"rollout {cells['id']} is damaged: {error}", place=str(path)) from error
+        cells["final"] = bool(cells["final"])
+        yield Outcome(**cells)
 
 
 # --- tables

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.rollout.outcome import BrokenOff, total_usage, usage_from_json
+from reward_kit.agent.base.types import Usage
+from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD, BrokenOff, usage_from_json
 from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.store.evaluation_file import find_evaluation, read_fields, reading
 from reward_kit.agent.store.lock import writer_of
@@ -21,13 +22,17 @@ from reward_kit.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.scoring.rows import RowResult
 
 Named = str | Path | EvaluationResult
 """An evaluation: its name or ``latest``, the path of its file or results, or its result."""
 LONGEST_SHOWN = 80
 """Characters of a wrong value that an error shows."""
+_USAGE = (
+    f"SELECT role.key, {', '.join(f'ifnull(sum(role.value ->> {one.name!r}), 0)' for one in fields(Usage))}"  # noqa: S608
+    " FROM rollouts, json_each(usage) AS role WHERE usage != '{}'"
+    " GROUP BY role.key ORDER BY min(seq), min(role.id)"
+)
 _SECONDS = (
     "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(scored_at), 0))"
     " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
@@ -94,20 +99,31 @@ def has_runs(path: Path) -> bool:
         return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
 
 
-def read_evaluation(path: Path, *, running: bool = False) -> StoredEvaluation:
+def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> StoredEvaluation:
     """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
 
-    Raises ``StorageError`` if it is damaged.
+    ``unjudged``: its rows have only the rollouts without a reward. Raises ``StorageError`` if it is damaged.
     """
     try:
         with reading(path) as connection:
             connection.execute("BEGIN")  # one snapshot, though others write
-            return _evaluation(connection, path, running=running)
+            chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
+            return _evaluation(connection, path, chosen, running=running)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
 
 
-def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) -> StoredEvaluation:
+def judged_places(path: Path) -> dict[tuple[str, int], bool]:
+    """The row id and index of each rollout that has a reward, with True if it passed."""
+    query = f"SELECT row_id, idx, reward >= {SUCCESS_THRESHOLD} FROM rollouts"  # noqa: S608
+    with reading(path) as connection:
+        found = connection.execute(f"{query} WHERE reward IS NOT NULL AND {FINAL} ORDER BY seq")
+        return {(row_id, index): bool(passed) for row_id, index, passed in found}
+
+
+def _evaluation(
+    connection: sqlite3.Connection, path: Path, chosen: str, *, running: bool
+) -> StoredEvaluation:
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     runs = cursor.execute("SELECT * FROM evaluation ORDER BY run").fetchall()
@@ -118,7 +134,7 @@ def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) ->
     rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
     results = row_results(
         {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
-        read_outcomes(connection, path, FINAL),
+        read_outcomes(connection, path, chosen),
         errors_as_failures=bool(configuration["errors_as_failures"]),
     )
     status, reason = ("running", None) if running else _status(path, last, results)
@@ -143,7 +159,7 @@ def _evaluation(connection: sqlite3.Connection, path: Path, *, running: bool) ->
         configuration=configuration,
         versions=json.loads(last["versions"]),
         rows=results,
-        usage=_usage(connection, results),
+        usage=_usage(connection),
         seconds=float(seconds),
         broken_off=broken_off,
         fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
@@ -164,15 +180,10 @@ def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple
     return "interrupted", "it ended without writing its results"
 
 
-def _usage(connection: sqlite3.Connection, rows: tuple[RowResult, ...]) -> dict[str, Usage]:
+def _usage(connection: sqlite3.Connection) -> dict[str, Usage]:
     """Usage of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)."""
-    by_role: dict[str, list[Usage]] = {"agent": [], "user": []}
-    superseded = connection.execute(f"SELECT usage FROM rollouts WHERE NOT {FINAL} AND usage != '{{}}'")  # noqa: S608
-    used = [outcome.usage for row in rows for outcome in row.outcomes]
-    for usages in (*used, *(usage_from_json(json.loads(text)) for (text,) in superseded)):
-        for role, usage in usages.items():
-            by_role.setdefault(role, []).append(usage)
-    return {role: total_usage(usages) for role, usages in by_role.items()}
+    found = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
+    return {"agent": Usage(), "user": Usage()} | found
 
 
 def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -12,6 +14,7 @@ from stored_rollouts import begun, edit, played
 
 from reward_kit.agent.reports.pages import selection as module
 from reward_kit.agent.reports.pages.selection import Selection, listed
+from reward_kit.agent.rollout.outcome import Played
 from reward_kit.errors import UsageError
 
 FILE = Path("runs/evals/first.db")
@@ -98,3 +101,24 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
         failed = listed(path, Selection(by="rollouts", result="failed"))
         assert failed.rollouts[0].id == "again"  # it replaces the first
         assert failed.total == 5
+
+
+def test_a_search_reads_what_was_stored_since_and_no_other_file_of_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+
+    def saying(number: int, text: str) -> Played:
+        messages = json.dumps({"messages": [{"role": "user", "content": text}]})
+        return replace(played(number), trace=messages)
+
+    def told(text: str) -> list[int]:
+        return [one.index for one in listed(path, Selection(by="rollouts", text=text)).rollouts]
+
+    with begun(path) as store:
+        store.add([saying(0, "A lamp"), saying(1, "a chair"), replace(played(2), trace="{")])
+        assert (told("lamp"), told("CHAIR"), told("%")) == ([0], [1], [])
+        store.add([saying(3, "two lamps")])
+        assert told("lamp") == [0, 3]
+    path.unlink()
+    with begun(path) as store:
+        store.add([saying(0, "a table")])
+        assert (told("lamp"), told("table")) == ([], [0])

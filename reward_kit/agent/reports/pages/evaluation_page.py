@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.metrics import Estimate
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 REFRESH = 5
 """Seconds after which the page of a running evaluation is brought up to date."""
@@ -47,7 +47,7 @@ MOST_GROUP_LINES = 12
 MOST_LINKED = 20
 """Other evaluations that a page offers to compare with, the newest first."""
 LOADED = 6
-"""Evaluations that are kept in memory."""
+"""Evaluations whose scores are kept in memory."""
 LEFT, RIGHT, TOP, BOTTOM = 34, 346, 10, 176
 """Edges of the plot in pixels, around which lie the labels of its axes."""
 
@@ -116,12 +116,6 @@ def _line(path: Path) -> EvalLine:
     )
 
 
-@until_written(LOADED)
-def loaded(path: Path) -> StoredEvaluation:
-    """The evaluation at ``path`` as it is now."""
-    return stored_result(load_evaluation(path))
-
-
 def evaluation_values(path: Path, selection: Selection, *, static: bool = False) -> dict[str, Any]:
     """The values of ``evaluation.html``; a ``static`` page has all rows, and all rollouts that failed."""
     scores = _scores(path)
@@ -148,14 +142,14 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
 @until_written(LOADED)
 def _scores(path: Path) -> dict[str, Any]:
     """All that does not depend on the selection."""
-    result = loaded(path)
+    result = stored_result(load_evaluation(path))
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
     tools = {tool["function"]["name"] for tools in result.toolsets.values() for tool in tools}
     return {
         "title": result.eval_id,
         "root": "../",
-        "stored": result,
+        "stored": replace(result, rows=()),  # they would stay in memory
         "headline": title_line(result),
         "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
         "chart": pass_curve(result.pass_power, ks),

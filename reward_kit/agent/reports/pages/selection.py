@@ -6,6 +6,9 @@ The address of a page holds its selection: ``evals/NAME.html?by=rollouts&result=
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
+from array import array
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -21,7 +24,7 @@ from reward_kit.agent.store.schema import FINAL, read_outcomes
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
@@ -30,8 +33,10 @@ Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 PAGE = 50
 """Lines of one page."""
-CACHED = 64
+CACHED = 16
 """Selections whose order is kept in memory."""
+INDEXED = 4
+"""Evaluations whose texts are kept to be searched."""
 PASSED = f"reward >= {SUCCESS_THRESHOLD}"
 _NUMBERS = {"reward": "reward", "steps": "steps", "turns": "turns", "time": "seconds", "cost": "cost"}
 _RATE = f"total({PASSED}) / count(*)"
@@ -58,12 +63,12 @@ _CALLS = (
     "EXISTS (SELECT 1 FROM traces t, json_each(t.json, '$.tool_calls') call"
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
 )
-# Most trajectories fail the first condition, which needs no parsing of their JSON.
-_SAYS = (
-    "EXISTS (SELECT 1 FROM traces t WHERE t.rollout = rollouts.id AND t.json LIKE :rough ESCAPE '\\'"
-    " AND EXISTS (SELECT 1 FROM json_each(t.json, '$.messages') message, json_tree(message.value) part"
-    " WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
-    " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id') AND part.atom LIKE :text ESCAPE '\\'))"
+_SAYS = "seq IN (SELECT value FROM json_each(:said))"
+_TEXTS = (
+    "SELECT seq, (SELECT group_concat(part.atom, char(31)) FROM json_each(t.json, '$.messages') message,"
+    " json_tree(message.value) part WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
+    " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id'))"
+    " FROM rollouts JOIN traces t ON t.rollout = rollouts.id WHERE seq > ? AND json_valid(t.json)"
 )
 
 
@@ -138,30 +143,29 @@ class Selection:
         return replace(self, by="rollouts", sort=self.sort if self.by == "rollouts" else "", page=1)
 
     def statement(self) -> tuple[str, dict[str, Any]]:
-        """SQL that gives the ids in order, and whether each passed."""
+        """SQL that gives the numbers in order, below 0 if not passed; ``:said`` are those with the text."""
         result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
         chosen = [(self.result, result), (self.tool, _CALLS), (self.text, _SAYS)]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
-        text = _like(self.text)
-        rough = text.replace('"', "%").replace("\\\\", "%")  # which JSON escapes
-        values = {**asdict(self), "row": _like(self.row), "text": text, "rough": rough}
+        values = {**asdict(self), "row": _like(self.row)}
         sort = SORTS[self.by].get(self.sort.removeprefix("-"), "NULL")
         way = "DESC" if self.sort.startswith("-") else "ASC"
         kind = KINDS[self.kind][1] if self.kind else "1"
         columns = f", {sort} AS sort, max({condition}) AS matching" if self.by == "rows" else ""
         rows = (
-            f"SELECT rows.row_id, count(iif({_STRICT}, seq, reward)) AS judged, total({PASSED}) AS passed,"  # noqa: S608
-            f" n_rollouts = 0 AS dropped, position{columns} FROM rows LEFT JOIN rollouts"
-            f" ON rollouts.row_id = rows.row_id AND {FINAL} WHERE rows.row_id LIKE :row ESCAPE '\\'"
-            " GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
+            f"SELECT rows.rowid AS number, rows.row_id, count(iif({_STRICT}, seq, reward)) AS judged,"  # noqa: S608
+            f" total({PASSED}) AS passed, n_rollouts = 0 AS dropped, position{columns}"
+            f" FROM rows LEFT JOIN rollouts ON rollouts.row_id = rows.row_id AND {FINAL}"
+            " WHERE rows.row_id LIKE :row ESCAPE '\\' GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
         )
         if self.by == "rows":
             order_by = f"sort IS NULL, sort {way}, dropped, position"
-            sql = f"SELECT row_id, 1 FROM ({rows}) WHERE matching AND {kind} ORDER BY {order_by}"  # noqa: S608
+            sql = f"SELECT number FROM ({rows}) WHERE matching AND {kind} ORDER BY {order_by}"  # noqa: S608
         else:
+            in_rows = f"row_id IN (SELECT row_id FROM ({rows}) WHERE {kind})"  # noqa: S608
             sql = (
-                f"SELECT rollouts.id, ifnull({PASSED}, 0) FROM rollouts LEFT JOIN rows USING (row_id)"  # noqa: S608
-                f" WHERE {FINAL} AND row_id IN (SELECT row_id FROM ({rows}) WHERE {kind}) AND {condition}"
+                f"SELECT iif({PASSED}, seq, -seq) FROM rollouts LEFT JOIN rows USING (row_id)"  # noqa: S608
+                f" WHERE {FINAL} AND {in_rows if self.kind or self.row else 1} AND {condition}"
                 f" ORDER BY {sort} IS NULL, {sort} {way}, ifnull(n_rollouts, 0) = 0, position, idx"
             )
         return sql, values
@@ -181,11 +185,43 @@ def _like(text: str) -> str:
     return f"%{text}%"
 
 
+class _Texts:
+    """The texts of an evaluation, in a temporary file that SQLite removes at the end."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._connection.execute("CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT)")
+
+    def holding(self, text: str, evaluation: sqlite3.Connection) -> list[int]:
+        """The numbers of the rollouts with ``text``; reads those that were stored since the last time."""
+        with self._guard, self._connection as texts:
+            texts.execute("BEGIN")
+            (last,) = texts.execute("SELECT ifnull(max(seq), 0) FROM texts").fetchone()
+            new = evaluation.execute(_TEXTS, (last,))
+            # LIKE ends at a character 0
+            parts = ((seq, said and said.replace("\0", " ")) for seq, said in new)
+            texts.executemany("INSERT INTO texts VALUES (?, ?)", parts)
+            found = texts.execute("SELECT seq FROM texts WHERE text LIKE ? ESCAPE '\\'", (_like(text),))
+            return [seq for (seq,) in found]
+
+
+@lru_cache(INDEXED)
+def _texts_of(_path: Path, _file: int, _created: float) -> _Texts:
+    """The texts of the evaluation in a file, which another may replace under the same name."""
+    return _Texts()
+
+
 @until_written(CACHED)
-def order(path: Path, selection: Selection) -> tuple[tuple[str, int], ...]:
-    """The ids of the selected rows or rollouts, each with 1 if it passed; ``selection.page`` is ignored."""
+def order(path: Path, selection: Selection) -> array[int]:
+    """The numbers of the selected rows or rollouts, below 0 if not passed; ``selection.page`` is ignored."""
+    sql, values = selection.statement()
     with reading(path) as connection:
-        return tuple(connection.execute(*selection.statement()))
+        if selection.text:
+            (created,) = connection.execute("SELECT min(created) FROM evaluation").fetchone()
+            texts = _texts_of(path, path.stat().st_ino, created)
+            values["said"] = json.dumps(texts.holding(selection.text, connection))
+        return array("q", (number for (number,) in connection.execute(sql, values)))
 
 
 class Listed(NamedTuple):
@@ -202,7 +238,9 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     found = order(path, replace(selection, page=1))
     pages = 1 if whole else max(1, -(-len(found) // PAGE))
     start = (min(selection.page, pages) - 1) * PAGE
-    ids = [id_ for id_, _ in (found if whole else found[start : start + PAGE])]
+    numbers = found if whole else found[start : start + PAGE]
+    named = names(path, selection.by, numbers)
+    ids = [named[abs(number)] for number in numbers]
     places = {id_: place for place, id_ in enumerate(ids)}
     if selection.by == "rollouts":
         rollouts = sorted(outcomes(path, "id", ids), key=lambda one: places[one.id])
@@ -215,7 +253,15 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     return Listed(sorted(rows, key=lambda row: places[row.row_id]), [], len(found), pages)
 
 
-def outcomes(path: Path, column: str, ids: Sequence[str | None]) -> list[Outcome]:
+def names(path: Path, by: str, numbers: Iterable[int]) -> dict[int, str]:
+    """The ids of rows or rollouts by the numbers that ``order`` gives them, here above 0."""
+    id_ = "row_id" if by == "rows" else "id"
+    query = f"SELECT rowid, {id_} FROM {by} WHERE {_chosen('rowid')}"  # noqa: S608
+    with reading(path) as connection:
+        return dict(connection.execute(query, (json.dumps([*map(abs, numbers)]),)))
+
+
+def outcomes(path: Path, column: str, ids: Sequence[str]) -> list[Outcome]:
     """The rollouts whose ``column`` (``id`` or ``row_id``) is among ``ids``, by their number in the row.
 
     Attempts that were repeated are left out.

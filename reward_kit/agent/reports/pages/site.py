@@ -17,12 +17,14 @@ from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option_values import NAME
 from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
-from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values, loaded
+from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, rollout_address
 from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
-from reward_kit.agent.reports.pages.selection import Selection, order, outcomes
-from reward_kit.agent.store.evaluation_file import rollout_at
+from reward_kit.agent.reports.pages.selection import Selection, names, order, outcomes
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.store.evaluation_file import reading, rollout_at
 from reward_kit.agent.store.loading import find_rollout, load_rollout
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
     if match["folder"] == "evals":
         file = _file(evals, name)
         if is_json:
-            return Page(json_text(loaded(file).to_json()), media=JSON)
+            return Page(json_text(stored_result(load_evaluation(file)).to_json()), media=JSON)
         return Page(render("evaluation.html", **evaluation_values(file, Selection.from_query(query))))
     rollout = name.removeprefix("roll_")
     found = find_rollout(rollout, folder)
@@ -126,16 +128,16 @@ def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = F
     if not own:
         raise UsageError(f"there is no rollout {rollout!r} that counts", place=file.stem)
     found = order(file, selection.rollouts)
-    place = next((place for place, (id_, _) in enumerate(found, 1) if id_ == rollout), 0)
+    with reading(file) as connection:
+        (number,) = connection.execute("SELECT seq FROM rollouts WHERE id = ?", (rollout,)).fetchone()
+    place = next((place for place, one in enumerate(found, 1) if abs(one) == number), 0)
     later = found[place:] if place else ()
-    ids = [
-        found[place - 2][0] if place > 1 else None,
-        next((id_ for id_, _ in later), None),
-        next((id_ for id_, passed in later if not passed), None),
-    ]
-    known = {one.id: one for one in outcomes(file, "id", ids)}
+    next_failed = next((one for one in later if one < 0), None)
+    numbers = [found[place - 2] if place > 1 else None, next(iter(later), None), next_failed]
+    ids = names(file, "rollouts", [one or 0 for one in numbers])
+    known = {one.id: one for one in outcomes(file, "id", [*ids.values()])}
     of_row = outcomes(file, "row_id", [own[0].row_id])
-    near = [known.get(id_ or "") for id_ in ids]
+    near = [known.get(ids.get(abs(one or 0), "")) for one in numbers]
     around = Neighbours(near[0], near[1], near[2], of_row, selection.query(), place, len(found))
     explained = {one.rollout: one for one in stored_explanations(file)}
     values = rollout_values(load_rollout(file / rollout), around, explained.get(rollout))
@@ -190,5 +192,5 @@ def _write(out: Path, address: str, html: str) -> str:
         raise StorageError(f"the page {address!r} would lie outside of the folder", place=str(out))
     with as_storage_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, html.encode(errors="replace"), durable=False)
+    write_text(path, [html.encode(errors="replace")], durable=False)
     return address
