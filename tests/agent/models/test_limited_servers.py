@@ -46,9 +46,11 @@ def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 @dataclass
 class Notes(NoProgress):
     texts: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
     def noted(self, text: str) -> None:
         self.texts.append(text)
+        self.times.append(time.monotonic())
 
 
 def run(bundle: Bundle, notes: Notes | None = None, **options: Any) -> EvaluationResult:
@@ -129,19 +131,17 @@ def test_a_rate_limit_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, cli
     ("client", "fault"), [("litellm", Answer(drop=True)), ("direct", Answer(status=500, error="boom"))]
 )
 def test_an_outage_costs_no_rollout(bundle: Bundle, stub_llm: StubServer, client: str, fault: Answer) -> None:
-    begun: list[float] = []
     notes = Notes()
 
-    def verdict(now: float) -> Answer | None:
-        if len(server.arrivals) <= 12:
+    def verdict(_: float) -> Answer | None:
+        if len(server.arrivals) <= 12 or (notes.times and time.monotonic() > notes.times[0] + 1.2):
             return None
-        begun.append(now)
-        return fault if now < begun[0] + 1.2 or not notes.texts else None  # on slow machines for longer
+        return fault
 
     server = Server(stub_llm, verdict)
     check_all_judged(run(bundle, notes, client=client), server)
-    # the calls that were under way, and a few that try; all others wait
-    assert len(server.refused) <= ROLLOUTS + 10
+    # one call tries after 0.2 s, 0.4 s, ...; before the note, as many as the machine makes while others end
+    assert len([at for at in server.refused if at > notes.times[0]]) <= 5
     place = f"openai at {stub_llm.url}"
     assert f"{place} has not answered since " in notes.texts[0]
     assert "retrying in" in notes.texts[0]
@@ -196,7 +196,8 @@ def test_requests_and_tokens_per_minute_reach_the_limiter(
     check_all_judged(run(bundle, rpm=18, tpm=2_000_000), server)
     arrivals = server.arrivals
     assert arrivals[-1] - arrivals[0] >= window * 1.2
-    most = max(sum(begin <= at < begin + window * 0.9 for at in arrivals) for begin in arrivals)
+    # in half of it: a slow machine delays some requests, and the next ones then follow more closely
+    most = max(sum(begin <= at < begin + window * 0.5 for at in arrivals) for begin in arrivals)
     assert most <= 19
 
 
