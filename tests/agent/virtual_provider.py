@@ -4,11 +4,12 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from reward_kit.agent.base.types import Completion, Usage
-from reward_kit.agent.models.calls import Caller, ask
-from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.calls import Call, Caller
+from reward_kit.agent.models.limits.limiter import Limiter, ask
 from reward_kit.errors import ModelError
 
 
@@ -62,8 +63,8 @@ class Provider:
         return answer()
 
     async def ask(self, limiter: Limiter, *, caller: Caller | None = None) -> Completion:
-        options = {"retries": 3, "limiter": limiter, "caller": caller}
-        return await ask(lambda: self.attempt(limiter), backoff=1.0, **options)
+        attempt = partial(self.attempt, limiter)
+        return await ask(attempt, Call(caller=caller), retries=3, backoff=1.0, limiter=limiter)
 
     def most_within(self, seconds: float) -> int:
         """The largest number of requests that came within any so many seconds."""

@@ -16,11 +16,12 @@ from stored_rollouts import query
 import reward_kit
 import reward_kit.agent
 from reward_kit.agent import agent_eval, load_agent
+from reward_kit.agent.base import network
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.checks.findings import KINDS, Kind
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.evaluation import spans
-from reward_kit.agent.models import aimd, circuit_breaker, limiter, rate_limits
+from reward_kit.agent.models.limits import aimd, circuit_breaker, limiter
 from reward_kit.agent.models.local import backends, guard, server
 from reward_kit.agent.players.agents.fastworkflow import home, preflight, setup
 from reward_kit.agent.players.agents.fastworkflow.agent import TURN_LIMIT
@@ -132,19 +133,18 @@ def test_limits_of_models() -> None:
         f"begins with {aimd.START:.0f} calls at a time",
         f"more than {aimd.TOLERATED:.0%}".replace("%", " %"),
         f"at most {aimd.LONGEST_PAUSE:.0f} seconds",
-        f"shrunk to {aimd.FELL:.0%}".replace("%", " %"),
+        f"shrunk to less than {aimd.FELL:.0%}".replace("%", " %"),
         f"refusals for {limiter.TRUST:.0f} seconds",
         f"`--patience` seconds ({EvaluationConfig().patience:g})",
-        "three times that share",
-        "below 1 in 64",
+        "at least eight other calls were answered",
         "The first two failures of a call",
         "Three attempts in a row",
     ):
         assert said in text
-    assert (aimd.DECREASE, aimd.INCREASE, aimd.DOUBT) == (0.75, 0.1, 3.0)
-    assert (circuit_breaker.UNLIKELY, circuit_breaker.FAILURES, circuit_breaker.MOST_MORE) == (1 / 64, 3, 20)
-    assert (limiter.FREE, circuit_breaker.BELIEVED) == (2, 60.0)
-    for name in (name for remaining, reset, _ in rate_limits.QUOTAS for name in (remaining, reset)):
+    assert (aimd.DECREASE, aimd.INCREASE, aimd.BY_CHANCE) == (0.75, 0.1, 60.0)
+    assert (circuit_breaker.FAILURES, circuit_breaker.MOST_MORE, circuit_breaker.ALONE) == (3, 20, 60.0)
+    assert (limiter.FREE, limiter.OTHERS) == (2, 8)
+    for name in (name for remaining, reset, _ in network.QUOTAS for name in (remaining, reset)):
         assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
 
 

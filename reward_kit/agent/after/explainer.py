@@ -65,7 +65,7 @@ def make_explainer(config: EvaluationConfig) -> Explainer | None:
     """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called."""
     if config.explain is None:
         return None
-    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.calls import Limiters
     from reward_kit.agent.models.litellm import remote_model
 
     limiters = Limiters(

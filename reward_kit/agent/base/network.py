@@ -10,12 +10,14 @@ import socket
 import time
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from reward_kit.agent.base.types import Usage
 
 LOOPBACK = "127.0.0.1"
 
@@ -67,6 +69,47 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
     """
     precise = seconds_until(f"{headers.get('retry-after-ms')}ms")
     return seconds_until(str(headers.get("retry-after"))) if precise is None else precise
+
+
+QUOTAS = (
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "requests"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset", "requests"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "all"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset", "all"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset", "input"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset", "output"),
+)
+LONGEST_RESET = 60.0
+"""Seconds; a quota that is reset later is ignored, since some gateways repeat fixed numbers."""
+
+
+class Quota(NamedTuple):
+    """``left`` requests, or tokens of the ``kind`` all, input or output, until a reset in ``seconds``."""
+
+    left: int
+    seconds: float
+    kind: str = "requests"
+
+    def suffices(self, last: Usage | None, others: int) -> bool:
+        """True for as many tokens as the ``last`` call used, or for a request besides ``others``."""
+        if self.kind == "requests":
+            return self.left > others
+        if last is None:
+            return self.left >= 1
+        counts = {"input": last.input_tokens, "output": last.output_tokens}
+        return self.left >= max(1, counts.get(self.kind, last.input_tokens + last.output_tokens))
+
+
+def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
+    """The quotas of which the headers say both how much is left and until when."""
+    for remaining, reset, kind in QUOTAS:
+        try:
+            left = int(float(headers[remaining]))
+            seconds = seconds_until(str(headers[reset]))
+        except (LookupError, TypeError, ValueError, OverflowError):
+            continue
+        if seconds is not None and seconds <= LONGEST_RESET:
+            yield Quota(left, seconds, kind)
 
 
 def seconds_until(text: str) -> float | None:

@@ -1,35 +1,33 @@
-"""Model calls: the rollout that makes one, and the retry loop around its attempts.
+"""Model calls: the rollout that makes one, and the limiters of the providers that are asked.
 
 A model with a method ``for_rollout(caller)`` is asked through its result, for each attempt at a rollout.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import math
-import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.network import backoff as seconds_until_next
-from reward_kit.agent.base.redaction import keep_secrets, secrets_in
-from reward_kit.agent.models.errors import headers_of, model_error
+from reward_kit.agent.base.redaction import keep_secrets, public_address, secrets_in
+from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
+from reward_kit.agent.models.errors import cannot_be_read, headers_of, model_error
+from reward_kit.agent.models.limits.aimd import START
+from reward_kit.agent.models.limits.limiter import Limiter, ask
 from reward_kit.agent.models.providers import server_variables
-from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from reward_kit.agent.base.deadline import Deadline
     from reward_kit.agent.base.types import Completion, Message, Model, Role
-    from reward_kit.agent.models.limiter import Limiter, Limiters
+    from reward_kit.errors import ModelError
 
-    Attempt = Callable[[], Awaitable[Completion | ModelError]]
-
-_SEED = re.compile(r"\bseed\b", re.IGNORECASE)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,85 +47,76 @@ class Caller:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A model call with all its attempts.
+    """A model call with all its attempts; ``size`` is the number of characters of its request.
 
-    ``size`` is the number of characters of its request, ``waited`` the seconds for which the limiter held it
-    back, ``not_before`` the earliest time of its next attempt, ``sent`` the time of the last one. The limiter
-    keeps the other fields.
+    ``waited`` are the seconds for which the limiter held it back. The limiter keeps the other fields.
     """
 
     size: int = 0
-    caller: Caller = field(default_factory=Caller)
+    caller: Caller | None = None
     waited: float = 0.0
     not_before: float = 0.0
     sent: float = 0.0
-    generation: int = 0
     failures: int = 0
     failing_since: float = 0.0
-    answers_before: int = 0
-    faults_before: int = 0
+    score_before: int = 0
     reserved: int = 0
     is_sent: bool = False
 
+    @property
+    def task(self) -> Hashable:
+        """The task, of which all calls may share a fault."""
+        return self if self.caller is None else self.caller.task
+
     def unclocked(self) -> AbstractContextManager[None]:
         """Pause the rollout's clock in a block."""
-        return nullcontext() if self.caller.clock is None else self.caller.clock.paused()
+        clock = self.caller and self.caller.clock
+        return clock.paused() if clock else nullcontext()
 
 
-async def ask(
-    attempt: Attempt,
-    *,
-    retries: int,
-    backoff: float,
-    limiter: Limiter | None = None,
-    size: int = 0,
-    caller: Caller | None = None,
-) -> Completion:
-    """The answer of the first successful attempt, with the seconds of all; raises ``ModelError``.
+@dataclass(slots=True)
+class Limiters:
+    """The limiters of one evaluation, by provider and address: agent and user share one at the same place.
 
-    An attempt returns its error, because this loop decides if it is raised: one that may pass is raised after
-    ``retries`` further attempts. Each attempt goes through the ``limiter``, which knows how other calls fare:
-    one that failed for a limit or an outage is no retry (unless ``retries`` is 0). As long as the limiter has
-    seen no answer, a fault that cannot pass is a ``ModelSetupError``, and so is an answer that cannot be read
-    after ``retries`` further attempts. ``size`` is the number of characters of the request.
+    ``ceiling``, ``rpm``, ``tpm`` and ``patience`` are those of each limiter. ``tell`` gets messages for
+    people. ``used`` is True once a model's calls go through them.
     """
-    call = Call(size, caller or Caller())
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    made = 0
-    while True:
+
+    ceiling: int = 10
+    rpm: float | None = None
+    tpm: float | None = None
+    patience: float = 900.0
+    tell: Callable[[str], None] | None = None
+    used: bool = False
+    _limiters: dict[tuple[str, str], Limiter] = field(default_factory=dict)
+
+    def of(self, provider: str, address: str | None) -> Limiter:
+        """The limiter of a provider; without an ``address`` at its usual one."""
+        place = (address or (DEFAULT_BASE if provider == PROVIDER else "")).rstrip("/")
+        limiter = self._limiters.get((provider, place))
         if limiter is None:
-            answer, excused = await attempt(), False
-        else:
-            answer, excused = await limiter.attempt(call, attempt)
-        if not isinstance(answer, ModelError):
-            break
-        is_first = limiter is not None and not limiter.proven
-        is_unread = is_first and _cannot_be_read(answer)
-        if not (answer.retryable or is_unread) or (made >= retries and not (excused and retries)):
-            if not is_first or type(answer) is not ModelError or answer.retryable:
-                raise answer
-            raise ModelSetupError(
-                answer.fault, place=answer.place, remedy=_first_remedy(answer), status=answer.status
-            ) from answer
-        if not excused:
-            made += 1
-            asked = (answer.retry_after or 0.0) if limiter is None else 0.0
-            await asyncio.sleep(seconds_until_next(made, first=backoff, jitter=1.0, asked=asked))
-    answer.waited = call.waited
-    answer.seconds = loop.time() - began - call.waited
-    return answer
+            name = f"{provider} at {public_address(place)}" if place else provider
+            options: Any = {"ceiling": self.ceiling, "rpm": self.rpm, "tpm": self.tpm}
+            limiter = Limiter(name, patience=self.patience, tell=self._say, **options)
+            self._limiters[provider, place] = limiter
+        return limiter
 
+    async def room(self) -> int:
+        """Wait until no call waits; returns how many rollouts may begin so that their calls do not pile up.
 
-def _cannot_be_read(fault: ModelError) -> bool:
-    return type(fault) is ModelError and fault.status is None and fault.no_answer is None
+        As many as calls may be in flight, or 8, since not every rollout is calling a model all the time.
+        """
+        while busy := next((one for one in self._limiters.values() if one.waiting), None):
+            async with busy.queue:  # until the calls that wait now are let through
+                pass
+        if not self._limiters:
+            return int(START)
+        return max(8, sum(limiter.room for limiter in self._limiters.values()))
 
-
-def _first_remedy(fault: ModelError) -> str:
-    if _SEED.search(fault.fault) and fault.status is not None:
-        return "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
-    subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
-    return f"No call has been answered yet: check {subject}."
+    def _say(self, text: str) -> None:
+        logger.info("%s", text)
+        if self.tell is not None:
+            self.tell(text)
 
 
 class Request(NamedTuple):
@@ -199,11 +188,10 @@ class RemoteModel:
         limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
         return await ask(
             partial(self._attempt, request, limiter),
+            Call(request.size, caller),
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,
-            size=request.size,
-            caller=caller,
         )
 
     def for_rollout(self, caller: Caller) -> Model:
@@ -223,7 +211,7 @@ class RemoteModel:
                 limiter.read_headers(headers_of(error))
             fault = model_error(error, request, timeout=self.timeout, secrets=self._secrets)
             fault.__cause__ = error
-            if limiter is not None and not limiter.proven and _cannot_be_read(fault):
+            if limiter is not None and not limiter.proven and cannot_be_read(fault):
                 fault.retryable = False  # the set-up may be at fault: nothing to wait for as for an outage
             return fault
 

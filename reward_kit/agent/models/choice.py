@@ -16,7 +16,7 @@ from reward_kit.errors import ModelSetupError
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.calls import Limiters
 
 
 def find_models(

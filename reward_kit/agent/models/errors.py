@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 300
 
+_SEED = re.compile(r"\bseed\b", re.IGNORECASE)
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
 
 
@@ -77,6 +78,24 @@ def model_error(
     if wait is None and status in (429, 503):
         wait = named_wait(raw)
     return ModelError(fault, place=place, status=status, retryable=retryable, retry_after=wait)
+
+
+def cannot_be_read(fault: ModelError) -> bool:
+    """True if an answer came that is no chat completion, which may be the set-up's fault."""
+    return type(fault) is ModelError and fault.status is None and fault.no_answer is None
+
+
+def first_fault(fault: ModelError) -> ModelError:
+    """The fault of a run's first call, which the set-up has caused if it cannot pass."""
+    if type(fault) is not ModelError or fault.retryable:
+        return fault
+    subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
+    remedy = f"No call has been answered yet: check {subject}."
+    if _SEED.search(fault.fault) and fault.status is not None:
+        remedy = "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
+    first = ModelSetupError(fault.fault, place=fault.place, remedy=remedy, status=fault.status)
+    first.__cause__ = fault
+    return first
 
 
 _LASTING = {

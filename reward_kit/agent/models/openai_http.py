@@ -40,7 +40,7 @@ from reward_kit.agent.models.litellm_library import (
 if TYPE_CHECKING:
     import aiohttp
 
-    from reward_kit.agent.models.limiter import Limiter
+    from reward_kit.agent.models.limits.limiter import Limiter
 
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""

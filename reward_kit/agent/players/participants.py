@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.choice import find_models
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.models.limiter import Limiters
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
 from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, agent_spec, is_own, user_of, uses_model

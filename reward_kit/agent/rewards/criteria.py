@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.base.types import Message
-    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.calls import Limiters
 
 MODEL = "MODEL_JUDGE"
 """The environment variable with the judge's model."""
@@ -100,7 +100,7 @@ def _prompt() -> str:
 @cache
 def _limiters() -> Limiters:
     """The limiters of all judges of this process, for their event loop."""
-    from reward_kit.agent.models.limiter import Limiters
+    from reward_kit.agent.models.calls import Limiters
 
     return Limiters(ceiling=CONCURRENCY, patience=TIMEOUT)
 

@@ -14,7 +14,7 @@ from stub_server import Answer
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
 from reward_kit.agent.after.explanation import Explanations
 from reward_kit.agent.evaluation.run import Evaluation
-from reward_kit.agent.models import rate_limits
+from reward_kit.agent.models.limits import token_bucket
 from reward_kit.errors import StorageError
 
 ROWS = [{"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."}]
@@ -184,7 +184,7 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
 
 
 def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rate_limits, "MINUTE", 0.8)
+    monkeypatch.setattr(token_bucket, "MINUTE", 0.8)
     arrivals: list[float] = []
 
     def judge(request: dict[str, Any], place: int) -> str:

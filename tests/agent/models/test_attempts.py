@@ -8,8 +8,9 @@ from virtual_provider import answer, now, refused
 from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models.calls import ask as ask_model
-from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.calls import Call
+from reward_kit.agent.models.limits.limiter import Limiter
+from reward_kit.agent.models.limits.limiter import ask as ask_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 
@@ -32,8 +33,8 @@ def ask(model: Model, *, retries: int = 3, limiter: bool = False, before: int = 
     async def main() -> Completion:
         through = Limiter("stub", ceiling=4) if limiter else None
         for _ in range(before):
-            await ask_model(Model(None).attempt, retries=0, backoff=1.0, limiter=through)
-        return await ask_model(model.attempt, retries=retries, backoff=1.0, limiter=through)
+            await ask_model(Model(None).attempt, Call(), retries=0, backoff=1.0, limiter=through)
+        return await ask_model(model.attempt, Call(), retries=retries, backoff=1.0, limiter=through)
 
     return simulate(main())
 

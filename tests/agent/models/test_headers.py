@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reward_kit.agent.base.network import LONGEST_NAMED, retry_after, seconds_until
+from reward_kit.agent.base.network import LONGEST_NAMED, Quota, quotas, retry_after, seconds_until
+from reward_kit.agent.base.network import QUOTAS as QUOTA_NAMES
 from reward_kit.agent.models.litellm_library import response_headers
-from reward_kit.agent.models.rate_limits import QUOTAS as QUOTA_NAMES
-from reward_kit.agent.models.rate_limits import Quota, quotas
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.evaluation.progress import NoProgress
-from reward_kit.agent.models import circuit_breaker, rate_limits
+from reward_kit.agent.models.limits import circuit_breaker, token_bucket
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
@@ -191,7 +191,7 @@ def test_requests_and_tokens_per_minute_reach_the_limiter(
     bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 0.8
-    monkeypatch.setattr(rate_limits, "MINUTE", window)
+    monkeypatch.setattr(token_bucket, "MINUTE", window)
     server = Server(stub_llm, lambda now: None)
     check_all_judged(run(bundle, rpm=18, tpm=2_000_000), server)
     arrivals = server.arrivals

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from stub_server import Answer, StubServer
 
-from reward_kit.agent.models.limiter import Limiters
+from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 from reward_kit.agent.models.litellm_library import BEGINNING
 from reward_kit.agent.models.providers import key_variables, server_variables

@@ -7,7 +7,7 @@ import pytest
 from stub_server import Answer, StubServer
 
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.models.limiter import Limiters
+from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.litellm import check_model, remote_model
 from reward_kit.agent.models.openai_http import OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError

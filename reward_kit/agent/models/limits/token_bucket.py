@@ -1,16 +1,12 @@
-"""Limits per minute: those of a person (``--rpm``, ``--tpm``), and those in a provider's headers."""
+"""Limits per minute: ``--rpm`` and ``--tpm``."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from reward_kit.agent.base.network import seconds_until
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.models.calls import Call
 
@@ -19,13 +15,12 @@ SLACK = 1.01
 """The window is this much longer here, since a request may take longer to arrive than the one after it."""
 BURST = 1 / 60
 """Share of the window's amount that may come at once; the rest is spread evenly."""
-REMEMBERED = 32
-"""Calls from which the size of the next one is estimated."""
-TOKENS_PER_CHARACTER = 0.25
+REMEMBERED, TOKENS_PER_CHARACTER = 32, 0.25
+"""Calls from which the tokens of the next one are estimated; those of a character before the first answer."""
 
 
 class TokenBucket:
-    """At most ``limit`` in any minute, spread over it. All times are seconds of one clock.
+    """At most ``limit`` in any minute, spread over it.
 
     An amount that is taken counts from the moment it is taken until a minute after it was settled.
     """
@@ -44,15 +39,14 @@ class TokenBucket:
         """
         while self._settled and self._settled[0][0] <= now - self._window:
             self._counted -= self._settled.popleft()[1]
-        spread = max(0.0, self._next - BURST * MINUTE - now)
+        wait = max(0.0, self._next - BURST * MINUTE - now)
         excess = self._counted + min(amount, self.limit) - self.limit
-        if excess <= 1e-9:
-            return spread
         for time, settled in self._settled:
-            excess -= settled
             if excess <= 1e-9:
-                return max(spread, time + self._window - now)
-        return math.inf
+                break
+            excess -= settled
+            wait = max(wait, time + self._window - now)
+        return wait if excess <= 1e-9 else math.inf
 
     def take(self, amount: float, now: float) -> None:
         """Count ``amount``; ``settle`` has to follow."""
@@ -62,13 +56,13 @@ class TokenBucket:
     def settle(self, amount: float, actual: float, now: float) -> None:
         """Replace an ``amount`` that was taken by the ``actual`` one."""
         self._counted += actual - amount
+        self._next += (actual - amount) * self._window / self.limit
         if actual > 0:
             self._settled.append((now, actual))
-        self._next += (actual - amount) * self._window / self.limit
 
 
 class RateLimits:
-    """``rpm`` requests and ``tpm`` tokens in any minute; None: no limit. Used in one event loop.
+    """``rpm`` requests and ``tpm`` tokens in any minute; None: no limit.
 
     The tokens of a call are estimated until it is answered: the characters of its request, times the most
     tokens that a character has come to in recent calls, plus the longest of their answers.
@@ -84,11 +78,11 @@ class RateLimits:
     def delay(self, call: Call, now: float) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
         wait = 0.0 if self._requests is None else self._requests.delay(1, now)
-        if self._tokens is not None:
-            if self._open and not self._outputs:
-                return math.inf
-            wait = max(wait, self._tokens.delay(self._estimate(call), now))
-        return wait
+        if self._tokens is None:
+            return wait
+        if self._open and not self._outputs:
+            return math.inf
+        return max(wait, self._tokens.delay(self._estimate(call), now))
 
     def take(self, call: Call, now: float, *, sent: bool) -> None:
         """Count a call; ``settle`` has to follow. Unless it is ``sent`` now its minute begins at its end."""
@@ -119,46 +113,3 @@ class RateLimits:
     def _estimate(self, call: Call) -> int:
         per_character = max(self._per_character, default=TOKENS_PER_CHARACTER)
         return max(1, math.ceil(call.size * per_character) + max(self._outputs, default=0))
-
-
-# -- headers
-
-QUOTAS = (
-    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "requests"),
-    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset", "requests"),
-    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "all"),
-    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset", "all"),
-    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset", "input"),
-    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset", "output"),
-)
-LONGEST_RESET = 60.0
-"""Seconds; a quota that is reset later is ignored, since some gateways repeat fixed numbers."""
-
-
-class Quota(NamedTuple):
-    """``left`` requests, or tokens of the ``kind`` all, input or output, until a reset in ``seconds``."""
-
-    left: int
-    seconds: float
-    kind: str = "requests"
-
-    def suffices(self, last: Usage | None, others: int) -> bool:
-        """True for as many tokens as the ``last`` call used, or for a request besides ``others``."""
-        if self.kind == "requests":
-            return self.left > others
-        if last is None:
-            return self.left >= 1
-        counts = {"input": last.input_tokens, "output": last.output_tokens}
-        return self.left >= max(1, counts.get(self.kind, last.input_tokens + last.output_tokens))
-
-
-def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
-    """The quotas of which the headers say both how much is left and until when."""
-    for remaining, reset, kind in QUOTAS:
-        try:
-            left = int(float(headers[remaining]))
-            seconds = seconds_until(str(headers[reset]))
-        except (LookupError, TypeError, ValueError, OverflowError):
-            continue
-        if seconds is not None and seconds <= LONGEST_RESET:
-            yield Quota(left, seconds, kind)
