@@ -64,7 +64,7 @@ class Provider:
 
     async def ask(self, limiter: Limiter, *, caller: Caller | None = None) -> Completion:
         attempt = partial(self.attempt, limiter)
-        return await ask(attempt, Call(caller=caller), retries=3, backoff=1.0, limiter=limiter)
+        return await ask(attempt, Call(caller=caller or Caller()), retries=3, backoff=1.0, limiter=limiter)
 
     def most_within(self, seconds: float) -> int:
         """The largest number of requests that came within any so many seconds."""

@@ -53,7 +53,7 @@ class Call:
     """
 
     size: int = 0
-    caller: Caller | None = None
+    caller: Caller = field(default_factory=Caller)
     waited: float = 0.0
     not_before: float = 0.0
     sent: float = 0.0
@@ -63,15 +63,9 @@ class Call:
     reserved: int = 0
     is_sent: bool = False
 
-    @property
-    def task(self) -> Hashable:
-        """The task, of which all calls may share a fault."""
-        return self if self.caller is None else self.caller.task
-
     def unclocked(self) -> AbstractContextManager[None]:
         """Pause the rollout's clock in a block."""
-        clock = self.caller and self.caller.clock
-        return clock.paused() if clock else nullcontext()
+        return nullcontext() if self.caller.clock is None else self.caller.clock.paused()
 
 
 @dataclass(slots=True)
@@ -96,8 +90,8 @@ class Limiters:
         limiter = self._limiters.get((provider, place))
         if limiter is None:
             name = f"{provider} at {public_address(place)}" if place else provider
-            options: Any = {"ceiling": self.ceiling, "rpm": self.rpm, "tpm": self.tpm}
-            limiter = Limiter(name, patience=self.patience, tell=self._say, **options)
+            bounds: Any = {"ceiling": self.ceiling, "rpm": self.rpm, "tpm": self.tpm}
+            limiter = Limiter(name, patience=self.patience, tell=self._say, **bounds)
             self._limiters[provider, place] = limiter
         return limiter
 
@@ -188,7 +182,7 @@ class RemoteModel:
         limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
         return await ask(
             partial(self._attempt, request, limiter),
-            Call(request.size, caller),
+            Call(request.size, caller or Caller()),
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,

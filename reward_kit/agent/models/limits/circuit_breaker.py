@@ -24,8 +24,8 @@ class CircuitBreaker:
 
     It opens for the time that a refusal names. If the probe is refused as well, the limit is one per window:
     the breaker stays open. If it is answered, the limit is a bucket's or refusals are random: the breaker
-    closes, and for a minute a refused call waits alone. It also opens while the provider is ``down``.
-    ``since`` is the time of the first failure after the last answer, ``began`` its time of day.
+    closes, and for a minute a refused call waits alone. It also opens while the provider is ``down``. The
+    first failure after the last answer was at ``since``, at the time of day ``began``, and ``tasks`` failed.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class CircuitBreaker:
     def reset(self) -> None:
         """Note that the provider answers."""
         self.since, self.began = 0.0, ""
-        self._tasks: set[Hashable] = set()
+        self.tasks: set[Hashable] = set()
         self._failures = self._probes = 0
         if self.down:
             self._open_until = -math.inf
@@ -46,15 +46,10 @@ class CircuitBreaker:
         """True from an outage's beginning until the provider answers."""
         return self._open_until == math.inf
 
-    @property
-    def of_one(self) -> bool:
-        """True if only calls of one task have failed since the last answer: they may break the server."""
-        return len(self._tasks) < 2
-
     def note(self, task: Hashable, now: float) -> bool:
         """Note a failure of a ``task``; True if it is the first one since the last answer."""
-        is_first = not self._tasks
-        self._tasks.add(task)
+        is_first = not self.tasks
+        self.tasks.add(task)
         if is_first:
             self.since, self.began = now, time.strftime("%H:%M")
         return is_first
@@ -98,7 +93,7 @@ class CircuitBreaker:
         """
         self._failures += 1
         enough = self._failures >= FAILURES + min(in_flight, MOST_MORE)
-        if self.down or not enough or (self.of_one and not unreached):
+        if self.down or not enough or (len(self.tasks) < 2 and not unreached):
             return False
         self._open_until, self.probe = math.inf, None
         self.plan_probe(now)

@@ -231,7 +231,7 @@ class Limiter:
         breaker, refused = self._breaker, fault.status in REFUSED
         if refused and breaker.down:
             self._is_back(now)
-        if breaker.note(call.task, now):
+        if breaker.note(call.caller.task, now):
             loop = asyncio.get_running_loop()
             self._patience_ends = loop.call_at(now + self.patience, self._give_up)
         self._last_fault = fault
@@ -265,7 +265,7 @@ class Limiter:
 
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
-        if self.proven and self._breaker.of_one and not self._breaker.down:
+        if self.proven and len(self._breaker.tasks) < 2 and not self._breaker.down:
             return  # its retries decide
         fault = self._last_fault
         self._given_up = ProviderDownError(
