@@ -164,8 +164,8 @@ class Limiter:
                                     await self._changed.wait()
                 finally:
                     self.waiting -= 1
+            call.waited += _now() - began
         call.sent = now = _now()
-        call.waited += now - began
         if not call.failures:  # answers to those in flight say nothing about it
             call.score_before = self._score + self.in_flight
         self.in_flight += 1
