@@ -100,10 +100,14 @@ _USER_FIRST = frozenset({"anthropic", "azure_ai", "bedrock", "bedrock_converse",
 BEGINNING = "(The conversation begins.)"
 
 
-def sent_messages(messages: Iterable[Message], provider: str | None) -> list[Message]:
-    """Copies of ``messages``, since LiteLLM rewrites some, as they are to be sent to ``provider``."""
-    left_out = {*_REFUSED.get(provider or "", ()), *(() if provider in _READ_AGAIN else (OWN_FIELD,))}
-    sent = [{name: value for name, value in one.items() if name not in left_out} for one in messages]
+def sent_messages(messages: Iterable[Message], provider: str | None, direct: bool = False) -> list[Message]:
+    """Copies of ``messages``, since LiteLLM rewrites some, for ``provider``; if ``direct``, without nulls."""
+    kept = provider in _READ_AGAIN and not direct
+    left_out = {*_REFUSED.get(provider or "", ()), *(() if kept else (OWN_FIELD,))}
+    sent = [
+        {name: it for name, it in one.items() if name not in left_out and not (direct and it is None)}
+        for one in messages
+    ]
     if provider == "mistral":
         for one, given in zip(sent, messages, strict=True):
             if thought := given.get("reasoning_content"):

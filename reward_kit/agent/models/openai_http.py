@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import os
+import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
     ABSENT,
-    OWN_FIELD,
     NotPlain,
     import_litellm,
     load_prices,
@@ -64,6 +64,7 @@ class OpenAIModel(RemoteModel):
         self._fixed = {"model": self.endpoint.model, **arguments}
         self._owner = (urlsplit(self.endpoint.base).hostname or "").rpartition(".")[0].rpartition(".")[2]
         self._session: aiohttp.ClientSession | None = None
+        self._proxy: str | None = None
 
     async def open(self) -> None:
         """Have the price table read a moment later, while the first answer is awaited."""
@@ -79,11 +80,7 @@ class OpenAIModel(RemoteModel):
         return self.endpoint.model, PROVIDER
 
     def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
-        sent = [
-            {name: value for name, value in one.items() if value is not None and name != OWN_FIELD}
-            for one in sent_messages(messages, self._owner)
-        ]
-        body = to_json({**self._fixed, "messages": sent, **options})
+        body = to_json({**self._fixed, "messages": sent_messages(messages, self._owner, True), **options})
         return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body, [])
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
@@ -92,7 +89,9 @@ class OpenAIModel(RemoteModel):
         url = f"{self.endpoint.base}/chat/completions"
         request.called[:] = [url]
         try:
-            async with self._open_session().post(url, data=request.body, allow_redirects=False) as response:
+            session = self._open_session()
+            asked = session.post(url, data=request.body, allow_redirects=False, proxy=self._proxy)
+            async with asked as response:
                 answer = await _content(response)
         except aiohttp.ClientError as error:
             raise UnreachableError("Connection error.") from error
@@ -122,19 +121,22 @@ class OpenAIModel(RemoteModel):
             if self.endpoint.base.lower().startswith("https:"):
                 certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
                 trusted = ssl.create_default_context(cafile=certificates)
+            # with ``trust_env`` aiohttp would look for a proxy and for .netrc in a thread, before each call
+            url = urlsplit(self.endpoint.base)
+            if not urllib.request.proxy_bypass(url.hostname or ""):
+                self._proxy = urllib.request.getproxies().get(url.scheme)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
                 headers=self.endpoint.headers,
                 timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
                 read_bufsize=READ_BUFFER,
-                trust_env=True,
             )
         return self._session
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
     content = bytearray()
-    async for part in response.content.iter_any():
+    while part := await response.content.readany():
         content += part
         if len(content) > LONGEST_ANSWER:
             response.close()
@@ -270,5 +272,5 @@ def _usage(stated: dict[str, Any]) -> Usage:
 
 def _count(counts: dict[str, Any], *names: str) -> int:
     """The first count of these names that is above 0, else 0."""
-    found = (counts.get(name) for name in names)
-    return next((int(n) for n in found if isinstance(n, int | float) and 0 < n <= MOST_COUNTED), 0)
+    found = [n for name in names if isinstance(n := counts.get(name), (int, float)) and 0 < n <= MOST_COUNTED]
+    return int(found[0]) if found else 0

@@ -1,8 +1,10 @@
 """Exchange by exchange, the direct path and LiteLLM's: the same request, completion, and error."""
 
 import asyncio
+import base64
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +272,34 @@ def test_a_redirect_is_not_followed(stub_llm: StubServer) -> None:
     with pytest.raises(ModelSetupError, match=r"redirects to http://elsewhere\.example/v1/chat/completions,"):
         asyncio.run(asked.complete(HELLO))
     assert len(stub_llm.requests) == 1
+
+
+async def test_a_netrc_file_neither_stops_a_call_nor_changes_its_key(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    accounts = tmp_path / "netrc"
+    accounts.write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("NETRC", str(accounts))
+    stub_llm.script("gpt-4o-mini", ["Hi"])
+    model = remote_model("openai/gpt-4o-mini", client="direct", retries=0)
+    assert (await model.complete(HELLO)).message["content"] == "Hi"
+    await model.close()
+    assert stub_llm.request_headers[-1]["Authorization"] == f"Bearer {stub_llm.environment['OPENAI_API_KEY']}"
+
+
+async def test_a_proxy_gets_its_account_and_the_server_its_key(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = stub_llm.url.removesuffix("/v1").replace("//", "//me:mine@")
+    monkeypatch.setenv("http_proxy", proxy)
+    stub_llm.script("gpt-4o-mini", ["Hi"])
+    args = {"api_base": "http://server.example/v1"}
+    model = remote_model("openai/gpt-4o-mini", client="direct", retries=0, model_args=args)
+    for _ in range(2):  # the second one on the connection of the first
+        assert (await model.complete(HELLO)).message["content"] == "Hi"
+    await model.close()
+    account = base64.b64encode(b"me:mine").decode()
+    for headers in stub_llm.request_headers:
+        assert headers["Host"] == "server.example"
+        assert headers["Proxy-Authorization"] == f"Basic {account}"
+        assert headers["Authorization"] == f"Bearer {stub_llm.environment['OPENAI_API_KEY']}"
