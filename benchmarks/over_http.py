@@ -1,4 +1,4 @@
-"""Rollouts against a provider over HTTP: this package beside a loop on the ``openai`` client.
+"""Rollouts against a provider over HTTP: this package, verifiers, and a loop on the ``openai`` client.
 
     python benchmarks/over_http.py [--at-once 50 200 500] [--repeats 3] [--delay 0.3]
 
@@ -8,11 +8,13 @@ the ideal time is therefore ``2 * 10 * delay``. The contenders take turns, each 
 
 - ``reward-kit``: the command with its default options but ``--no-cache``; everything is saved
 - ``reward-kit --workers 2``: the same in two processes
+- ``verifiers``: version 0.3.1 with its own client, in the environment of ``benchmarks/peers`` (made on first
+  use), tools on a dict; a line for each rollout is saved
 - ``openai loop``: ``AsyncOpenAI`` with its default settings, tools on a dict, nothing is saved
 
-``span`` is the time from the first request to the last answer, as the stub measures it; ``CPU`` that of the
-whole process with its children, ``CPU a call`` what is left of it without start and end, which a run with two
-rollouts measures.
+Printed are medians with the least and the most: the wall time of the process and its share of the ideal, the
+span from the first request to the last answer as the stub measures it, the CPU time of the process with its
+children, and that of a call without start and end, which a run of two rollouts before each run measures.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-HARNESSES = Path(__file__).parent / "peers" / "harnesses"
-sys.path.insert(0, str(HARNESSES))
+PEERS = Path(__file__).parent / "peers"
+HARNESSES = PEERS / "harnesses"
+sys.path[:0] = [str(HARNESSES), str(PEERS)]
 
 from conversation import (  # noqa: E402 - of the harnesses
     CALLS,
@@ -48,10 +51,12 @@ from conversation import (  # noqa: E402 - of the harnesses
     read_stock,
     write_stock,
 )
+from environments import CONTENDERS, make_environment  # noqa: E402 - of the peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+VERIFIERS = next(one for one in CONTENDERS if one.script == "with_verifiers.py")
 FEW = 2
 """Rollouts of the run that measures start and end."""
 SCHEMAS = [
@@ -185,6 +190,8 @@ def command(contender: str, rollouts: int, at_once: int, folder: Path) -> list[s
     """The command line of a run."""
     if contender == "openai loop":
         return [sys.executable, __file__, "--loop", str(rollouts), "--at-once", str(at_once)]
+    if contender == "verifiers":
+        return VERIFIERS.run_line("--over-http", "--rollouts", str(rollouts), "--at-once", str(at_once))
     from with_reward_kit import write_bundle
 
     dataset = write_bundle(folder / "shop_task", rollouts)
@@ -201,6 +208,7 @@ def run(contender: str, rollouts: int, at_once: int, address: str) -> dict[str, 
     with tempfile.TemporaryDirectory() as temporary:
         line = command(contender, rollouts, at_once, Path(temporary))
         given = {"OPENAI_BASE_URL": f"{address}/v1", "OPENAI_API_KEY": "none"}
+        given["PYTHONDONTWRITEBYTECODE"] = ""  # else each process compiles what it imports
         paths = os.pathsep.join([str(HARNESSES), os.environ.get("PYTHONPATH", "")])
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.perf_counter()
@@ -221,6 +229,21 @@ def run(contender: str, rollouts: int, at_once: int, address: str) -> dict[str, 
     return {"wall": wall, "span": span["span"], "cpu": cpu}
 
 
+COLUMNS = {
+    "wall": "wall s",
+    "share": "of the ideal",
+    "span": "span s",
+    "cpu": "CPU s",
+    "call": "CPU ms a call",
+}
+"""Titles of the figures of a run."""
+
+
+def spread(values: list[float]) -> str:
+    """The median, with the least and the most."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -238,25 +261,26 @@ def main() -> None:
     if arguments.loop:
         asyncio.run(play_loop(arguments.loop, arguments.at_once[0]))
         return
-    contenders = arguments.only or ["reward-kit", "reward-kit --workers 2", "openai loop"]
+    contenders = arguments.only or ["reward-kit", "reward-kit --workers 2", "verifiers", "openai loop"]
+    if "verifiers" in contenders and (fault := make_environment(VERIFIERS)):
+        sys.exit(f"verifiers does not install: {fault}")
     ideal = 2 * MODEL_TURNS * arguments.delay
     with provider(arguments.delay) as address:
-        starts = {one: run(one, FEW, FEW, address)["cpu"] for one in contenders}
         for at_once in arguments.at_once:
             runs: dict[str, list[dict[str, float]]] = {one: [] for one in contenders}
             for _ in range(arguments.repeats):
                 for one in contenders:
-                    runs[one].append(run(one, 2 * at_once, at_once, address))
+                    start = run(one, FEW, FEW, address)["cpu"]
+                    figures = run(one, 2 * at_once, at_once, address)
+                    calls = (2 * at_once - FEW) * MODEL_TURNS
+                    figures["call"] = (figures["cpu"] - start) / calls * 1000
+                    figures["share"] = figures["wall"] / ideal
+                    runs[one].append(figures)
             print(f"{at_once} at once, {2 * at_once} rollouts, ideal {ideal:g} s")
+            print(" " * 24 + "".join(f"{title:>22}" for title in COLUMNS.values()))
             for one in contenders:
-                wall, span, cpu = (
-                    statistics.median(each[field] for each in runs[one]) for field in ("wall", "span", "cpu")
-                )
-                a_call = (cpu - starts[one]) / (2 * at_once - FEW) / MODEL_TURNS * 1000
-                print(
-                    f"  {one:24}{wall:7.1f} s{wall / ideal:6.2f}x{span:7.1f} s at the provider"
-                    f"{cpu:7.1f} s CPU{a_call:7.2f} ms a call"
-                )
+                columns = (spread([each[name] for each in runs[one]]) for name in COLUMNS)
+                print(f"{one:24}" + "".join(f"{text:>22}" for text in columns))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def measure(arguments: argparse.Namespace, play: Callable[[int, Path], None]) -> None:
+def measure(
+    arguments: argparse.Namespace, play: Callable[[int, Path], None], *, warm_up: int = WARM_UP
+) -> None:
     """Warm up, then measure ``play(rollouts, folder)``; writes the figures as JSON to ``--out``.
 
     ``folder`` is an empty place for what the harness saves.
@@ -64,7 +66,8 @@ def measure(arguments: argparse.Namespace, play: Callable[[int, Path], None]) ->
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.chdir(folder)  # whatever a harness writes beside its results goes away as well
-        play(WARM_UP, folder / "warm-up")
+        if warm_up:
+            play(warm_up, folder / "warm-up")
         gc.collect()
         before = memory_kilobytes("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew

@@ -2,6 +2,8 @@
 
 The model is a subclass of ``verifiers.clients.Client`` that hands verifiers' own types through unchanged.
 Settings: ``max_concurrent`` as asked, scoring each rollout on its own, no progress bar.
+
+With ``--over-http`` the model is verifiers' own client, asking OPENAI_BASE_URL, and nothing is played before.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import verifiers as vf
@@ -16,6 +19,7 @@ from conversation import (
     COUNTER,
     EXPECTED,
     INPUT_TOKENS,
+    MODEL_TURNS,
     OUTPUT_TOKENS,
     STOCK,
     SYSTEM,
@@ -25,9 +29,9 @@ from conversation import (
     write_stock,
 )
 from datasets import Dataset
-from measuring import measure, parse_arguments
+from measuring import WARM_UP, measure, parse_arguments
 from verifiers.clients import Client
-from verifiers.types import Response, ResponseMessage, ToolCall, Usage, UserMessage
+from verifiers.types import ClientConfig, Response, ResponseMessage, ToolCall, Usage, UserMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,16 +123,22 @@ async def stock_as_expected(state: vf.State) -> float:
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments("--over-http")
     logging.getLogger("verifiers").setLevel(logging.WARNING)
 
     def play(rollouts: int, folder: Path) -> None:
         prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": WISHES[0]}]
         dataset = Dataset.from_list([{"prompt": prompt, "answer": ""} for _ in range(rollouts)])
         env = ShopEnv(eval_dataset=dataset, rubric=vf.Rubric(funcs=[stock_as_expected]))
+        if arguments.over_http:
+            address = os.environ["OPENAI_BASE_URL"]
+            client = ClientConfig(api_key_var="OPENAI_API_KEY", api_base_url=address)
+            COUNTER.model_turns = rollouts * MODEL_TURNS  # the server counts them
+        else:
+            client = StubClient(arguments.delay)
         results = asyncio.run(
             env.evaluate(
-                client=StubClient(arguments.delay),
+                client=client,
                 model="stub",
                 num_examples=rollouts,
                 rollouts_per_example=1,
@@ -142,7 +152,7 @@ def main() -> None:
         )
         COUNTER.check(sum(one["reward"] == 1.0 for one in results["outputs"]), rollouts)
 
-    measure(arguments, play)
+    measure(arguments, play, warm_up=0 if arguments.over_http else WARM_UP)
 
 
 if __name__ == "__main__":
