@@ -101,7 +101,7 @@ class Limiter:
         self.queue, self._changed = asyncio.Lock(), asyncio.Event()
         self._aimd, self._breaker = AIMD(self.ceiling), CircuitBreaker()
         self._rates = RateLimits(self.rpm, self.tpm)
-        self._next_start, self._last_answer = 0.0, -math.inf
+        self._next_start, self._last_answer, self._last_full = 0.0, -math.inf, -math.inf
         self._last_usage: Usage | None = None
         self._announced: dict[str, float] = {}
         self._deadlines: set[asyncio.Timeout] = set()
@@ -169,6 +169,8 @@ class Limiter:
         if not call.failures:  # answers to those in flight say nothing about it
             call.score_before = self._score + self.in_flight
         self.in_flight += 1
+        if not self.room:
+            self._last_full = now
         self._breaker.sent(call, now)
         self._next_start = max(now, self._next_start) + self._aimd.sent()
         # before an answer, modules may have to be imported until the request is sent
@@ -185,7 +187,7 @@ class Limiter:
     def _leave(self, call: Call, answer: Completion | ModelError | None) -> bool:
         """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
         now, excused = _now(), False
-        full = self.waiting > 0 or self.in_flight >= self._aimd.at_once
+        full = self.waiting > 0 or self._last_full >= call.sent
         self.in_flight -= 1
         usage, status = getattr(answer, "usage", None), getattr(answer, "status", None)
         self._rates.settle(call, usage, now, spent=status is None)
