@@ -32,8 +32,8 @@ def example(request: Any, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch)
 async def test_it_solves_a_task(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:
     stub_llm.script(MODEL, book_and_pay)
     finished = await play(small_task(tmp_path, system_prompt="Be kind."), example(), seed=7)
-    rollout = finished.rollout
-    assert (finished.reward, rollout.stop_reason) == (1.0, "agent_done")
+    rollout = finished
+    assert (finished.trace.reward, rollout.stop_reason) == (1.0, "agent_done")
     assert [found.name for found in rollout.tool_calls] == ["create_booking", "pay_booking"]
     assert rollout.lines[-1].text == "Booked and paid."
     usage = rollout.usage["agent"]
@@ -51,16 +51,16 @@ async def test_it_remembers_the_turns_before(example: Example, stub_llm: StubSer
     stub_llm.script(MODEL, [call("ping"), "First answer.", "Second answer."])
     finished = await play(small_task(tmp_path), example(), user=ScriptedUser(["And now?"]))
     spoken = ["Book me a flight", "First answer.", "And now?", "Second answer.", "###STOP###"]
-    assert [line.text for line in finished.rollout.lines] == spoken
+    assert [line.text for line in finished.lines] == spoken
     last = stub_llm.requests[-1]["messages"]
     assert [message["role"] for message in last] == ["user", "assistant", "tool", "assistant", "user"]
     assert last[2]["content"] == "pong"
-    assert finished.rollout.turns == 2
+    assert finished.turns == 2
 
 
 async def test_a_terminal_tool_ends_it(example: Example, stub_llm: StubServer, tmp_path: Path) -> None:
     stub_llm.script(MODEL, [calls(("ping", {}), ("transfer", {})), "Never said."])
     finished = await play(small_task(tmp_path), example())
-    assert finished.rollout.stop_reason == "terminal_tool"
-    assert [found.name for found in finished.rollout.tool_calls] == ["ping", "transfer"]
+    assert finished.stop_reason == "terminal_tool"
+    assert [found.name for found in finished.tool_calls] == ["ping", "transfer"]
     assert len(stub_llm.requests) == 1

@@ -59,7 +59,6 @@ async def _play(task: Any, base: Database) -> Played:
     gold = await run_rollout(task, 0, base=base, agent=GoldAgent())
     idle = await run_rollout(task, 0, base=base, agent=Idle())
     with gold.database, idle.database:
-        assert gold.gold is not None
         return Played(
             index=task.row.metadata["index"],
             reward=gold.trace.reward,

@@ -41,7 +41,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_left_unjudged(ope
         assert "sk-test-0123456789abcdef" not in finished.trace.stop_detail
         assert finished.trace.reward is None
     after = await talk(factory, "count .")
-    assert after.rollout.lines[1].text == f"turn 1 in process {pid_of(factory)}"
+    assert after.lines[1].text == f"turn 1 in process {pid_of(factory)}"
     assert pid_of(factory) != first
 
 
@@ -81,7 +81,7 @@ async def test_nothing_is_left_when_the_evaluation_is_over(
     unfinished = asyncio.ensure_future(talk(factory, "hang ."))
     await asyncio.sleep(0.1)
     await factory.close()
-    assert (await unfinished).rollout.stop_reason == "infrastructure_error"
+    assert (await unfinished).stop_reason == "infrastructure_error"
     assert [exists(pid) for pid in pids] == [False, False]
     assert list((tmp_path / "temporary").iterdir()) == []
 
