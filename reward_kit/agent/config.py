@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.option_values import (
+from reward_kit.agent.base.option import (
     MAX_ROLLOUTS,
+    Option,
     check_eval_id,
-    check_value,
     key_values,
     split_ids,
     unknown_option,
@@ -25,47 +25,14 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OF_PLAYERS = ("agent", "user", "model", "sim_model", "n_rollouts", "max_steps")
-
 GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The command-line form of a field of the configuration.
-
-    ``kind`` is the type of its value (``dict``: repeated ``key=value``). A ``fixed`` option cannot change
-    when an evaluation is resumed, since results under different values do not belong together. ``env`` names
-    the environment variable that is the default. ``bare`` is the value of a flag that nothing follows.
-    ``without`` says what omitting the option means, where other tools have 0 for it. ``--help`` lists
-    the ``usual`` options, ``--help-all`` all. The command line accepts ``several`` values of an option.
-    """
-
-    flags: tuple[str, ...]
-    help: str
-    group: str
-    kind: type = str
-    metavar: str | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    env: str | None = None
-    fixed: bool = False
-    bare: str | None = None
-    without: str | None = None
-    usual: bool = False
-    several: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The long flag: ``--max-steps``."""
-        return self.shown[-1].split("/")[0]
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The flags that help lists: up to the first long one; the others are aliases from tau-bench."""
-        first = next(number for number, flag in enumerate(self.flags) if flag.startswith("--"))
-        return self.flags[: first + 1]
+_OF_PLAYER = (
+    "Give it to evaluate() as {}=, or name it by its import path, module:factory (__main__:factory in a "
+    "notebook or the script itself)."
+)
+_OF_MODEL = "Give a model of your own as models={{'{}': model}}."
 
 
 def _option(default: Any, *flags: str, **more: Any) -> Any:
@@ -83,11 +50,11 @@ class EvaluationConfig:
     # fmt: off
     # -- Tasks
     dataset: str | None = _task(
-        None, "-d", "--dataset", metavar="PATH", usual=True,
+        None, "-d", "--dataset", metavar="PATH", usual=True, is_path=True,
         help="A .jsonl file, a bundle's folder, a packed bundle, or the import name of an installed one.",
     )
     task_dir: str | None = _task(
-        None, metavar="DIR",
+        None, metavar="DIR", is_path=True,
         help="The bundle's folder; its task.jsonl is the dataset unless --dataset names another.",
     )
     task_ids: tuple[str, ...] | None = _task(
@@ -102,22 +69,26 @@ class EvaluationConfig:
     )
     shuffle: bool = _task(False, help="Shuffle the selected rows, by the seed.")
     max_tasks: int | None = _task(
-        None, minimum=1, without="all rows", usual=True, help="Run at most this many of the selected rows.",
+        None, minimum=1, without="all rows", usual=True, other_names=("limit",),
+        help="Run at most this many of the selected rows.",
     )
     n_rollouts: int | None = _task(
         None, "--n-rollouts", "--num-trials", minimum=1, maximum=MAX_ROLLOUTS, usual=True,
-        without="each row's own number", help="Rollouts of each row. Default: the row's own number, else 1.",
+        without="each row's own number", recorded=True, other_names=("epochs",),
+        help="Rollouts of each row. Default: the row's own number, else 1.",
     )
     seed: int = _task(10, help="The seed of all rollouts and of --shuffle.", fixed=True)
 
     # -- Agent
     agent: str | None = _agent(
-        None, "--agent", "--agent-strategy", metavar="NAME", fixed=True, usual=True,
+        None, "--agent", "--agent-strategy", metavar="NAME", fixed=True, usual=True, recorded=True,
+        for_objects=_OF_PLAYER.format("agent"),
         help="A built-in agent (tool-calling, act, react, few-shot, gold, human, fastworkflow, replay:PATH), "
         "module:factory, or the address of an agent behind HTTP. Default: tool-calling, which needs a model.",
     )
     model: str | None = _agent(
-        None, metavar="NAME", env="MODEL_AGENT", fixed=True, usual=True, several=True,
+        None, metavar="NAME", env="MODEL_AGENT", fixed=True, usual=True, several=True, recorded=True,
+        for_objects=_OF_MODEL.format("agent"),
         help="The agent's model, as LiteLLM names it (openai/gpt-4o-mini), or the path of a local one. "
         "Repeatable: an evaluation for each model, then a comparison.",
     )
@@ -130,7 +101,7 @@ class EvaluationConfig:
         help="Sampling temperature of the agent's model. Default: the provider's.",
     )
     model_args: Mapping[str, Any] = _agent(
-        None, "--model-arg", metavar="KEY=VALUE", fixed=True,
+        None, "--model-arg", metavar="KEY=VALUE", fixed=True, secret=True,
         help="Any other setting of the agent's model; VALUE is JSON or text. Repeatable.",
     )
     client: str = _agent(
@@ -160,7 +131,8 @@ class EvaluationConfig:
 
     # -- Simulated user
     user: str | None = _user(
-        None, "--user", "--user-strategy", metavar="NAME", fixed=True, usual=True,
+        None, "--user", "--user-strategy", metavar="NAME", fixed=True, usual=True, recorded=True,
+        for_objects=_OF_PLAYER.format("user"),
         help="A built-in user (llm, react, verify, reflection, human, none, replay:PATH) or module:factory. "
         "Default: llm for rows with a sim_user_prompt; for the agents gold and replay, none and the recorded "
         "one.",
@@ -168,6 +140,7 @@ class EvaluationConfig:
     no_sim_user: bool = _user(False, help="The same as --user none.", fixed=True)
     sim_model: str | None = _user(
         None, "--sim-model", "--user-model", metavar="NAME", env="MODEL_SIM", fixed=True, usual=True,
+        recorded=True, for_objects=_OF_MODEL.format("user"),
         help="The simulated user's model, named like --model.",
     )
     user_provider: str | None = _user(
@@ -175,7 +148,7 @@ class EvaluationConfig:
         help="The provider of the simulated user's model, if the model's name does not say it.",
     )
     user_model_args: Mapping[str, Any] = _user(
-        None, "--user-model-arg", metavar="KEY=VALUE", fixed=True,
+        None, "--user-model-arg", metavar="KEY=VALUE", fixed=True, secret=True,
         help="Like --model-arg, for the simulated user's model.",
     )
     guard_user: bool = _user(
@@ -208,7 +181,7 @@ class EvaluationConfig:
         "machine). Without an address: that of RAY_ADDRESS, else a cluster started for this run.",
     )
     max_steps: int | None = _limit(
-        None, minimum=1, fixed=True, without="each row's own number",
+        None, minimum=1, fixed=True, without="each row's own number", recorded=True,
         help="Model calls of the agent in each rollout. Default: the row's own number.",
     )
     timeout: float | None = _limit(
@@ -268,15 +241,16 @@ class EvaluationConfig:
 
     # -- Results
     output_dir: str = _result(
-        "runs", "-o", "--output-dir", "--log-dir", metavar="DIR", usual=True,
+        "runs", "-o", "--output-dir", "--log-dir", metavar="DIR", usual=True, scope="run",
         help="The folder for all files of the evaluation.",
     )
     eval_id: str | None = _result(
-        None, metavar="NAME", usual=True,
+        None, metavar="NAME", usual=True, scope="run",
         help="The evaluation's name; one that exists is continued. Default: the time and a random part.",
     )
     resume: str | None = _result(
-        None, metavar="[NAME]", bare="latest", usual=True,
+        None, metavar="[NAME]", bare="latest", usual=True, scope="run",
+        in_sweep="Continue a sweep with the command that started it and --eval-id NAME.",
         help="Continue this evaluation (without a name: the latest) with the options it was started with.",
     )
     keep_db: str | None = _result(
@@ -287,38 +261,46 @@ class EvaluationConfig:
         False, "--cache/--no-cache",
         help="Store the models' answers, and reuse the stored answer of a call that was made before.",
     )
-    clear_cache: bool = _result(False, help="Delete the stored answers and gold states first.")
+    clear_cache: bool = _result(False, help="Delete the stored answers and gold states first.", scope="run")
     explain: str | None = _result(
         None, metavar="MODEL", help="Ask this model who was at fault in each failed rollout, and why.",
     )
     errors_as_failures: bool = _result(
-        False, help="Count rollouts that could not be judged as failed, instead of leaving them out.",
+        False, scored=True,
+        help="Count rollouts that could not be judged as failed, instead of leaving them out.",
     )
     json: str | None = _result(
-        None, metavar="PATH",
+        None, metavar="PATH", scope="command", in_python="use to_json() of the result",
+        in_sweep="Write the comparison: reward-kit compare A B --json PATH.",
         help="Also write one file with everything: configuration, scores, rows, conversations (-: to the "
         "output).",
     )
     format: str = _result(
-        "reward-kit", choices=("reward-kit", "tau-bench"),
+        "reward-kit", choices=("reward-kit", "tau-bench"), scope="command",
+        in_python="use to_json() of the result, or agent-eval --resume ID --format tau-bench",
         help="The layout of the file that --json names; the scripts of tau-bench read tau-bench.",
     )
     from_tau_bench: str | None = _result(
-        None, metavar="PATH",
+        None, metavar="PATH", scope="run",
         help="Run nothing; report on a results file of tau-bench, with the dataset's rows as its tasks.",
     )
     fail_under: float | None = _result(
-        None, minimum=0, maximum=1, metavar="PASS^1", usual=True, help="Exit with 1 if Pass^1 is lower.",
+        None, minimum=0, maximum=1, metavar="PASS^1", usual=True, scope="command",
+        in_python="use pass_power of the result", help="Exit with 1 if Pass^1 is lower.",
     )
 
     # -- Display
     validate_only: bool = _display(
-        False, usual=True, help="Check the bundle, or the selected rows of it, without a model, then stop.",
+        False, usual=True, scope="command", in_python="call reward_kit.agent.validate(bundle)",
+        help="Check the bundle, or the selected rows of it, without a model, then stop.",
     )
-    strict: bool = _display(False, help="With --validate-only: warnings count as errors.")
-    quiet: bool = _display(False, usual=True, help="Print only the scores.")
+    strict: bool = _display(
+        False, scope="command", in_python="call reward_kit.agent.validate(bundle, strict=True)",
+        help="With --validate-only: warnings count as errors.",
+    )
+    quiet: bool = _display(False, usual=True, help="Print only the scores.", scope="run")
     debug: bool = _display(
-        False, help="Write a readable log of each rollout, and show where errors come from.",
+        False, scope="run", help="Write a readable log of each rollout, and show where errors come from.",
     )
 
     # fmt: on
@@ -326,20 +308,22 @@ class EvaluationConfig:
     def __new__(cls, **options: Any) -> EvaluationConfig:
         """Refuse unknown options, and suggest the name that was probably meant."""
         for name in options.keys() - OPTIONS.keys():
-            raise unknown_option(name, list(OPTIONS))
+            raise unknown_option(name, OPTIONS, OTHER_NAMES.get(name))
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.task_ids is not None:
-            self.task_ids = split_ids(self.task_ids)
         for name, option in OPTIONS.items():
+            value = given = getattr(self, name)
             if option.kind is dict:
-                setattr(self, name, key_values(getattr(self, name), option.flag))
-            if name == "workers" and getattr(self, name) == "auto":
-                self.workers = (
-                    len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-                )
-            check_value(option, getattr(self, name))
+                value = key_values(value, option.flag)
+            elif name == "task_ids" and value is not None:
+                value = split_ids(value)
+            elif name == "workers" and value == "auto":
+                value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+            if value is not given:
+                object.__setattr__(self, name, value)
+            if value is not None and value is not DEFAULTS[name]:
+                option.check(value)
         self._check_together()
         keep_secrets(self.secrets())
 
@@ -353,7 +337,8 @@ class EvaluationConfig:
         if self.until_decided and self.against is None:
             raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
         if self.from_tau_bench is not None and self.agent != f"tau-bench:{self.from_tau_bench}":
-            given = [name for name in _OF_PLAYERS if getattr(self, name) is not None]
+            options = OPTIONS.items()
+            given = [name for name, option in options if option.recorded and getattr(self, name) is not None]
             if given:
                 raise UsageError(
                     f"--from-tau-bench runs nothing, so it cannot be combined with {flag_of(given[0])}"
@@ -371,8 +356,7 @@ class EvaluationConfig:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values by field name, with secrets replaced."""
         stated = {name: getattr(self, name) for name in OPTIONS}
-        for name in ("model_args", "user_model_args"):
-            stated[name] = redacted(getattr(self, name))
+        stated |= {name: redacted(stated[name]) for name, option in OPTIONS.items() if option.secret}
         if isinstance(self.agent, str):
             stated["agent"] = without_password(self.agent)
         stated["task_ids"] = list(self.task_ids or ())
@@ -397,4 +381,11 @@ OPTIONS: Mapping[str, Option] = {
     )
     for item in fields(EvaluationConfig)
 }
+OTHER_NAMES: Mapping[str, str] = {
+    other.lstrip("-").replace("-", "_"): name
+    for name, option in OPTIONS.items()
+    for other in (*option.flags, *option.other_names)
+    if other != option.flag
+}
+"""Names of options in other tools and in other flags."""
 DEFAULTS: Mapping[str, Any] = {item.name: item.default for item in fields(EvaluationConfig)}

@@ -20,7 +20,7 @@ from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import count
-from reward_kit.agent.config import DEFAULTS, EvaluationConfig, flag_of
+from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.cli.eval_options import GroupedCommand, click_options
 from reward_kit.cli.report_output import print_result, write_asked
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
 PLAY = "play"
 """The address of the page of ``play --browser``."""
-OF_ONE_MODEL = {
-    "resume": "Continue a sweep with the command that started it and --eval-id NAME.",
-    "json": "Write the comparison: reward-kit compare A B --json PATH.",
-}
-"""Options of an evaluation with one model, and what to do instead with several."""
 LONGEST_SLUG = 60
 """Characters of a model's name that the name of its evaluation in a sweep ends with."""
 EXIT_CODES = """\
@@ -173,9 +168,10 @@ def _sweep(given: dict[str, Any]) -> int:
     from reward_kit.agent.evaluation.options import make_config
     from reward_kit.agent.evaluation.run import new_name
 
-    for option, instead in OF_ONE_MODEL.items():
-        if given.get(option):
-            raise UsageError(f"{flag_of(option)} cannot be combined with several --model", remedy=instead)
+    for name, option in OPTIONS.items():
+        if option.in_sweep is not None and given.get(name):
+            fault = f"{option.flag} cannot be combined with several --model"
+            raise UsageError(fault, remedy=option.in_sweep)
     name, models = given.get("eval_id") or new_name(), given["model"]
     configs = [make_config({**given, "model": one, "eval_id": f"{name}-{_slug(one)}"}) for one in models]
     if configs[0].validate_only:

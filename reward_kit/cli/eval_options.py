@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.option_values import OTHER_NAMES
 from reward_kit.agent.base.printing import warn
-from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, Option, flag_of
+from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, OTHER_NAMES, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from reward_kit.agent.base.option import Option
 
 _ALL = "reward_kit.help_all"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.after.judging import DAMAGED, REWARD_TIMEOUT, judge_record
 from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
-from reward_kit.agent.base.option_values import check_eval_id
+from reward_kit.agent.base.option import check_eval_id
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.rollout.judge import names_argument, plain_result

@@ -63,9 +63,7 @@ def card_of(stored: StoredEvaluation, audit: Any = None) -> Card:
         "status": stored.status,
         "reason": stored.reason,
         "settings": {
-            name: options[name]
-            for name, option in OPTIONS.items()
-            if option.fixed or name in ("seed", "errors_as_failures")
+            name: options[name] for name, option in OPTIONS.items() if option.fixed or option.scored
         },
         "task": fingerprint([[row, *_content(row_prints)] for row, row_prints in prints.items()]),
         "tools": {name: len(tools) for name, tools in sorted(stored.toolsets.items())},

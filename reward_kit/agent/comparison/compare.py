@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
-ALSO_RELEVANT = ("errors_as_failures",)
-"""Options that may change on --resume and still affect the numbers."""
 IRRELEVANT = ("platform",)
 """Versions that do not affect results."""
 
@@ -263,7 +261,7 @@ def _named(stored: StoredEvaluation) -> dict[str, Any]:
 def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
     """Yield differing options that affect results, and versions."""
     before, now = ({**one.configuration, "model": one.asked_model} for one in (a, b))
-    options = [name for name, option in OPTIONS.items() if option.fixed or name in ALSO_RELEVANT]
+    options = [name for name, option in OPTIONS.items() if option.fixed or option.scored]
     pairs = [(flag_of(name), before[name], now[name]) for name in options if name in before and name in now]
     pairs += [
         (f"version of {name}", version, b.versions[name])

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.config import DEFAULTS, EvaluationConfig
+from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import resumed_options
 from reward_kit.errors import UsageError
@@ -118,16 +118,7 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
         if isinstance(what, dict):
             remedy = "Give its entries as options: evaluate(**options)."
         raise UsageError(f"expected a dataset, got {cut(repr(what), 80)}", remedy=remedy)
-    for name, instead in _FOR_THE_COMMAND.items():
-        if getattr(config, name) != DEFAULTS[name]:
-            raise UsageError(f"{name} is for the command line; from Python {instead}")
+    for name, option in OPTIONS.items():
+        if option.scope == "command" and getattr(config, name) != DEFAULTS[name]:
+            raise UsageError(f"{name} is for the command line; from Python {option.in_python}")
     return config
-
-
-_FOR_THE_COMMAND = {
-    "validate_only": "call reward_kit.agent.validate(bundle)",
-    "strict": "call reward_kit.agent.validate(bundle, strict=True)",
-    "json": "use to_json() of the result",
-    "fail_under": "use pass_power of the result",
-    "format": "use to_json() of the result, or agent-eval --resume ID --format tau-bench",
-}

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.base.option_values import MAX_ROLLOUTS
+from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE
 from reward_kit.agent.rows.gold_reference import reference_faults

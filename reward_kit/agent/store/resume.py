@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.option_values import check_eval_id, key_values
+from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig, flag_of
+from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.store.evaluation_file import find_named, reading
 from reward_kit.errors import StorageError, UsageError
 
@@ -80,10 +80,9 @@ def make_run(
         }
         rows.append(StoredRow(task.row.id, n_rollouts[task.row.id], task.seed.key, fields, fingerprints))
     configuration = config.to_json()
-    for name in ("dataset", "task_dir"):
-        path = configuration[name]
-        if path is not None and Path(path).exists():
-            configuration[name] = str(Path(path).resolve())  # resuming works from any folder
+    for name, option in OPTIONS.items():
+        if option.is_path and configuration[name] is not None and Path(configuration[name]).exists():
+            configuration[name] = str(Path(configuration[name]).resolve())  # resuming works from any folder
     toolsets = {tools[name]: offered for name, offered in schemas.items()}
     return Run(config.eval_id, configuration, versions(), dict(sorted(code.items())), toolsets, rows)
 
@@ -116,36 +115,25 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise StorageError("holds no run, so nothing can be continued", place=str(path))
     stored = json.loads(found[0])
     _check_not_moved(path.stem, stored, given)
-    kept = {name: value for name, value in stored.items() if name in OPTIONS and name not in _OF_ONE_RUN}
+    kept = {
+        name: value
+        for name, value in stored.items()
+        if name in OPTIONS and OPTIONS[name].scope == "evaluation"
+    }
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
     merged = {
-        name: {**stored.get(name, {}), **key_values(given.get(name), flag_of(name))}
-        for name in ("model_args", "user_model_args")
+        name: {**stored.get(name, {}), **key_values(given.get(name), option.flag)}
+        for name, option in OPTIONS.items()
+        if option.secret
     }
     return {**kept, **given, **merged, "eval_id": path.stem}
 
 
-_OF_ONE_RUN = frozenset(
-    {
-        "resume",
-        "eval_id",
-        "output_dir",
-        "clear_cache",
-        "json",
-        "format",
-        "from_tau_bench",
-        "fail_under",
-        "validate_only",
-        "strict",
-        "quiet",
-        "debug",
-    }
-)
-
-
 def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` if a path of the evaluation is gone and no option names its new place."""
-    paths = {name: str(stored[name]) for name in ("dataset", "task_dir") if stored.get(name)}
+    paths = {
+        name: str(stored[name]) for name, option in OPTIONS.items() if option.is_path and stored.get(name)
+    }
     # a path that is not absolute is an installed bundle, or lies within another path
     gone = [
         name

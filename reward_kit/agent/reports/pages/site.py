@@ -14,7 +14,7 @@ from reward_kit.agent.after.explanation import stored_explanations
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
-from reward_kit.agent.base.option_values import NAME
+from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
