@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import math
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -81,8 +80,7 @@ def make_explainer(config: EvaluationConfig) -> Explainer | None:
         timeout=config.call_timeout,
         limiters=limiters,
     )
-    budget = Budget(max_cost=math.inf if config.max_cost is None else config.max_cost)
-    return Explainer(model, budget, concurrency=config.max_concurrency, seed=config.seed)
+    return Explainer(model, Budget(config.max_cost), concurrency=config.max_concurrency, seed=config.seed)
 
 
 @dataclass(slots=True)
@@ -98,6 +96,7 @@ class Explainer:
     concurrency: int = 10
     seed: int | None = None
     result: Explanations | None = None
+    _spent: float = 0.0
     _unreachable: int = 0
     _reason: str | None = None
 
@@ -109,10 +108,10 @@ class Explainer:
         """
         failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
         made: dict[str, Explanation] = {}
-        self.budget.spent = spent
+        self._spent = spent
         try:
             for one in stored_explanations(store.path):
-                self.budget.count(one.usage)
+                self._spent += one.usage.paid
                 if (one.model, one.prompt) == (self.model.name, prompt_version()):
                     made[one.rollout] = one
             waiting = iter([outcome for outcome in failed if outcome.id not in made])
@@ -131,9 +130,9 @@ class Explainer:
 
     async def _work(self, waiting: Iterator[Outcome], made: dict[str, Explanation], store: Store) -> None:
         for outcome in waiting:
-            if self.budget.exhausted:
-                self._reason = self._reason or f"{self.budget.state} (--max-cost)"
-            if self.budget.exhausted or self._unreachable >= GIVE_UP_AFTER:
+            used_up = self.budget.used_up(self._spent, 0)
+            self._reason = self._reason or used_up
+            if used_up is not None or self._unreachable >= GIVE_UP_AFTER:
                 return
             try:
                 explanation = await self._judge(load_rollout(store.path / outcome.id))
@@ -181,7 +180,7 @@ class Explainer:
 
         def count(used: Usage) -> None:
             usage.add(used)
-            self.budget.count(used)
+            self._spent += used.paid
 
         messages: list[Message] = [
             {"role": "system", "content": prompt("judge")},

@@ -25,7 +25,7 @@ from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollou
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
-from reward_kit.agent.rollout.budgets import PLAYERS, RolloutLimits, own_budget
+from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.rollout.outcome import Played, total_usage
@@ -121,9 +121,10 @@ class InProcess:
         participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
         participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
+        limits = config.max_rollout_cost, config.max_rollout_tokens
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
-            own_budget=own_budget(config.max_rollout_tokens, config.max_rollout_cost),
+            budget=None if limits == (None, None) else Budget(*limits, "--max-rollout"),
             timeout=config.timeout,
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,

@@ -166,7 +166,7 @@ class _Account:
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
         self.calls.append((role, usage))
-        self._runner.tally.spending.count(usage)
+        self._runner.tally.usage.add(usage)
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.unpriced(model)
 

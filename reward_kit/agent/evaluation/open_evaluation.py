@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.evaluation.schedule import plan
+from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.store.differences import check_same
 from reward_kit.agent.store.loading import StoredRollout
@@ -87,15 +88,14 @@ class OpenEvaluation:
         tally = Tally(
             config.eval_id,
             self.planned,
-            max_cost=config.max_cost,
-            max_tokens=config.max_tokens,
+            Budget(config.max_cost, config.max_tokens),
             errors_as_failures=config.errors_as_failures,
         )
         before, self._before = self._before, None
         if before is not None:
             tally.add_earlier(self._finished, before.usage.values())
             for usage in (*before.usage.values(), *before.broken_off.usage.values()):
-                tally.spending.count(usage)
+                tally.usage.add(usage)
         return tally
 
     def __enter__(self) -> OpenEvaluation:

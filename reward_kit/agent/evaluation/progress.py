@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.rollout.budgets import Budget, spent_of
+from reward_kit.agent.rollout.budgets import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,17 +19,14 @@ if TYPE_CHECKING:
 class Tally:
     """Running numbers of an evaluation.
 
-    ``planned`` counts all rollouts, ``earlier`` those that were done before this run. ``spending`` grows as
-    models answer, also in rollouts that still run; it has no limit of its own, since reaching ``max_cost``
-    (US dollars) or ``max_tokens`` ends no running rollout. ``usage`` counts the finished rollouts.
+    ``planned`` counts all rollouts, ``earlier`` those that were done before this run. ``usage`` grows as
+    models answer, also in rollouts that still run; once it reaches the ``budget`` no more rollouts start.
     ``interactive`` is set if a person at the terminal takes part.
     """
 
     eval_id: str
     planned: int
-    spending: Budget = field(default_factory=Budget)
-    max_cost: float | None = None
-    max_tokens: int | None = None
+    budget: Budget = field(default_factory=Budget)
     errors_as_failures: bool = False
     interactive: bool = False
     earlier: int = 0
@@ -42,9 +39,7 @@ class Tally:
     _passes: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
-        """Count a finished rollout; an attempt that will be repeated counts for its usage only."""
-        for usage in outcome.usage.values():
-            self.usage.add(usage)
+        """Count a finished rollout; an attempt that will be repeated is none."""
         if not outcome.final:
             return
         self.done += 1
@@ -82,11 +77,7 @@ class Tally:
     @property
     def used_up(self) -> str | None:
         """The exhausted budget and its option, as text; None while none is."""
-        if self.max_cost is not None and self.spending.spent >= self.max_cost:
-            return f"{spent_of(self.spending.spent, self.max_cost)} (--max-cost)"
-        if self.max_tokens is not None and self.spending.tokens >= self.max_tokens:
-            return f"{self.spending.tokens} of {self.max_tokens} tokens are used (--max-tokens)"
-        return None
+        return self.budget.used_up(self.usage.paid, self.usage.fresh_tokens)
 
     @property
     def seconds(self) -> float:

@@ -255,7 +255,7 @@ class Evaluation:
                 await jobs.run(opened.jobs)
                 await jobs.judge_again(opened.unjudged)
             if explainer is not None:
-                await explainer.explain(opened.read().outcomes, opened.store, spent=tally.spending.spent)
+                await explainer.explain(opened.read().outcomes, opened.store, spent=tally.usage.paid)
 
         self._progress.started(tally)
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.models.function import FirstAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.models.calls import Caller
@@ -24,68 +24,29 @@ def spent_of(spent: float, most: float) -> str:
     return f"{spent:.{decimals}f} of {most:.{decimals}f} USD are spent"
 
 
-@dataclass(slots=True)
-class Budget:
-    """US dollars and tokens that many rollouts share; ``spent`` and ``tokens`` grow as models answer."""
-
-    max_cost: float = math.inf
-    spent: float = 0.0
-    max_tokens: float = math.inf
-    tokens: int = 0
-
-    def count(self, usage: Usage) -> None:
-        """Count calls; answers from the cache cost nothing."""
-        self.spent += usage.paid
-        self.tokens += usage.fresh_tokens
-
-    @property
-    def exhausted(self) -> bool:
-        """True if no rollout may take another step."""
-        return self.spent >= self.max_cost or self.tokens >= self.max_tokens
-
-    @property
-    def state(self) -> str:
-        """The used share of it: ``5.02 of 5.00 USD are spent``."""
-        if self.tokens >= self.max_tokens:
-            return f"{self.tokens} of {self.max_tokens:.0f} tokens are used"
-        return spent_of(self.spent, self.max_cost)
-
-
 @dataclass(frozen=True, slots=True)
-class OwnBudget:
-    """Tokens and US dollars that the agent and the user of one rollout may use.
+class Budget:
+    """US dollars and tokens that may be used: the options ``<option>-cost`` and ``<option>-tokens``."""
 
-    Answers from the cache count as those that were paid for: a rollout comes out the same.
-    """
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    option: str = "--max"
 
-    max_tokens: float = math.inf
-    max_cost: float = math.inf
-
-    def used_up(self, usages: Iterable[Usage]) -> str | None:
-        """A sentence on the limit that is reached, if any: ``5200 of 5000 tokens are used``."""
-        tokens, cost = 0, 0.0
-        for usage in usages:
-            tokens += usage.input_tokens + usage.output_tokens
-            cost += usage.cost
-        if tokens >= self.max_tokens:
-            return f"{tokens} of {self.max_tokens:.0f} tokens are used (--max-rollout-tokens)"
-        if cost >= self.max_cost:
-            return f"{spent_of(cost, self.max_cost)} (--max-rollout-cost)"
+    def used_up(self, cost: float, tokens: int) -> str | None:
+        """The limit that is reached and its option: ``5200 of 5000 tokens are used (--max-tokens)``."""
+        if self.max_cost is not None and cost >= self.max_cost:
+            return f"{spent_of(cost, self.max_cost)} ({self.option}-cost)"
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            return f"{tokens} of {self.max_tokens} tokens are used ({self.option}-tokens)"
         return None
-
-
-def own_budget(max_tokens: float | None, max_cost: float | None) -> OwnBudget | None:
-    """The budget with these limits; None without any."""
-    if max_tokens is None and max_cost is None:
-        return None
-    return OwnBudget(*(math.inf if most is None else most for most in (max_tokens, max_cost)))
 
 
 @dataclass(slots=True)
 class RolloutLimits:
     """Limits of a rollout.
 
-    ``max_steps`` overrides the row's; ``own_budget`` is that of each rollout, ``budget`` is shared by all.
+    ``max_steps`` overrides the row's. Answers from the cache count towards the ``budget`` like those that
+    were paid for: a rollout comes out the same.
     ``timeout`` is in seconds for agent and user, ``reward_timeout`` for one call of the reward;
     ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
     ``parallel_tool_calls=False`` asks models for one tool call per answer and runs the first only.
@@ -96,11 +57,10 @@ class RolloutLimits:
     """
 
     max_steps: int | None = None
-    own_budget: OwnBudget | None = None
+    budget: Budget | None = None
     timeout: float | None = None
     reward_timeout: float | None = 300.0
     reward_retries: int = 0
-    budget: Budget | None = None
     parallel_tool_calls: bool = True
     guard_user: bool = False
     first_answers: FirstAnswers = field(default_factory=FirstAnswers)

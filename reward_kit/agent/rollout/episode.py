@@ -264,9 +264,12 @@ class Episode:
         self.trace.steps += 1
 
     def check_budget(self) -> None:
-        budget = self.limits.own_budget
-        if budget is not None and (used_up := budget.used_up(self.trace.usage.values())) is not None:
-            self._end("budget", used_up)
+        if (budget := self.limits.budget) is not None:
+            used = self.trace.usage.values()
+            cost = sum(usage.cost for usage in used)
+            tokens = sum(usage.input_tokens + usage.output_tokens for usage in used)
+            if (used_up := budget.used_up(cost, tokens)) is not None:
+                self._end("budget", used_up)
 
     def stop(self, reason: StopReason, detail: str | None = None) -> None:
         """End the episode; the first reason stays."""

@@ -223,6 +223,8 @@ def tally_of(*outcomes: Outcome, planned: int = 10) -> Tally:
     tally = Tally(eval_id="e1", planned=planned)
     for one in outcomes:
         tally.add(one)
+        for usage in one.usage.values():
+            tally.usage.add(usage)
     return tally
 
 

@@ -80,14 +80,11 @@ def test_a_model_without_a_price_is_named_as_soon_as_it_answers(bundle: Bundle, 
 
 
 def test_a_budget_says_what_of_it_is_gone() -> None:
-    budget = Budget(max_cost=1.0)
-    budget.count(Usage(input_tokens=50, output_tokens=10, cost=1.5, reused_cost=0.25, reused_tokens=20))
-    assert (budget.exhausted, budget.state) == (True, "1.25 of 1.00 USD are spent")
-    assert Budget(max_cost=0.004, spent=0.0062).state == "0.0062 of 0.0040 USD are spent"
-    budget = Budget(max_tokens=40, tokens=39)
-    assert not budget.exhausted
-    budget.count(Usage(input_tokens=1))
-    assert (budget.exhausted, budget.state) == (True, "40 of 40 tokens are used")
+    assert Budget(1.0).used_up(1.25, 40) == "1.25 of 1.00 USD are spent (--max-cost)"
+    own = Budget(0.004, 40, "--max-rollout")
+    assert own.used_up(0.0062, 0) == "0.0062 of 0.0040 USD are spent (--max-rollout-cost)"
+    assert own.used_up(0.0, 39) is None
+    assert own.used_up(0.0, 40) == "40 of 40 tokens are used (--max-rollout-tokens)"
 
 
 def test_a_rollout_that_has_used_its_own_tokens_is_judged(bundle: Bundle, stub_llm: StubServer) -> None:
