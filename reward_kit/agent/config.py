@@ -25,6 +25,8 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+RESULTS_FILE = "tau-bench:"
+"""Prefix of the agent's name in a report on a results file, ``tau-bench:PATH``."""
 GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
 
 
@@ -43,7 +45,7 @@ def _option(default: Any, *flags: str, **more: Any) -> Any:
 _task, _agent, _user, _limit, _result, _display = (partial(_option, group=group) for group in GROUPS)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, frozen=True, slots=True)
 class EvaluationConfig:
     """The options of one evaluation; raises ``UsageError`` for values that do not fit."""
 
@@ -336,7 +338,7 @@ class EvaluationConfig:
             raise UsageError("--task-ids cannot be combined with --start-index and --end-index")
         if self.until_decided and self.against is None:
             raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
-        if self.from_tau_bench is not None and self.agent != f"tau-bench:{self.from_tau_bench}":
+        if self.from_tau_bench is not None and self.agent != f"{RESULTS_FILE}{self.from_tau_bench}":
             options = OPTIONS.items()
             given = [name for name, option in options if option.recorded and getattr(self, name) is not None]
             if given:
@@ -346,12 +348,18 @@ class EvaluationConfig:
         if self.no_sim_user and self.user not in (None, "none"):
             raise UsageError(f"--no-sim-user contradicts --user {self.user}")
 
-    def from_environment(self, *, model: bool = False, sim_model: bool = False) -> None:
-        """Fill in the wanted models that were not given from the environment; an empty variable is none."""
-        for name, wanted in (("model", model), ("sim_model", sim_model)):
-            variable = OPTIONS[name].env
-            if wanted and variable and getattr(self, name) is None:
-                setattr(self, name, os.environ.get(variable) or None)
+    def or_environment(self, name: str) -> str | None:
+        """The value of an option, or that of its environment variable; an empty variable is none."""
+        value: str | None = getattr(self, name)
+        return os.environ.get(OPTIONS[name].env or "") or None if value is None else value
+
+    @property
+    def results_file(self) -> str | None:
+        """The results file of tau-bench to report on, if any."""
+        agent = self.agent or ""
+        return self.from_tau_bench or (
+            agent.removeprefix(RESULTS_FILE) if agent.startswith(RESULTS_FILE) else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values by field name, with secrets replaced."""

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.checks import Finding
-    from reward_kit.agent.evaluation.progress import Progress
-    from reward_kit.agent.evaluation.run import Evaluation
+    from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.store.results import EvaluationResult
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
@@ -122,8 +122,7 @@ def play(
 
 def _play_in_browser(given: dict[str, Any]) -> int:
     """Play on a page, and serve it with the others until Ctrl-C."""
-    from reward_kit.agent.evaluation.options import make_config
-    from reward_kit.agent.evaluation.run import new_name
+    from reward_kit.agent.evaluation.options import make_config, new_name
     from reward_kit.agent.evaluation.terminal_progress import outcome_line
     from reward_kit.agent.players.agents.human import SCREEN
     from reward_kit.agent.reports.pages.play_page import PlayPage
@@ -165,8 +164,7 @@ def run(config: EvaluationConfig) -> int:
 
 def _sweep(given: dict[str, Any]) -> int:
     """Evaluate each model, then compare with the first; returns the highest exit code."""
-    from reward_kit.agent.evaluation.options import make_config
-    from reward_kit.agent.evaluation.run import new_name
+    from reward_kit.agent.evaluation.options import make_config, new_name
 
     for name, option in OPTIONS.items():
         if option.in_sweep is not None and given.get(name):
@@ -182,7 +180,7 @@ def _sweep(given: dict[str, Any]) -> int:
     for number, config in enumerate(configs, 1):
         if not config.quiet:
             say(f"\nModel {number} of {len(models)}: {config.model}")
-        config.clear_cache = config.clear_cache and number == 1
+        config = replace(config, clear_cache=config.clear_cache and number == 1)
         try:
             ended = run(config)
         except ModelSetupError as error:
@@ -233,8 +231,10 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 
 def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    from reward_kit.agent.evaluation.run import Evaluation
+    from reward_kit.agent.evaluation.progress import Display
+    from reward_kit.agent.evaluation.run import run as run_evaluation
     from reward_kit.agent.evaluation.signals import run_in_loop
+    from reward_kit.agent.evaluation.terminal_progress import default_progress
     from reward_kit.agent.models.local.server import shown_on
 
     server = None
@@ -245,13 +245,16 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
 
         # now: there is no thread and no event loop yet
         server = ForkServer(fork=main, litellm=needs_litellm(config))
-    evaluation = Evaluation(config, progress=_progress(config), warn=warn, server=server)
+    display = Display(None if config.quiet else default_progress(), warn)
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):
-            result = run_in_loop(evaluation.run(last_words=lambda: _resume_hint(evaluation)))
+            running = run_evaluation(
+                config, display, server=server, last_words=lambda: _resume_hint(config, display.tally)
+            )
+            result = run_in_loop(running)
     except (RewardKitError, KeyboardInterrupt):
-        if evaluation.result is not None and evaluation.result.outcomes:
-            say(_resume_hint(evaluation), err=True)
+        if display.tally is not None and display.tally.done:
+            say(_resume_hint(config, display.tally), err=True)
         raise
     except SystemExit as error:
         raise BundleError(
@@ -259,9 +262,9 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
             remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
         ) from error
     if result.status in ("interrupted", "budget"):
-        say(_resume_hint(evaluation), err=True)
+        say(_resume_hint(config, display.tally, result), err=True)
     print_result(result, config)
-    write_asked(result, config, evaluation.rows, output)
+    write_asked(result, config, output)
     return _exit_code(result, config)
 
 
@@ -288,26 +291,19 @@ def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     return DONE
 
 
-def _progress(config: EvaluationConfig) -> Progress:
-    from reward_kit.agent.evaluation.progress import NoProgress
-    from reward_kit.agent.evaluation.terminal_progress import default_progress
-
-    return NoProgress() if config.quiet else default_progress()
-
-
-def _resume_hint(evaluation: Evaluation) -> str:
+def _resume_hint(
+    config: EvaluationConfig, tally: Tally | None, result: EvaluationResult | None = None
+) -> str:
     """The number of finished rollouts and the command that continues; also valid during the run."""
-    config, tally, result = evaluation.config, evaluation.tally, evaluation.result
-    command = ["reward-kit", "agent-eval", "--resume", str(config.eval_id)]
+    assert tally is not None, "rollouts run"
+    command = ["reward-kit", "agent-eval", "--resume", tally.eval_id]
     if config.output_dir != DEFAULTS["output_dir"]:
         command += ["--output-dir", str(config.output_dir)]
     line, why = shlex.join(command), ""
     if result is not None and result.status == "budget":
         line += " --max-tokens N" if "--max-tokens" in (result.reason or "") else " --max-cost USD"
         why = f"{result.reason}. " if config.quiet else ""
-    planned = result.planned if result is not None else tally.planned if tally is not None else 0
-    done = tally.done if tally is not None else 0
-    return f"{why}{done} of {planned} rollouts are done and saved. Continue with:\n  {line}"
+    return f"{why}{tally.done} of {tally.planned} rollouts are done and saved. Continue with:\n  {line}"
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:

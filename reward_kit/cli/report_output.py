@@ -14,11 +14,10 @@ from reward_kit.agent.scoring.numbers import tallied
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.rollout.outcome import Outcome
-    from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.results import EvaluationResult
 
 
@@ -55,16 +54,16 @@ def _print_troubles(result: EvaluationResult) -> None:
         say(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
 
 
-def write_asked(
-    result: EvaluationResult, config: EvaluationConfig, rows: Sequence[TaskRow], output: BinaryIO | None
-) -> None:
+def write_asked(result: EvaluationResult, config: EvaluationConfig, output: BinaryIO | None) -> None:
     """Write the file of ``--json`` or ``--format``; raises ``StorageError`` if it cannot be written."""
     target = config.json
     if config.format == "tau-bench":
+        from reward_kit.agent.bundles.bundle import read_bundle
         from reward_kit.agent.tau.results_file import results_parts, task_numbers
 
         target = target or str(result.results_path.with_suffix(".tau-bench.json"))
-        parts = results_parts(result, task_numbers(rows))
+        with read_bundle(config.dataset, config.task_dir) as read:
+            parts = results_parts(result, task_numbers(read.rows))
     elif target is None:
         return
     else:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.rollout.outcome import Outcome, Played
+from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.store.evaluation_file import checksum, rollout_at
-from reward_kit.agent.store.resume import Run, StoredRow
+from reward_kit.agent.store.resume import PlannedRow, Run
 from reward_kit.agent.store.writer import Store
 
 KEY = "ab" * 32
@@ -35,7 +37,7 @@ def played(number: int, **fields: Any) -> Played:
 
 def run_of(eval_id: str = "e", n_rollouts: int = 10) -> Run:
     """A run of one row."""
-    row = StoredRow("a", n_rollouts, KEY, {"id": "a"}, {"row": "1"})
+    row = PlannedRow(TaskRow("a", "t.tools"), Seed(KEY), n_rollouts, {"id": "a"}, {"row": "1"})
     return Run(eval_id, {"model": "m"}, {"python": "3"}, {"t/tools.py": "2"}, {}, [row])
 
 

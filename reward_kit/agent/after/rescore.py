@@ -24,7 +24,7 @@ from reward_kit.agent.rollout.outcome import Outcome, Played, is_success
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.store.evaluation_file import rollout_at
-from reward_kit.agent.store.fingerprints import code_of, planned
+from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.resume import make_run, resumed_options
 from reward_kit.agent.store.stored_evaluation import Named, has_runs, load_evaluation, read_evaluation
@@ -32,7 +32,7 @@ from reward_kit.agent.store.writer import Store
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import TaskBundle
@@ -179,7 +179,7 @@ async def rescore(
         if judge.redacted:
             warn(redacted_warning(judge.redacted))
         done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
-        return done if eval_id is None else store_rescoring(done, bundle.tasks)
+        return done if eval_id is None else store_rescoring(done, bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class _Judge:
 # --- storing
 
 
-def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
+def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     """Store ``done`` under the name that its configuration has.
 
     The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
@@ -285,11 +285,11 @@ def store_rescoring(done: Rescoring, tasks: Sequence[Task]) -> Rescoring:
     assert config.eval_id is not None
     path = stored.path.with_stem(config.eval_id)
     counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
-    known = [task for task in tasks if task.row.id in counts]
-    folders = {task.folder for task in known}
-    code = {name: print_ for folder in folders for name, print_ in code_of(folder, config).items()}
+    known = [task for task in bundle.tasks if task.row.id in counts]
+    facts = code_facts(known, bundle.folder, config)
+    facts = replace(facts, rows={task.row.id: counts[task.row.id] for task in known})
     source = {"rescored_from": str(stored.path)}
-    run = _as_played(make_run(config, planned(known), counts, code), stored)
+    run = _as_played(make_run(config, bundle.read, facts), stored)
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with Store(path) as store, store.transaction():
         check_unused(path)
@@ -316,7 +316,7 @@ def _as_played(run: Run, stored: StoredEvaluation) -> Run:
     """``run`` with the tools, agent and user with which the rollouts were played."""
     rows = []
     for row in run.rows:
-        before = stored.fingerprints.get(row.row_id, {})
+        before = stored.fingerprints.get(row.row.id, {})
         kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
         rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
     return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)

@@ -88,7 +88,8 @@ def read_bundle(source: str | Path | None, task_dir: str | Path | None = None) -
 
 
 class TaskBundle(AbstractContextManager["TaskBundle"]):
-    """An open bundle: its tasks in the order of the dataset, and ``warnings`` about oddities in it.
+    """An open bundle: its tasks in the order of the dataset, ``read`` the rows as they were read, and
+    ``warnings`` about oddities in it.
 
     While it is open, its modules can be imported; ``close()`` (or leaving a ``with`` block) ends that::
 
@@ -104,7 +105,7 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         padded = RowFaults()
         self.tasks = [_without_padding(task, padded) for task in tasks]
         self.warnings = [*read.warnings, *_unknown_gold_tools(tasks), *padded.lines()]
-        self._read = read
+        self.read = read
         self._imports = imports
 
     @classmethod
@@ -145,7 +146,7 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
     def close(self) -> None:
         """Forget the imported modules and remove unpacked files. May be called again."""
         self._imports.close()
-        self._read.close()
+        self.read.close()
 
 
 def _made_for(

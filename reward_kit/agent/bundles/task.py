@@ -132,23 +132,3 @@ def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list
     if not chosen:
         raise BundleError("names no row", place=called)
     return list(chosen.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Toolset:
-    """The facts of a tool registry that an evaluation stores: its schemas in the OpenAI format."""
-
-    schemas: list[dict[str, Any]]
-    parallel_tool_calls: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTask:
-    """A row that is to be played, with its seed and the facts of its tools, but none of its code."""
-
-    row: TaskRow
-    seed: Seed
-    folder: Path
-    prompts: Mapping[str, str]
-    toolset: Toolset
-    has_default_reward: bool

@@ -16,7 +16,7 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.database import Changes
-from reward_kit.agent.evaluation.protocol import Description
+from reward_kit.agent.evaluation.protocol import Description, Executor
 from reward_kit.agent.evaluation.row_states import RowStates, expected_calls
 from reward_kit.agent.evaluation.schedule import chosen_tasks, rollout_seed
 from reward_kit.agent.evaluation.telemetry import open_telemetry
@@ -29,13 +29,13 @@ from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import run_rollout
 from reward_kit.agent.rollout.outcome import Played, total_usage
-from reward_kit.agent.store.fingerprints import code_of, planned, reward_files
+from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.kept_gold import KeptGold
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from reward_kit.agent.base.types import Model, ModelCall, Role
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.tau.replay import RecordedRun
 
-RESOLVED = ("agent", "model", "sim_model", "retries", "retry_user_errors", "n_rollouts")
-"""Options that depend on the environment, the bundle or a recording until ``describe``."""
-
 SMALL_BASE = 4 * 1024 * 1024
 """Bytes of a base up to which a delta is made at once; that of a larger one in a thread."""
 
@@ -59,7 +56,7 @@ IMPORT_AFTER = 0.1
 """Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 
 
-class InProcess:
+class InProcess(Executor):
     """An executor that plays in this process."""
 
     def __init__(
@@ -69,21 +66,20 @@ class InProcess:
         root: str | Path,
         note: Callable[[str], None],
         *,
-        eval_id: str,
-        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+        models: Mapping[Role, Model] | None = None,
         players: Mapping[Role, Any] | None = None,
     ) -> None:
-        """``models`` and ``players`` are objects in place of those that ``config`` names."""
-        self.room: Callable[[], Awaitable[int]] | None = None
+        """``config`` is resolved; ``models`` and ``players`` are objects that it has the names of."""
+        assert config.eval_id is not None
         self.watch: Callable[[str], None] | None = None
         """Called with each thing that a watched rollout begins: ``tool 'x'``."""
         self.recorded: RecordedRun | None = None
         """The results of tau-bench that are replayed, if any."""
-        self._config = replace(config)
+        self._config = config
         self._rows = rows
         self._root = root
         self._note = note
-        self._eval_id = eval_id
+        self._eval_id = config.eval_id
         self._given_models = models or {}
         self._given_players = players or {}
         self._bundle: TaskBundle | None = None
@@ -99,16 +95,16 @@ class InProcess:
         warnings = bundle.warnings[len(self._rows.warnings) :]
         tasks = chosen_tasks(bundle.tasks, config)
         recorded = None
-        if config.from_tau_bench is not None or (config.agent or "").startswith("tau-bench:"):
-            from reward_kit.agent.tau.replay import recorded_run
+        if config.results_file is not None:
+            from reward_kit.agent.tau.replay import RecordedRun
 
-            recorded = self.recorded = recorded_run(config, bundle.tasks, tasks)
+            recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
         if recorded is None:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
             if participants.limiters.used:
                 _import_in_a_thread("aiohttp")
         else:
-            tasks, participants = recorded.tasks, _recorded_participants(recorded)
+            tasks, participants = recorded.tasks, _recorded_participants(recorded, config)
             warnings += recorded.warnings
         warnings += participants.warnings
         self._participants = participants
@@ -131,22 +127,16 @@ class InProcess:
             guard_user=config.guard_user,
             call_timeouts=call_timeouts(self._given_models, config.call_timeout),
         )
-        rollouts = sum(config.n_rollouts or task.row.n_rollouts for task in tasks)
-        code = code_of(self._rows.folder, config)
-        kept = KeptGold(self._folder.root, self._rows.folder, code, self._note)
-        self._states = RowStates(self._folder, config, kept, self._note, planned=rollouts)
-        facts = planned(tasks)
+        code = code_facts(tasks, self._rows.folder, config)
+        kept = KeptGold(self._folder.root, self._rows.folder, code.modules, self._note)
+        planned = sum(code.rows.values())
+        self._states = RowStates(self._folder, config, kept, self._note, planned=planned)
         return Description(
-            rows={task.row.id: task.row.n_rollouts for task in tasks},
-            options={name: getattr(config, name) for name in RESOLVED},
+            code=code,
             users=participants.user_specs,
             models={role: model.name for role, model in participants.models.items()},
             interactive=participants.interactive,
             replays=participants.recordings is not None,
-            toolsets={task.row.toolset: task.toolset for task in facts},
-            default_reward=[task.row.id for task in facts if task.has_default_reward],
-            code=code,
-            reward_files=sorted(reward_files(tasks)),
             warnings=warnings,
         )
 
@@ -308,7 +298,7 @@ class InProcess:
         if self._config.debug:
             from reward_kit.agent.store.transcript import transcript
 
-            folder = await asyncio.to_thread(self._folder.row_folder, task)
+            folder = await asyncio.to_thread(self._folder.row_folder, task.row.id, task.seed)
             text = transcript(trace).encode(errors="replace")
             await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", [text], durable=False)
 
@@ -343,11 +333,9 @@ def _import_in_a_thread(module: str) -> None:
     threading.Thread(target=import_module, args=(module,), daemon=True).start()
 
 
-def _recorded_participants(run: RecordedRun) -> Participants:
+def _recorded_participants(run: RecordedRun, config: EvaluationConfig) -> Participants:
     """The agent and users of a results file of tau-bench; rows in whose trials no user speaks have none."""
-    from reward_kit.agent.tau.replay import PREFIX
-
-    spec = f"{PREFIX}{run.path}"
+    spec = str(config.agent)
     rows = [task.row.id for task in run.tasks]
     return Participants(
         agent_spec=spec,

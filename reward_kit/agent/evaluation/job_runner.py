@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +15,6 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.base.waiters import completed
-from reward_kit.agent.evaluation.progress import note
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.evaluation.schedule import rollout_seed, run_jobs
 from reward_kit.agent.rollout.budgets import PLAYERS
@@ -25,11 +24,11 @@ from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.evaluation.progress import Progress, Tally
+    from reward_kit.agent.evaluation.progress import Display, Tally
     from reward_kit.agent.evaluation.protocol import Description, Executor
     from reward_kit.agent.evaluation.schedule import Job
     from reward_kit.agent.rollout.outcome import Outcome
@@ -41,7 +40,7 @@ class JobRunner:
     """Runs jobs through ``executor`` and hands what was played to ``saver``.
 
     Each model call that was answered is counted once: in a stored outcome, or as usage of an attempt that was
-    broken off. ``unpriced`` is called with each model that answers at an unknown price.
+    broken off. ``unpriced`` are the models that have answered at an unknown price, where that matters.
     """
 
     config: EvaluationConfig
@@ -49,8 +48,8 @@ class JobRunner:
     executor: Executor
     saver: Saver
     tally: Tally
-    progress: Progress
-    unpriced: Callable[[str], None]
+    display: Display
+    unpriced: set[str] = field(default_factory=set)
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; raises the first error that ends them."""
@@ -101,7 +100,7 @@ class JobRunner:
         await completed(self.saver.save(played), f"{place}: storing it")
         account.calls.clear()
         self.tally.add(played.outcome)
-        self.progress.ended(played.outcome, self.tally)
+        self.display.progress.ended(played.outcome, self.tally)
         if is_cancelled():
             raise asyncio.CancelledError
 
@@ -109,7 +108,7 @@ class JobRunner:
         """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
         if not unjudged or not self.tally.may_start:
             return
-        note(self.progress, f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
+        self.display.show(f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
         await run_jobs(
             unjudged,
             self._judge_again,
@@ -125,8 +124,18 @@ class JobRunner:
                 outcome = replace(played.outcome, database=before.database)
                 await self._save(replace(played, outcome=outcome), account)
             except (DatabaseError, RolloutLostError, UnstorableError) as error:
-                note(self.progress, f"{before.file}: {error}")
+                self.display.show(f"{before.file}: {error}")
                 self.tally.add(before)
+
+    def warn_of_unpriced(self, model: str) -> None:
+        """Warn once of a model that ``--max-cost`` does not see."""
+        if self.config.max_cost is not None and model not in self.unpriced:
+            self.unpriced.add(model)
+            self.display.note(
+                f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
+                "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
+                "output_cost_per_token=USD"
+            )
 
     def _lost(self, job: Job, attempt: int, why: str) -> Played:
         """The trace of a rollout that ended its process, of which nothing is left.
@@ -168,7 +177,7 @@ class _Account:
         self.calls.append((role, usage))
         self._runner.tally.usage.add(usage)
         if usage.unpriced_calls > usage.reused_calls:
-            self._runner.unpriced(model)
+            self._runner.warn_of_unpriced(model)
 
     def __enter__(self) -> Self:
         return self

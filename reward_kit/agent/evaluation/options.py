@@ -1,18 +1,30 @@
-"""The options of an evaluation as Python gives them, and the configuration made of them."""
+"""From options to the configuration of a run, which nothing changes any more::
+
+config = config_of("my_task", {"model": "openai/gpt-4o-mini", "resume": "latest"})
+config = resolve(config, rows.rows)
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
+from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig
+from reward_kit.agent.evaluation.schedule import chosen_tasks
+from reward_kit.agent.players.names import NO_USER, name_of, user_of, uses_model
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import resumed_options
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from reward_kit.agent.base.types import Model, Role
+    from reward_kit.agent.rows.task_row import TaskRow
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -122,3 +134,44 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
         if option.scope == "command" and getattr(config, name) != DEFAULTS[name]:
             raise UsageError(f"{name} is for the command line; from Python {option.in_python}")
     return config
+
+
+def new_name() -> str:
+    """Make a name for an evaluation: the time and a random part."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def resolve(
+    config: EvaluationConfig,
+    rows: Sequence[TaskRow],
+    *,
+    players: Mapping[Role, Any],
+    models: Mapping[Role, Model],
+    against: str | None = None,
+) -> EvaluationConfig:
+    """The configuration of a run: with its name, its agent, and the models that the environment names.
+
+    ``players`` and ``models`` are objects, whose names it gets; ``against`` is the path of the baseline.
+    Raises ``UsageError`` if there is no agent, ``BundleError`` for rows that are not there.
+    """
+    known: dict[str, Any] = {role: name_of(one) for role, one in players.items()}
+    known |= {"eval_id": config.eval_id or new_name(), "against": against}
+    if (results := config.results_file) is not None:  # each trial is a rollout, and comes out the same
+        recorded: dict[str, Any] = {"agent": RESULTS_FILE + results, "retries": 0, "retry_user_errors": 0}
+        return replace(replace(config, **known), **recorded, n_rollouts=None)
+    options: dict[Role, str] = {"agent": "model", "user": "sim_model"}
+    known |= {options[role]: model.name for role, model in models.items()}
+    agent = known.get("agent") or config.agent
+    if not agent:
+        if not (known.get("model") or config.or_environment("model")):
+            raise UsageError(
+                "no agent specified",
+                remedy="Name a model with --model or the environment variable MODEL_AGENT, "
+                "or replay the ground truth offline with --agent gold.",
+            )
+        known["agent"] = agent = "tool-calling"
+    asked = NO_USER if config.no_sim_user else known.get("user") or config.user
+    asking = {"model": uses_model(agent)}
+    asking["sim_model"] = any(uses_model(user_of(row, agent, asked)) for row in chosen_tasks(rows, config))
+    from_environment = {name: config.or_environment(name) for name, asks in asking.items() if asks}
+    return replace(config, **{**from_environment, **known})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -10,9 +11,12 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.rollout.budgets import Budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.rollout.outcome import Outcome
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -50,14 +54,12 @@ class Tally:
                 return
         self._count(outcome.row_id, outcome.success)
 
-    def add_earlier(self, places: Mapping[tuple[str, int], bool], usages: Iterable[Usage]) -> None:
-        """Count the judged rollouts of earlier runs: True if it passed; and their usage."""
+    def add_earlier(self, places: Mapping[tuple[str, int], bool]) -> None:
+        """Count the judged rollouts of earlier runs: True if it passed."""
         for (row_id, _), passed in places.items():
             self._count(row_id, passed)
         self.earlier = self.done = len(places)
         self.successes = sum(places.values())
-        for usage in usages:
-            self.usage.add(usage)
 
     def _count(self, row_id: str, passed: bool) -> None:
         n, c = self._rows.get(row_id, (0, 0))
@@ -113,13 +115,6 @@ class Progress(Protocol):
         """No more rollouts will end."""
 
 
-def note(progress: Progress, text: str) -> None:
-    """Pass a text to ``progress`` if it shows texts."""
-    show: Callable[[str], None] | None = getattr(progress, "noted", None)
-    if show is not None:
-        show(text)
-
-
 class NoProgress:
     """Shows nothing."""
 
@@ -128,3 +123,35 @@ class NoProgress:
     def ended(self, outcome: Outcome, tally: Tally) -> None: ...
 
     def closed(self, tally: Tally) -> None: ...
+
+
+class Display:
+    """What people see of a run: warnings before its first rollout, then its progress.
+
+    ``tally`` are the running numbers, once there are any.
+    """
+
+    def __init__(
+        self, progress: Progress | None = None, warn: Callable[[str], None] = logger.warning
+    ) -> None:
+        self.tally: Tally | None = None
+        self.warn = warn
+        self.progress = progress or NoProgress()
+
+    def start(self, tally: Tally) -> None:
+        """Show the progress from now on."""
+        self.tally = tally
+        self.progress.started(tally)
+
+    def note(self, text: str) -> None:
+        """Show a message with the progress; as a warning without one, or before it has started."""
+        if self.tally is None or type(self.progress) is NoProgress:
+            self.warn(text)
+        else:
+            self.show(text)
+
+    def show(self, text: str) -> None:
+        """Show news with the progress, if that shows texts."""
+        noted: Callable[[str], None] | None = getattr(self.progress, "noted", None)
+        if noted is not None:
+            noted(text)

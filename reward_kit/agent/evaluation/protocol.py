@@ -11,18 +11,17 @@ Requests and descriptions cross the border as JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.bundles.task import PlannedTask, Toolset
 from reward_kit.agent.rollout.outcome import Outcome, Played, RowGold, usage_from_json
+from reward_kit.agent.store.fingerprints import CodeFacts, Toolset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from reward_kit.agent.base.types import Role, Usage
-    from reward_kit.agent.bundles.bundle import BundleRows
 
 Blobs = dict[str, bytes]
 """Data that crosses the border as raw bytes, by name."""
@@ -32,48 +31,22 @@ Blobs = dict[str, bytes]
 class Description:
     """Facts about the code that an evaluation does not import.
 
-    ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``options`` are those
-    that were resolved (the agent, the models). ``users`` are by row id, ``models`` are names by role.
-    ``interactive`` says that a person at the terminal takes part, ``replays`` that the agent is a recording.
-    ``default_reward`` holds the ids of rows judged by the default reward, ``code`` the fingerprints of the
-    modules that results depend on, ``reward_files`` the rewards among these.
+    ``users`` are by row id, ``models`` are names by role. ``interactive`` says that a person at the terminal
+    takes part, ``replays`` that the agent is a recording.
     """
 
-    rows: dict[str, int]
-    options: dict[str, Any]
+    code: CodeFacts
     users: dict[str, str]
     models: dict[str, str]
     interactive: bool
     replays: bool
-    toolsets: dict[str, Toolset]
-    default_reward: list[str]
-    code: dict[str, str]
-    reward_files: list[str]
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Description:
         """The description of which ``asdict`` made ``plain``."""
-        toolsets = {name: Toolset(**toolset) for name, toolset in plain["toolsets"].items()}
-        return cls(**{**plain, "toolsets": toolsets})
-
-
-def planned_tasks(rows: BundleRows, description: Description) -> list[PlannedTask]:
-    """The tasks of the rows to play."""
-    found = {row.id: (row, seed) for row, seed in zip(rows.rows, rows.seeds, strict=True)}
-    default_reward = set(description.default_reward)
-    return [
-        PlannedTask(
-            row=row if row.n_rollouts == rollouts else replace(row, n_rollouts=rollouts),
-            seed=seed,
-            folder=rows.folder,
-            prompts=rows.prompts,
-            toolset=description.toolsets[row.toolset],
-            has_default_reward=row_id in default_reward,
-        )
-        for row_id, rollouts in description.rows.items()
-        for row, seed in [found[row_id]]
-    ]
+        toolsets = {name: Toolset(**toolset) for name, toolset in plain["code"]["toolsets"].items()}
+        return cls(**{**plain, "code": CodeFacts(**{**plain["code"], "toolsets": toolsets})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +101,13 @@ class Account(Protocol):
 
 
 class Executor(Protocol):
-    """Plays rollouts; ``describe`` comes first, and ``close`` last, whatever happens.
+    """Plays rollouts while it is entered; ``describe`` comes first.
 
     ``room``, unless None, waits until no model call waits for a provider, and gives the number of rollouts
     that may begin then without their calls piling up.
     """
 
-    @property
-    def room(self) -> Callable[[], Awaitable[int]] | None: ...
+    room: Callable[[], Awaitable[int]] | None = None
 
     async def describe(self) -> Description:
         """Load the bundle, the agent and the users, seed the bases, and say what they are.
@@ -154,4 +126,11 @@ class Executor(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop playing and release everything."""
+        """Stop playing and release everything. May be called again."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -36,10 +36,10 @@ from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.config import EvaluationConfig
 
 DEFAULT = "default"
@@ -96,7 +96,7 @@ class RayActor:
         self._reader, self._writer = await asyncio.open_connection(sock=connection)
         self._pid = json.loads(await self._reader.readline())["pid"]
         self._reading = asyncio.create_task(self._read())
-        await self.send(json.dumps({**first, "eval_id": setup["eval_id"]}).encode() + b"\n")
+        await self.send(json.dumps(first).encode() + b"\n")
 
     async def send(self, data: bytes) -> None:
         """Pass bytes of the driver on."""
@@ -272,10 +272,9 @@ class RayCluster:
             place=f"--ray {self._address}",
         )
 
-    async def connect(self, config: EvaluationConfig, tasks: Mapping[str, PlannedTask]) -> int:
-        """Connect to the cluster; returns its number of processors."""
-        self._config = config
-        keys = {task.seed.key for task in tasks.values()}
+    async def connect(self, used: Iterable[Seed]) -> int:
+        """Connect to the cluster; returns its number of processors. ``used`` are the seeds of the rows."""
+        keys = {seed.key for seed in used}
         seeded = (self._root / ".bases").glob("*.seeded")
         self._bases = [path.name for path in seeded if path.name.partition(".")[0] in keys]
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
@@ -336,7 +335,7 @@ class RayCluster:
         return places
 
     def setup(self) -> dict[str, Any]:
-        """Keys of a worker's setup besides ``config``, ``root`` and ``eval_id``."""
+        """Keys of a worker's setup besides ``config`` and ``root``."""
         return {
             "places": self._places(),
             "environment": {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)},

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.comparison.baseline import load_baseline, reasons
+from reward_kit.agent.store.stored_evaluation import read_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.job_runner import JobRunner
-    from reward_kit.agent.evaluation.open_evaluation import OpenEvaluation
-    from reward_kit.agent.evaluation.progress import Tally
+    from reward_kit.agent.evaluation.schedule import Plan
     from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.store.resume import Run
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.writer import Store
 
 
 class Rounds:
@@ -39,30 +40,31 @@ class Rounds:
 
     def check(self, run: Run, warn: Callable[[str], None]) -> None:
         """Warn of rows that cannot be compared; raises ``UsageError`` if none can be."""
-        fingerprints = {row.row_id: row.fingerprints for row in run.rows}
+        fingerprints = {row.row.id: row.fingerprints for row in run.rows}
         if left_out := self._baseline.left_out(fingerprints, run.eval_id):
             warn(f"--against {self._baseline.name}: not compared: {reasons(left_out)}")
 
-    async def run(
-        self, opened: OpenEvaluation, jobs: JobRunner, tally: Tally, note: Callable[[str], None]
-    ) -> None:
+    async def run(self, plan: Plan, runner: JobRunner, store: Store) -> None:
         """Run the jobs round by round, as few rounds as decide."""
-        await jobs.judge_again(opened.unjudged)
-        decision = self.decide(opened.read())
-        over = [job for job in opened.jobs if job.index < decision.round]
+        await runner.judge_again(plan.unjudged)
+        decision = self._decided(store)
+        over = [job for job in plan.jobs if job.index < decision.round]
         if over:  # rollouts that were not judged before, in rounds that are over
-            await jobs.run(over)
-            decision = self.decide(opened.read())
-        for _, in_round in groupby(opened.jobs[len(over) :], key=attrgetter("index")):
-            if decision.is_final or not tally.may_start:
+            await runner.run(over)
+            decision = self._decided(store)
+        for _, in_round in groupby(plan.jobs[len(over) :], key=attrgetter("index")):
+            if decision.is_final or not plan.tally.may_start:
                 break
-            await jobs.run([*in_round])
-            before, decision = decision, self.decide(opened.read())
+            await runner.run([*in_round])
+            before, decision = decision, self._decided(store)
             if decision != before:
-                note(str(decision))
+                runner.display.show(str(decision))
         if decision.is_final:
-            opened.store.plan_as_played()
-            tally.planned = tally.done
+            store.plan_as_played()
+            plan.tally.planned = plan.tally.done
+
+    def _decided(self, store: Store) -> Decision:
+        return self.decide(read_evaluation(store.path, running=True))
 
     def decide(self, stored: StoredEvaluation) -> Decision:
         """The decision so far."""

@@ -1,14 +1,11 @@
-"""An evaluation: many rollouts, from a configuration to results on disk."""
+"""An evaluation: many rollouts, from options to results on disk."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,22 +16,22 @@ from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.evaluation.in_process import InProcess
 from reward_kit.agent.evaluation.job_runner import JobRunner
-from reward_kit.agent.evaluation.open_evaluation import OpenEvaluation
-from reward_kit.agent.evaluation.options import EvaluationOptions, config_of
-from reward_kit.agent.evaluation.progress import NoProgress, Progress, Tally, note
-from reward_kit.agent.evaluation.protocol import planned_tasks
+from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, resolve
+from reward_kit.agent.evaluation.progress import Display, Progress
 from reward_kit.agent.evaluation.rounds import Rounds
+from reward_kit.agent.evaluation.schedule import make_plan
 from reward_kit.agent.evaluation.signals import run_from_code, signals_handled, until_stopped
-from reward_kit.agent.models.cache import cached_models
-from reward_kit.agent.players.names import name_of
+from reward_kit.agent.models.cache import FOLDER, AnswerStore
+from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.store import kept_gold
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.resume import make_run
-from reward_kit.agent.store.writer import Saver
+from reward_kit.agent.store.stored_evaluation import read_evaluation
+from reward_kit.agent.store.writer import Saver, Store
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Unpack
 
@@ -43,14 +40,13 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.fork_server import ForkServer
-    from reward_kit.agent.evaluation.protocol import Description, Executor
+    from reward_kit.agent.evaluation.progress import Tally
+    from reward_kit.agent.evaluation.protocol import Executor
+    from reward_kit.agent.evaluation.schedule import Plan
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
-    from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.results import EvaluationResult, Status
-
-
-logger = logging.getLogger(__name__)
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 _NOT_COUNTED = {"agreement", "explanations", "compared_with", "decision"}
 """Results that do not follow from the stored rollouts."""
@@ -81,8 +77,9 @@ async def evaluate_async(
         from reward_kit.agent.evaluation.terminal_progress import default_progress
 
         progress = default_progress()
-    shown = progress or None
-    return await Evaluation(config, agent=agent, user=user, progress=shown, models=models).run()
+    given: dict[Role, Any] = {"agent": agent, "user": user}
+    players = {role: one for role, one in given.items() if one is not None}
+    return await run(config, Display(progress or None), players=players, models=models or {})
 
 
 def evaluate(
@@ -117,216 +114,173 @@ def read_rows(config: EvaluationConfig) -> BundleRows:
     return read_bundle(config.dataset, config.task_dir)
 
 
-def new_name() -> str:
-    """Make a name for an evaluation: the time and a random part."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+async def run(
+    config: EvaluationConfig,
+    display: Display,
+    *,
+    players: Mapping[Role, Any] | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    server: ForkServer | None = None,
+    last_words: Callable[[], str] | None = None,
+) -> EvaluationResult:
+    """Run an evaluation to its end, write its results and return them.
 
-
-class Evaluation:
-    """One run of an evaluation.
-
-    ``result`` holds the results so far, also after an error; ``tally`` the numbers while it runs;
-    ``rows`` all rows of the dataset. ``warn`` gets oddities of the bundle before anything runs. ``server``
-    forks the workers, if there are any.
+    ``players`` and ``models`` take the place of those that ``config`` names. ``server`` forks the workers, if
+    there are any. With ``last_words``, SIGINT and SIGTERM end the evaluation in order (status
+    ``interrupted``) while rollouts run; a second one prints ``last_words()`` and ends the process at once.
     """
-
-    def __init__(
-        self,
-        config: EvaluationConfig,
-        *,
-        agent: str | Agent | Callable[..., Any] | None = None,
-        user: str | User | Callable[..., Any] | None = None,
-        progress: Progress | None = None,
-        models: Mapping[Role, Model | Callable[..., Any]] | None = None,
-        warn: Callable[[str], None] = logger.warning,
-        server: ForkServer | None = None,
-    ) -> None:
-        given: dict[Role, Any] = {"agent": agent, "user": user}
-        names: dict[str, Any] = {role: name_of(one) for role, one in given.items() if one is not None}
-        names["eval_id"] = config.eval_id or new_name()
-        self.config = replace(config, **names)
-        self.result: EvaluationResult | None = None
-        self.tally: Tally | None = None
-        self.rows: Sequence[TaskRow] = ()
-        self._players = {role: one for role, one in given.items() if not isinstance(one, str | None)}
-        self._models = models or {}
-        self._progress = progress or NoProgress()
-        self._warn = warn
-        self._server = server
-        self._unpriced: set[str] = set()
-        self._rounds: Rounds | None = None
-
-    async def run(self, *, last_words: Callable[[], str] | None = None) -> EvaluationResult:
-        """Run to the end and write the results.
-
-        With ``last_words``, SIGINT and SIGTERM end it in order (status ``interrupted``) while rollouts run; a
-        second one prints ``last_words()`` and ends the process at once, with exit code 130.
-        """
-        # absolute: a tool that changes to another folder does not take the results with it
-        root = Path(self.config.output_dir).absolute()
-        if self.config.against is not None:
-            self._rounds = Rounds(self.config, root)
-            self.config = replace(self.config, against=self._rounds.against)
-        with read_rows(self.config) as rows:
-            for warning in rows.warnings:
-                self._warn(warning)
-            self.rows = rows.rows
-            explainer = None
-            if self.config.explain is not None:
-                from reward_kit.agent.after.explainer import make_explainer
-
-                explainer = make_explainer(self.config)
-            executor = self._executor(rows, root)
-            try:
-                description = await executor.describe()
-                self.config = replace(self.config, **description.options)
-                for warning in description.warnings:
-                    self._warn(warning)
-                if description.interactive and not isinstance(executor, InProcess):
-                    raise UsageError(
-                        "a person at the terminal cannot play in another process", remedy="Omit --workers."
-                    )
-                tasks = planned_tasks(rows, description)
-                if self._rounds is not None:
-                    planned = {task.row.id: task.row.n_rollouts for task in tasks}
-                    self._rounds.check(make_run(self.config, tasks, planned, description.code), self._warn)
-                with (
-                    OpenEvaluation(RunsFolder(root), self.config, tasks, description) as opened,
-                    _debug_log(opened.store.path.with_suffix(".log"), self.config),
-                ):
-                    if opened.warning is not None:
-                        self._warn(opened.warning)
-                    stop = asyncio.Event()
-                    handled = nullcontext() if last_words is None else signals_handled(stop, last_words)
-                    with handled:
-                        return await self._run(opened, executor, description, explainer, stop)
-            finally:
-                await executor.close()
-
-    def _executor(self, rows: BundleRows, root: Path) -> Executor:
-        config = self.config
+    # absolute: a tool that changes to another folder does not take the results with it
+    root = Path(config.output_dir).absolute()
+    given_models, players = checked_models(models or {}), players or {}
+    rounds = Rounds(config, root) if config.against is not None else None
+    with read_rows(config) as rows:
+        for warning in rows.warnings:
+            display.warn(warning)
+        against = rounds.against if rounds is not None else None
+        config = resolve(config, rows.rows, players=players, models=given_models, against=against)
         assert config.eval_id is not None
-        if config.clear_cache:
-            kept_gold.clear(root)
-        if not config.workers and config.ray is None:
-            given = {"models": self._models, "players": self._players}
-            return InProcess(config, rows, root, self.note, eval_id=config.eval_id, **given)
-        is_here = self._models or self._players or config.from_tau_bench
-        if is_here or "human" in (config.agent, config.user):
-            raise UsageError(
-                f"{'--workers' if config.ray is None else '--ray'} cannot be combined with a person at the "
-                "terminal, with models, agents or users given from Python, or with --from-tau-bench",
-                remedy="Name an agent or user of your own: module:factory." if self._players else None,
-            )
-        if config.clear_cache:
-            cached_models({}, config, root, warn=self._warn)
-        from reward_kit.agent.evaluation.workers import Workers
+        explainer = _explainer(config)
+        objects = {role: one for role, one in players.items() if not isinstance(one, str)}
+        async with _executor(config, rows, root, display, objects, given_models, server) as executor:
+            description = await executor.describe()
+            for warning in description.warnings:
+                display.warn(warning)
+            this = make_run(config, rows, description.code)
+            if rounds is not None:
+                rounds.check(this, display.warn)
+            folder = RunsFolder(root)
+            path = folder.evaluation(config.eval_id)
+            with Store(path) as store, _debug_log(path.with_suffix(".log"), config):
+                plan = make_plan(config, this, folder, store)
+                plan.tally.interactive = description.interactive
+                if plan.warning is not None:
+                    display.warn(plan.warning)
+                runner = JobRunner(config, description, executor, Saver(store), plan.tally, display)
+                stop = asyncio.Event()
+                with nullcontext() if last_words is None else signals_handled(stop, last_words):
+                    return await _played(plan, runner, store, rounds, explainer, stop)
 
-        cluster = None
-        if config.ray is not None:
-            from reward_kit.agent.evaluation.ray_cluster import RayCluster
 
-            cluster = RayCluster(config, rows, root, self.note)
-        return Workers(
-            config, rows, root, self.note, eval_id=config.eval_id, cluster=cluster, server=self._server
+def _explainer(config: EvaluationConfig) -> Explainer | None:
+    if config.explain is None:
+        return None
+    from reward_kit.agent.after.explainer import make_explainer
+
+    return make_explainer(config)
+
+
+def _executor(
+    config: EvaluationConfig,
+    rows: BundleRows,
+    root: Path,
+    display: Display,
+    players: Mapping[Role, Any],
+    models: Mapping[Role, Model],
+    server: ForkServer | None,
+) -> Executor:
+    """The executor that ``config`` asks for; ``players`` and ``models`` are objects."""
+    if config.clear_cache:
+        kept_gold.clear(root)
+        AnswerStore(root / FOLDER, warn=display.warn).clear()
+    if not config.workers and config.ray is None:
+        return InProcess(config, rows, root, display.note, models=models, players=players)
+    if models or players or config.results_file or "human" in (config.agent, config.user):
+        raise UsageError(
+            f"{'--workers' if config.ray is None else '--ray'} cannot be combined with a person at the "
+            "terminal, with models, agents or users given from Python, or with --from-tau-bench",
+            remedy="Name an agent or user of your own: module:factory." if players else None,
         )
+    from reward_kit.agent.evaluation.workers import Workers
 
-    async def _run(
-        self,
-        opened: OpenEvaluation,
-        executor: Executor,
-        description: Description,
-        explainer: Explainer | None,
-        stop: asyncio.Event,
-    ) -> EvaluationResult:
-        tally = self.tally = opened.tally()
-        tally.interactive = description.interactive
-        saver = Saver(opened.store)
-        jobs = JobRunner(
-            self.config, description, executor, saver, tally, self._progress, self._warn_of_unpriced
-        )
-        status: Status = "stopped"
-        reason: str | None = None
+    cluster = None
+    if config.ray is not None:
+        from reward_kit.agent.evaluation.ray_cluster import RayCluster
 
-        async def work() -> None:
-            if self._rounds is not None and self.config.until_decided:
-                await self._rounds.run(opened, jobs, tally, partial(note, self._progress))
-            else:
-                await jobs.run(opened.jobs)
-                await jobs.judge_again(opened.unjudged)
-            if explainer is not None:
-                await explainer.explain(opened.read().outcomes, opened.store, spent=tally.usage.paid)
+        cluster = RayCluster(config, rows, root, display.note)
+    return Workers(config, rows, root, display.note, cluster=cluster, server=server)
 
-        self._progress.started(tally)
-        try:
-            interrupted = await until_stopped(work(), stop)
-            status, reason = _end(tally, interrupted=interrupted)
-        except asyncio.CancelledError:
-            status, reason = "interrupted", "cancelled"
-            raise
-        except RewardKitError as error:
-            reason = str(error)
-            raise
-        finally:
-            await executor.close()
-            fault = await saver.close()
-            if fault is not None:
-                self.note(f"the usage of aborted rollouts is not stored: {fault}")
-            ended = {"status": status, "reason": reason, "seconds": opened.seconds_before + tally.seconds}
-            with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
-                result = self.result = self._result(opened, executor, explainer, ended)
-                plain = result.members()
-                alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
-                opened.store.end_run(status, reason, tally.seconds, alone)
-                write_text(result.results_path, readable_json(plain))
-            self._progress.closed(tally)
-            for name in sorted(opened.store.hidden):
-                self._warn(f"the value of {name} is hidden in stored texts")
-        return result
 
-    def _result(
-        self,
-        opened: OpenEvaluation,
-        executor: Executor,
-        explainer: Explainer | None,
-        ended: Mapping[str, Any],
-    ) -> EvaluationResult:
-        """The results as stored, with what only this run knows."""
-        stored = replace(opened.read(), configuration=self.config.to_json(), versions=versions(), **ended)
-        outcomes = stored.outcomes
-        recorded = executor.recorded if isinstance(executor, InProcess) else None
-        agent = self.config.agent or ""
-        compared = None
-        if agent.startswith("replay:"):
-            from reward_kit.agent.comparison.replay import compare_replay
-            from reward_kit.agent.store.recording import Recordings
+async def _played(
+    plan: Plan,
+    runner: JobRunner,
+    store: Store,
+    rounds: Rounds | None,
+    explainer: Explainer | None,
+    stop: asyncio.Event,
+) -> EvaluationResult:
+    """Play the plan until it is over or ``stop`` is set, and write the results, whatever happens."""
+    config, display, tally = runner.config, runner.display, plan.tally
 
-            recordings = Recordings.load(Path(agent.removeprefix("replay:")))
-            compared = compare_replay(outcomes, opened.folder.root, recordings)
-        return replace(
-            stored,
-            decision=self._rounds.decide(stored) if self._rounds is not None else None,
-            agreement=recorded.agreement(outcomes, opened.folder.root) if recorded is not None else None,
-            explanations=explainer.result if explainer is not None else None,
-            compared_with=compared,
-        )
-
-    def note(self, text: str) -> None:
-        """Show a message with the progress; as a warning without one, or before anything runs."""
-        if self.tally is None or type(self._progress) is NoProgress:
-            self._warn(text)
+    async def work() -> None:
+        if rounds is not None and config.until_decided:
+            await rounds.run(plan, runner, store)
         else:
-            note(self._progress, text)
+            await runner.run(plan.jobs)
+            await runner.judge_again(plan.unjudged)
+        if explainer is not None:
+            outcomes = read_evaluation(store.path, running=True).outcomes
+            await explainer.explain(outcomes, store, spent=tally.usage.paid)
 
-    def _warn_of_unpriced(self, model: str) -> None:
-        """Warn once of a model that ``--max-cost`` does not see."""
-        if self.config.max_cost is not None and model not in self._unpriced:
-            self._unpriced.add(model)
-            self.note(
-                f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
-                "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
-                "output_cost_per_token=USD"
-            )
+    status: Status = "stopped"
+    reason: str | None = None
+    display.start(tally)
+    try:
+        status, reason = _end(tally, interrupted=await until_stopped(work(), stop))
+    except asyncio.CancelledError:
+        status, reason = "interrupted", "cancelled"
+        raise
+    except RewardKitError as error:
+        reason = str(error)
+        raise
+    finally:
+        await runner.executor.close()
+        fault = await runner.saver.close()
+        if fault is not None:
+            display.note(f"the usage of aborted rollouts is not stored: {fault}")
+        seconds = plan.seconds_before + tally.seconds
+        ended: dict[str, Any] = {"status": status, "reason": reason, "seconds": seconds}
+        with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
+            stored = replace(read_evaluation(store.path, running=True), versions=versions(), **ended)
+            result = _result(stored, runner, rounds, explainer)
+            plain = result.members()
+            alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
+            store.end_run(status, reason, tally.seconds, alone)
+            write_text(result.results_path, readable_json(plain))
+        display.progress.closed(tally)
+        for name in sorted(store.hidden):
+            display.warn(f"the value of {name} is hidden in stored texts")
+    return result
+
+
+def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
+    if interrupted:
+        return "interrupted", "by a signal"
+    if tally.done < tally.planned and tally.used_up is not None:
+        return "budget", tally.used_up
+    return "complete", None
+
+
+def _result(
+    stored: StoredEvaluation, runner: JobRunner, rounds: Rounds | None, explainer: Explainer | None
+) -> EvaluationResult:
+    """The results as stored, with what only this run knows."""
+    agent = runner.config.agent or ""
+    recorded = runner.executor.recorded if isinstance(runner.executor, InProcess) else None
+    compared = None
+    if agent.startswith("replay:"):
+        from reward_kit.agent.comparison.replay import compare_replay
+        from reward_kit.agent.store.recording import Recordings
+
+        recordings = Recordings.load(Path(agent.removeprefix("replay:")))
+        compared = compare_replay(stored.outcomes, stored.folder, recordings)
+    return replace(
+        stored,
+        configuration=runner.config.to_json(),
+        decision=rounds.decide(stored) if rounds is not None else None,
+        agreement=recorded.agreement(stored.outcomes, stored.folder) if recorded is not None else None,
+        explanations=explainer.result if explainer is not None else None,
+        compared_with=compared,
+    )
 
 
 @contextmanager
@@ -358,11 +312,3 @@ class _RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record), self._secrets)
-
-
-def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
-    if interrupted:
-        return "interrupted", "by a signal"
-    if tally.done < tally.planned and tally.used_up is not None:
-        return "budget", tally.used_up
-    return "complete", None

@@ -3,7 +3,7 @@
 Both sides speak JSON lines over a socket pair of their own, so that nothing a bundle prints, reads or closes
 gets between them. A line with ``bytes`` (names and sizes) is followed by that many raw bytes: trajectories
 and final states. The worker begins with its ``pid`` and gets the setup: ``config``, ``root`` (the runs
-folder), ``eval_id``, and on another machine ``bases``, the seeded databases that it must come to.
+folder), and on another machine ``bases``, the seeded databases that it must come to.
 Then come calls, each with an ``id``: ``{"id": 1, "do": "describe"}``, ``{"id": 2, "do": "play", "request":
 ...}``, ``{"id": 2, "do": "cancel"}``. Each is answered once, with its ``id`` and ``result``, ``error`` (a
 ``RewardKitError``), ``crash`` (any other exception, and faults of this process alone) or ``cancelled``, and
@@ -247,9 +247,7 @@ class _Server:
 async def _serve(setup: Mapping[str, Any], channel: _Channel) -> None:
     config = EvaluationConfig(**setup["config"])
     with read_bundle(config.dataset, config.task_dir) as rows:
-        executor = InProcess(
-            config, rows, setup["root"], lambda text: channel.send(note=text), eval_id=setup["eval_id"]
-        )
+        executor = InProcess(config, rows, setup["root"], lambda text: channel.send(note=text))
         server = _Server(executor, channel, setup)
         main = asyncio.current_task()
         assert main is not None

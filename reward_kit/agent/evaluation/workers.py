@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.config import OPTIONS
 from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.evaluation.fork_server import ForkServer
-from reward_kit.agent.evaluation.protocol import Description, RolloutLostError, planned_tasks
+from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError
 from reward_kit.agent.evaluation.schedule import chosen_tasks
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.players.participants import needs_litellm
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.connection import Worker
     from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
@@ -50,33 +50,26 @@ MOST_ALONE = 8
 """Processes that play one rollout each, if there are no more workers, and no models in their memory."""
 DEATHS_ON_A_CLUSTER = 2
 """Workers that a rollout may lose there before it is played alone: nodes are lost for other reasons."""
-PARENT_OPTIONS = frozenset(
-    {"clear_cache", "explain", "fail_under", "json", "max_cost", "max_tokens", "ray", "workers"}
-)
-"""Options that workers do not get."""
 
 
 def worker_config(config: EvaluationConfig, processes: int, *, concurrency: int) -> dict[str, Any]:
     """The options of one of ``processes`` workers, as JSON: its share of the limits, and what all share."""
-    values = {name: getattr(config, name) for name in OPTIONS if name not in PARENT_OPTIONS}
-    shared = {name: max(1, values[name] // processes) for name in ("rpm", "tpm") if values[name] is not None}
-    return {**values, **shared, "max_concurrency": concurrency}
+    rpm, tpm = (limit and max(1, limit // processes) for limit in (config.rpm, config.tpm))
+    return {**as_json(config), "rpm": rpm, "tpm": tpm, "max_concurrency": concurrency}
 
 
-def processes_of(config: EvaluationConfig, rows: BundleRows) -> int:
+def processes_of(config: EvaluationConfig, rows: BundleRows, processors: int = 1) -> int:
     """The number of workers: each has at least one rollout, and one request a minute."""
     rollouts = sum(config.n_rollouts or row.n_rollouts for row in chosen_tasks(rows.rows, config))
-    wanted = config.workers or 1
+    wanted = config.workers or processors
     return min(wanted, config.max_concurrency, config.rpm or wanted, rollouts)
 
 
-class Workers:
+class Workers(Executor):
     """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given.
 
     They come from ``server``, or from a new one.
     """
-
-    room = None
 
     def __init__(
         self,
@@ -85,7 +78,6 @@ class Workers:
         root: str | Path,
         note: Callable[[str], None],
         *,
-        eval_id: str,
         cluster: RayCluster | None = None,
         server: ForkServer | None = None,
     ) -> None:
@@ -95,11 +87,10 @@ class Workers:
         self._rows = rows
         self._folder = RunsFolder(root)
         self._note = note
-        self._eval_id = eval_id
         self._cluster = cluster
         self._server = server or ForkServer(litellm=needs_litellm(config))
         self._processes = processes_of(config, rows)
-        self._tasks: dict[str, PlannedTask] = {}
+        self._seeds: dict[str, Seed] = {}
         self._workers: list[Worker] = []
         self._running: set[Worker] = set()
         self._starts: set[asyncio.Task[None]] = set()
@@ -116,17 +107,20 @@ class Workers:
         """Have a worker on this machine load and describe everything, then start the others."""
         self._begin(self._look())
         worker, description = await self._described()
+        if description.interactive:
+            raise UsageError(
+                "a person at the terminal cannot play in another process", remedy="Omit --workers."
+            )
         if self._cluster is None:
             self._workers.append(worker)
             self._start_missing()
             await asyncio.gather(*self._starts, return_exceptions=True)
             return description
         await worker.close()
-        self._config = replace(self._config, **description.options)
-        self._tasks = {task.row.id: task for task in planned_tasks(self._rows, description)}
-        processors = await self._cluster.connect(self._config, self._tasks)
-        self._config = replace(self._config, workers=self._config.workers or processors)
-        self._processes = processes_of(self._config, self._rows)
+        found = zip(self._rows.rows, self._rows.seeds, strict=True)
+        self._seeds = {row.id: seed for row, seed in found if row.id in description.code.rows}
+        processors = await self._cluster.connect(self._seeds.values())
+        self._processes = processes_of(self._config, self._rows, processors)
         self._start_missing()
         return description
 
@@ -210,7 +204,7 @@ class Workers:
             for ending in (".db", ".log"):
                 name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
                 if name in files:
-                    self._folder.row_folder(self._tasks[outcome.row_id])
+                    self._folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
                     write_file(self._folder.root / name, files[name], durable=ending == ".db")
         return played
 
@@ -289,9 +283,8 @@ class Workers:
         setup = {
             "config": worker_config(self._config, self._processes, concurrency=concurrency),
             "root": str(self._folder.root),
-            "eval_id": self._eval_id,
         }
-        if self._cluster is not None and self._tasks:
+        if self._cluster is not None and self._seeds:
             setup.update(self._cluster.setup())
         await worker.start(setup)
         self._running.add(worker)

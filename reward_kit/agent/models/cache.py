@@ -162,12 +162,10 @@ class CachedModel:
 def cached_models(
     models: Mapping[Role, Model], config: EvaluationConfig, output_dir: Path, *, warn: Callable[[str], None]
 ) -> dict[Role, Model]:
-    """Wrap the models if ``config.cache`` is set; ``config.clear_cache`` clears the cache first."""
-    store = AnswerStore(output_dir / FOLDER, warn=warn)
-    if config.clear_cache:
-        store.clear()
+    """Wrap the models if ``config.cache`` is set."""
     if not config.cache:
         return dict(models)
+    store = AnswerStore(output_dir / FOLDER, warn=warn)
     cached: dict[Role, Any] = {}
     for role, model in models.items():
         has_identity = hasattr(model, "identity")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.rows.task_row import TaskRow
 
 AGENTS = {
@@ -56,20 +55,6 @@ def is_address(spec: str) -> bool:
 def uses_model(spec: str) -> bool:
     """Return False for agents and users that never ask a model."""
     return spec not in WITHOUT_MODEL and not spec.lower().startswith("replay:") and not is_address(spec)
-
-
-def agent_spec(config: EvaluationConfig) -> str:
-    """Return the agent to evaluate; raises ``UsageError`` if none is given."""
-    if config.agent:
-        return config.agent
-    config.from_environment(model=True)
-    if config.model:
-        return "tool-calling"
-    raise UsageError(
-        "no agent specified",
-        remedy="Name a model with --model or the environment variable MODEL_AGENT, "
-        "or replay the ground truth offline with --agent gold.",
-    )
 
 
 def user_of(row: TaskRow, agent: str, asked: str | None = None) -> str:

@@ -6,20 +6,19 @@ import inspect
 import json
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.endpoint import find_endpoint
-from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import check_tools
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.models.local.server import ModelServers
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
-from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, agent_spec, is_own, user_of, uses_model
+from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, is_own, user_of, uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
@@ -48,17 +47,15 @@ _MODEL_REMEDIES = {
 
 def needs_litellm(config: EvaluationConfig) -> bool:
     """True if LiteLLM has to ask a model that the options or the environment name."""
-    named = replace(config)
-    if named.agent and not uses_model(named.agent):
+    if config.agent and not uses_model(config.agent):
         return False
-    named.from_environment(model=True, sim_model=True)
     asked = (
-        (named.model, named.provider, dict(named.model_args)),
-        (named.sim_model, named.user_provider, dict(named.user_model_args)),
+        (config.or_environment("model"), config.provider, dict(config.model_args)),
+        (config.or_environment("sim_model"), config.user_provider, dict(config.user_model_args)),
     )
     with suppress(ModelSetupError):  # it is raised again where the models are made
         return any(
-            (named.client != "direct" or find_endpoint(name, provider, args) is None)
+            (config.client != "direct" or find_endpoint(name, provider, args) is None)
             for name, provider, args in asked
             if name and not names_local_model(name, provider=provider, model_args=args)
         )
@@ -123,23 +120,18 @@ class Participants:
 def find_participants(
     config: EvaluationConfig,
     tasks: Sequence[Task],
-    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
-    players: Mapping[Role, Any] | None = None,
+    models: Mapping[Role, Model],
+    players: Mapping[Role, Any],
 ) -> Participants:
     """Find agent, users and models, and check that they can play these tasks.
 
-    ``models`` take the place of those that the configuration names, and give it their names. ``players`` are
-    an agent and a user given as objects, which the configuration has the names of already.
-    Raises ``UsageError`` for a model that is not named or is none, ``ModelSetupError`` for one that cannot be
+    ``models`` and ``players`` are objects, whose names the configuration has.
+    Raises ``UsageError`` for a model that is not named, ``ModelSetupError`` for one that cannot be
     called (no key, no such provider), ``BundleError`` for an agent or user that is not there or cannot play a
     task, and for criteria without a judge.
     """
-    models = checked_models(models or {})
-    for role, option in (("agent", "model"), ("user", "sim_model")):
-        if role in models:
-            setattr(config, option, models[role].name)
-    players = players or {}
-    config.agent = spec = agent_spec(config)
+    spec = config.agent
+    assert spec is not None, "the configuration is resolved"
     asked = NO_USER if config.no_sim_user else config.user
     user_specs = {task.row.id: user_of(task.row, spec, asked) for task in tasks}
     users = dict.fromkeys(user_specs.values())
@@ -153,7 +145,6 @@ def find_participants(
             remedy="Add the field to the rows, or leave --user out.",
         )
     user_asks = any(map(uses_model, users))
-    config.from_environment(model=uses_model(spec), sim_model=user_asks)
     participants = Participants(
         agent_spec=spec,
         make_agent=_maker("agent", players.get("agent", spec), config, tasks),

@@ -13,11 +13,11 @@ from reward_kit.agent.store.resume import canonical, result_fields
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.bundles.task import PlannedTask
-    from reward_kit.agent.store.resume import Run, StoredRow
+    from reward_kit.agent.rows.task_row import TaskRow
+    from reward_kit.agent.store.resume import PlannedRow, Run
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 SHOWN = 30
@@ -26,20 +26,17 @@ LONGEST = 80
 """Characters of a value that a difference shows."""
 
 
-def check_same(
-    run: Run, before: StoredEvaluation, tasks: Sequence[PlannedTask], reward_files: Collection[str]
-) -> None:
-    """Raise ``UsageError`` with the differences between ``run``, which is of ``tasks``, and earlier runs.
+def check_same(run: Run, before: StoredEvaluation) -> None:
+    """Raise ``UsageError`` with the differences between ``run`` and earlier runs.
 
-    ``reward_files`` name the modules of rewards. Rows may be added and left out, more rollouts asked for, the
+    Rows may be added and left out, more rollouts asked for, the
     bundle's folder moved and renamed; any other difference would mix results.
     """
-    pairs = zip(tasks, run.rows, strict=True)
-    known = [(task, row) for task, row in pairs if row.row_id in before.fingerprints]
+    known = [row for row in run.rows if row.row.id in before.fingerprints]
     found: dict[str, list[str]] = {}
-    for task, row in known:
-        for difference in _row_differences(task, row, before, run):
-            found.setdefault(difference, []).append(row.row_id)
+    for row in known:
+        for difference in _row_differences(row, before, run):
+            found.setdefault(difference, []).append(row.row.id)
     differences = [
         *_option_differences(run.configuration, before.configuration),
         *(f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items()),
@@ -48,7 +45,7 @@ def check_same(
     if not differences:
         return
     remedy = "\nUndo the changes, or start a new evaluation (another --eval-id, no --resume)."
-    if set(differences) <= {_changed_file(file) for file in reward_files}:
+    if set(differences) <= {_changed_file(file) for file in run.reward_files}:
         remedy += f" What is finished is judged by the reward of now with: reward-kit rescore {run.eval_id}"
     lines = differences[:SHOWN]
     if len(differences) > SHOWN:
@@ -68,20 +65,20 @@ def _option_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> It
                 yield f"{option.flag} was {was}, is {is_now}"
 
 
-def _row_differences(task: PlannedTask, row: StoredRow, stored: StoredEvaluation, run: Run) -> Iterator[str]:
+def _row_differences(row: PlannedRow, stored: StoredEvaluation, run: Run) -> Iterator[str]:
     """Each difference of a row from what is ``stored`` of it."""
-    before, now = stored.fingerprints[row.row_id], row.fingerprints
+    before, now = stored.fingerprints[row.row.id], row.fingerprints
     if before["row"] != now["row"]:
         inside = (name.partition("/") for name in stored.code if not name.startswith("../"))
         former = next((folder for folder, slash, _ in inside if slash), "")
-        was = result_fields(stored.fields_of(row.row_id) or {}, former)
-        yield from _field_differences(task, was, result_fields(row.fields, task.folder.name))
+        was = result_fields(stored.fields_of(row.row.id) or {}, former)
+        yield from _field_differences(row.row, was, result_fields(row.fields, run.folder))
         for name in _unequal(before["prompts"], now["prompts"]):
-            yield _changed_file(f"{task.folder.name}/{name}")
+            yield _changed_file(f"{run.folder}/{name}")
     if before["seed"] != now["seed"]:
-        yield _seed_difference(task, before["seed"], stored.folder / ".bases")
+        yield _seed_difference(row, before["seed"], stored.folder / ".bases")
     if before["tools"] != now["tools"]:
-        yield _tool_difference(stored.tools_of(row.row_id) or [], run.toolsets[now["tools"]])
+        yield _tool_difference(stored.tools_of(row.row.id) or [], run.toolsets[now["tools"]])
     if before["default_reward"] != now["default_reward"]:
         yield (
             "there was no reward.py, so that its fields decided, and is one now"
@@ -90,9 +87,9 @@ def _row_differences(task: PlannedTask, row: StoredRow, stored: StoredEvaluation
         )
 
 
-def _field_differences(task: PlannedTask, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _field_differences(row: TaskRow, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in _unequal(was, now):
-        given = getattr(task.row, name, None)
+        given = getattr(row, name, None)
         label = f"{name} ({given})" if isinstance(given, str) and given.startswith("file:") else name
         if name not in was:
             change = f"was not given, is {one_line(canonical(now[name]), LONGEST)}"
@@ -109,12 +106,12 @@ def _unequal(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name in {**now, **before} if canonical(before.get(name)) != canonical(now.get(name))]
 
 
-def _seed_difference(task: PlannedTask, before: str, bases: Path) -> str:
+def _seed_difference(row: PlannedRow, before: str, bases: Path) -> str:
     """``before`` is the start of the key that the seed had; its base shows what it was."""
-    seed = task.seed
+    seed = row.seed
     fault = f"its seed has changed ({seed.origin})"
     script = seed.script if isinstance(seed.script, SeedScript) else None
-    if task.row.now is None and SeedSource(seed.sql, script).reads_clock:
+    if row.row.now is None and SeedSource(seed.sql, script).reads_clock:
         return f"{fault}: it reads the clock; a field `now` gives a row its time"
     now, then = bases / f"{seed.key}.db", list(bases.glob(f"{before}*.db"))
     if len(then) != 1 or not now.exists():

@@ -6,15 +6,15 @@ import ast
 import hashlib
 import sys
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.rules import RULES
-from reward_kit.agent.bundles.task import PlannedTask, Toolset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
@@ -27,6 +27,45 @@ MOST_FOLLOWED = 200
 """Modules outside the bundle's folder of which more are not looked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """A tool registry as an evaluation stores it: its schemas in the OpenAI format."""
+
+    schemas: list[dict[str, Any]]
+    parallel_tool_calls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFacts:
+    """The code of a bundle, its agent and its user, as an evaluation stores it.
+
+    ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``toolsets`` are by
+    import path. ``default_reward`` holds the ids of rows judged by the default reward, ``modules`` the
+    fingerprints of the modules that results depend on, ``reward_files`` the rewards among these.
+    """
+
+    rows: dict[str, int]
+    toolsets: dict[str, Toolset]
+    default_reward: list[str]
+    modules: dict[str, str]
+    reward_files: list[str]
+
+
+def code_facts(tasks: Sequence[Task], folder: Path, config: EvaluationConfig) -> CodeFacts:
+    """The facts of the code with which ``tasks`` of the bundle in ``folder`` are played."""
+    registries = {task.row.toolset: task.registry for task in tasks}
+    return CodeFacts(
+        rows={task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks},
+        toolsets={
+            name: Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
+            for name, registry in registries.items()
+        },
+        default_reward=[task.row.id for task in tasks if task.has_default_reward],
+        modules=code_of(folder, config),
+        reward_files=sorted(reward_files(tasks)),
+    )
+
+
 def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     """A fingerprint for each module of the bundle in ``folder``, by its path: ``my_task/reward.py``.
 
@@ -35,8 +74,7 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     their beginning or when a function is called (``../shared.py`` if it lies elsewhere), but no installed
     packages.
     """
-    _, is_replay, results = (config.agent or "").partition("tau-bench:")
-    given = map(Path, filter(None, [config.few_shot_displays, results if is_replay else None]))
+    given = map(Path, filter(None, [config.few_shot_displays, config.results_file]))
     found = {path.name: _fingerprint(path) for path in given if path.is_file()}
     rules = folder / RULES
     if rules.is_file():
@@ -62,27 +100,6 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
             if file is not None:
                 waiting[other] = file
     return found
-
-
-def planned(tasks: Iterable[Task]) -> list[PlannedTask]:
-    """The facts of ``tasks`` that an evaluation stores."""
-    tasks = list(tasks)
-    registries = {task.row.toolset: task.registry for task in tasks}
-    toolsets = {
-        name: Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
-        for name, registry in registries.items()
-    }
-    return [
-        PlannedTask(
-            row=task.row,
-            seed=task.seed,
-            folder=task.folder,
-            prompts=task.prompts,
-            toolset=toolsets[task.row.toolset],
-            has_default_reward=task.has_default_reward,
-        )
-        for task in tasks
-    ]
 
 
 def reward_files(tasks: Iterable[Task]) -> set[str]:

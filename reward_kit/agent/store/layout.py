@@ -31,10 +31,10 @@ from reward_kit.agent.store.evaluation_file import SUFFIX
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container
 
     from reward_kit.agent.bundles.seed import Seed
-    from reward_kit.agent.bundles.task import PlannedTask, Task
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
 
 logger = logging.getLogger(__name__)
@@ -116,22 +116,22 @@ class RunsFolder:
                         logger.warning("%s: the base was damaged and is seeded again", path)
                     draft.replace(path)
 
-    def row_folder(self, task: Task | PlannedTask) -> Path:
+    def row_folder(self, row_id: str, seed: Seed) -> Path:
         """The folder of a row, with ``base.db`` in it; ``StorageError`` if it is a link to elsewhere."""
-        folder = self.root / task.row.id
-        if task.row.id in self._made:
+        folder = self.root / row_id
+        if row_id in self._made:
             return folder
         if folder.is_symlink():
             raise StorageError(
                 "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
             )
-        base, link = self._base(task.seed.key), folder / "base.db"
+        base, link = self._base(seed.key), folder / "base.db"
         with as_storage_error(folder):
             folder.mkdir(exist_ok=True)
             if not (link.exists() and link.samefile(base)):
                 link_or_copy(base, link)
             sync_folder(self.root)
-        self._made.add(task.row.id)
+        self._made.add(row_id)
         return folder
 
     def save_final(self, database: Database, task: Task, rollout: str) -> str:
@@ -139,17 +139,16 @@ class RunsFolder:
 
         Returns its name relative to this folder.
         """
-        folder = self.row_folder(task)
+        folder = self.row_folder(task.row.id, task.seed)
         path = folder / f"roll_{rollout}.db"
         with as_storage_error(path):
             database.export(path)
             sync_folder(folder)
         return f"{folder.name}/{path.name}"
 
-    def sweep(self, tasks: Sequence[PlannedTask]) -> None:
-        """Remove the temporary files of killed processes from the folders of ``tasks``."""
+    def sweep(self, rows: Container[str]) -> None:
+        """Remove the temporary files of killed processes from the folders of ``rows``."""
         before = time.time() - ABANDONED_AFTER
-        rows = {task.row.id for task in tasks}
         for folder in self.root.iterdir():
             for path in folder.glob(".*.tmp") if folder.name in rows else ():
                 with suppress(FileNotFoundError):

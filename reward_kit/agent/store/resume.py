@@ -18,20 +18,23 @@ from reward_kit.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from reward_kit.agent.bundles.task import PlannedTask
+    from reward_kit.agent.bundles.bundle import BundleRows
+    from reward_kit.agent.bundles.seed import Seed
+    from reward_kit.agent.rows.task_row import TaskRow
+    from reward_kit.agent.store.fingerprints import CodeFacts
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRow:
-    """A row as it is about to be evaluated.
+class PlannedRow:
+    """A row that is about to be evaluated.
 
-    ``n_rollouts`` are planned, ``base`` is the key of its seed, ``fields`` are those of
-    the row; ``fingerprints`` identify them, and everything else that its results depend on.
+    ``n_rollouts`` are planned, ``fields`` are those of the row; ``fingerprints`` identify them, and
+    everything else that its results depend on.
     """
 
-    row_id: str
+    row: TaskRow
+    seed: Seed
     n_rollouts: int
-    base: str
     fields: Mapping[str, Any]
     fingerprints: Mapping[str, Any]
 
@@ -40,8 +43,8 @@ class StoredRow:
 class Run:
     """The settings of one run of an evaluation: the first, or one that resumes it.
 
-    ``code`` holds the fingerprint of each module, ``toolsets`` tools in the OpenAI format by the fingerprint
-    that ``rows`` have of them.
+    ``code`` holds the fingerprint of each module, ``reward_files`` the rewards among these, ``toolsets``
+    tools in the OpenAI format by the fingerprint that ``rows`` have of them. ``folder`` is the bundle's name.
     """
 
     eval_id: str
@@ -49,42 +52,47 @@ class Run:
     versions: Mapping[str, str]
     code: Mapping[str, str]
     toolsets: Mapping[str, list[dict[str, Any]]]
-    rows: Sequence[StoredRow]
+    rows: Sequence[PlannedRow]
+    folder: str = ""
+    reward_files: Sequence[str] = ()
 
 
-def make_run(
-    config: EvaluationConfig,
-    tasks: Sequence[PlannedTask],
-    n_rollouts: Mapping[str, int],
-    code: Mapping[str, str],
-) -> Run:
-    """The settings of a run of ``tasks``.
-
-    ``n_rollouts`` are planned by row id; ``code`` are the fingerprints of the modules that results depend on.
-    """
+def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> Run:
+    """The settings of a run of the rows of ``bundle`` that ``facts`` name."""
     assert config.eval_id is not None, "the evaluation has its name by now"
-    schemas = {task.row.toolset: task.toolset.schemas for task in tasks}
-    tools = {name: fingerprint(offered) for name, offered in schemas.items()}
+    found = {row.id: (row, seed) for row, seed in zip(bundle.rows, bundle.seeds, strict=True)}
+    tools = {name: fingerprint(toolset.schemas) for name, toolset in facts.toolsets.items()}
+    texts = dict(bundle.prompts)
+    prompts = {f"prompts/{name}.txt": fingerprint(text) for name, text in texts.items()}
+    default_reward = set(facts.default_reward)
     rows = []
-    for task in tasks:
-        fields = task.row.reward_fields()
-        deciding = result_fields(fields, task.folder.name)
-        prompts = dict(task.prompts)
+    for row_id, n_rollouts in facts.rows.items():
+        row, seed = found[row_id]
+        fields = row.reward_fields()
+        deciding = result_fields(fields, bundle.folder.name)
         fingerprints = {
-            "row": fingerprint([deciding, prompts] if prompts else deciding),
-            "seed": task.seed.key[:16],
-            "tools": tools[task.row.toolset],
-            "prompts": {f"prompts/{name}.txt": fingerprint(text) for name, text in prompts.items()},
-            "parallel_tool_calls": task.toolset.parallel_tool_calls,
-            "default_reward": task.has_default_reward,
+            "row": fingerprint([deciding, texts] if texts else deciding),
+            "seed": seed.key[:16],
+            "tools": tools[row.toolset],
+            "prompts": prompts,
+            "parallel_tool_calls": facts.toolsets[row.toolset].parallel_tool_calls,
+            "default_reward": row_id in default_reward,
         }
-        rows.append(StoredRow(task.row.id, n_rollouts[task.row.id], task.seed.key, fields, fingerprints))
+        rows.append(PlannedRow(row, seed, n_rollouts, fields, fingerprints))
     configuration = config.to_json()
     for name, option in OPTIONS.items():
         if option.is_path and configuration[name] is not None and Path(configuration[name]).exists():
             configuration[name] = str(Path(configuration[name]).resolve())  # resuming works from any folder
-    toolsets = {tools[name]: offered for name, offered in schemas.items()}
-    return Run(config.eval_id, configuration, versions(), dict(sorted(code.items())), toolsets, rows)
+    return Run(
+        config.eval_id,
+        configuration,
+        versions(),
+        dict(sorted(facts.modules.items())),
+        {tools[name]: toolset.schemas for name, toolset in facts.toolsets.items()},
+        rows,
+        bundle.folder.name,
+        facts.reward_files,
+    )
 
 
 def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:

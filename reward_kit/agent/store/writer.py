@@ -128,10 +128,10 @@ class Store:
                 " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position",
                 (
                     (
-                        one.row_id,
+                        one.row.id,
                         one.n_rollouts,
                         place,
-                        one.base,
+                        one.seed.key,
                         *map(self._text, (one.fields, one.fingerprints)),
                     )
                     for place, one in enumerate(run.rows)

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.rollout.outcome import Outcome
 
-PREFIX = "tau-bench:"
-"""Prefix of the agent's name in such an evaluation: ``tau-bench:PATH``."""
 SHOWN = 20
 """Disagreements that are printed; the JSON report has all of them."""
 _OTHER_DATASET = "Name the dataset that the file was made with."
@@ -218,17 +215,3 @@ def _expects_otherwise(number: int, theirs: dict[str, Any], task: Task, place: s
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def recorded_run(config: EvaluationConfig, tasks: Sequence[Task], chosen: Sequence[Task]) -> RecordedRun:
-    """Return the recorded run that ``config`` asks for.
-
-    The agent is then named ``tau-bench:PATH``, by which a resumed evaluation recognises it. Raises
-    ``BundleError`` for a faulty file and for a file of other tasks.
-    """
-    path = config.from_tau_bench or (config.agent or "").removeprefix(PREFIX)
-    run = RecordedRun.load(path, tasks, chosen)
-    config.agent = f"{PREFIX}{path}"
-    config.retries = config.retry_user_errors = 0  # a replay comes out the same each time
-    config.n_rollouts = None  # one per trial
-    return run

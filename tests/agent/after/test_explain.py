@@ -11,10 +11,11 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 from stub_server import Answer
 
-from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.after.explanation import Explanations
-from reward_kit.agent.evaluation.run import Evaluation
 from reward_kit.agent.models.limits import token_bucket
+from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 ROWS = [{"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."}]
@@ -166,8 +167,8 @@ def test_a_lost_judgement_is_asked_for_again_a_damaged_one_refused(bundle: Bundl
 async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, stub_llm: Any) -> None:
     slow = Answer(content=BLAMED, delay=20.0)
     stub_llm.script("judge", lambda request, place: slow if len(stub_llm.requests) > 1 else BLAMED)
-    evaluation = Evaluation(EvaluationConfig(**options_of(bundle, max_concurrency=1)))
-    running = asyncio.ensure_future(evaluation.run())
+    config = EvaluationConfig(**options_of(bundle, max_concurrency=1))
+    running = asyncio.ensure_future(evaluate_async(config))
     for _ in range(3000):
         if len(stub_llm.requests) == 2:
             break
@@ -175,12 +176,9 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert evaluation.result is not None
-    assert (len(explanations_of(evaluation.result).made), explanations_of(evaluation.result).missing) == (
-        1,
-        1,
-    )
-    assert (evaluation.result.status, len(evaluation.result.outcomes)) == ("interrupted", 3)
+    result = stored_result(load_evaluation("mine"))
+    assert (len(explanations_of(result).made), explanations_of(result).missing) == (1, 1)
+    assert (result.status, len(result.outcomes)) == ("interrupted", 3)
 
 
 def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monkeypatch: Any) -> None:

@@ -7,7 +7,7 @@ from small_task import small_task
 
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.evaluation.schedule import Job, chosen_tasks, plan, rollout_seed
+from reward_kit.agent.evaluation.schedule import Job, chosen_tasks, jobs_of, rollout_seed
 from reward_kit.errors import BundleError
 
 
@@ -21,7 +21,7 @@ def names(jobs: list[Job]) -> list[tuple[str, int]]:
 
 
 def test_every_row_runs_once_before_any_runs_twice(tasks: list[Task]) -> None:
-    jobs = plan(tasks[:3], {"row0": 2, "row1": 1, "row2": 3})
+    jobs = jobs_of(tasks[:3], {"row0": 2, "row1": 1, "row2": 3})
     assert names(jobs) == [("row0", 0), ("row1", 0), ("row2", 0), ("row0", 1), ("row2", 1), ("row2", 2)]
 
 

@@ -14,8 +14,7 @@ from command import start, wait_for
 from flight_bundle import Bundle
 from stored_rollouts import query_so_far
 
-from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval
-from reward_kit.agent.evaluation.run import Evaluation
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.reports.listings import evaluation_cells
 from reward_kit.agent.reports.stored_results import stored_result
@@ -109,14 +108,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **options: Any) -> EvaluationResult:
     """An evaluation ``mine`` that is cancelled as soon as ``when`` says so."""
-    evaluation = Evaluation(EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, **options))
-    running = asyncio.ensure_future(evaluation.run())
+    config = EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, **options)
+    running = asyncio.ensure_future(evaluate_async(config))
     await until(when)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert evaluation.result is not None
-    return evaluation.result
+    return stored_result(load_evaluation("mine"))
 
 
 def all_asked_and_one_over() -> bool:
@@ -201,7 +199,7 @@ async def test_whatever_the_moment_each_call_counts_once(bundle: Bundle, workers
         assert result.spent.calls == asked()
         assert stored_result(load_evaluation("mine")).spent.calls == asked()
     config = EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, workers=workers)
-    whole = await Evaluation(config).run()
+    whole = await evaluate_async(config)
     assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 30)
     assert whole.spent.calls == asked() > 4 * 30
 
