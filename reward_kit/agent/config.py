@@ -317,7 +317,7 @@ class EvaluationConfig:
         for name, option in OPTIONS.items():
             value = given = getattr(self, name)
             if option.kind is dict:
-                value = key_values(value, option.flag)
+                value = key_values(value, option)
             elif name == "task_ids" and value is not None:
                 value = split_ids(value)
             elif name == "workers" and value == "auto":

@@ -107,17 +107,17 @@ def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def key_values(given: Mapping[str, Any] | Iterable[str] | None, flag: str) -> dict[str, Any]:
+def key_values(given: Mapping[str, Any] | Iterable[str] | None, option: Option) -> dict[str, Any]:
     """Names and values, from a dict or from texts ``KEY=VALUE`` with values in JSON or plain text."""
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
     if not isinstance(given, Iterable):
-        raise UsageError(f"{flag} takes names and values, not {given!r}", remedy="Give a dict.")
+        raise UsageError(f"{option.flag} takes names and values, not {given!r}", remedy="Give a dict.")
     parsed = {}
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
+            raise UsageError(f"{option.flag} {item!r} is not KEY=VALUE")
         try:
             parsed[name] = json.loads(text)
         except ValueError:

@@ -1,13 +1,12 @@
 """Calls to a worker process: messages over a socket pair, many calls at a time.
 
-``worker`` is the other end and describes the messages. Subclasses of ``Worker`` know how to reach a process:
-``WorkerProcess`` on this machine, an actor on a Ray cluster.
+``worker`` is the other end. Subclasses of ``Worker`` know how to reach a process: ``WorkerProcess`` on this
+machine, an actor on a Ray cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -15,19 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import Waiters
 from reward_kit.agent.evaluation.collector import memory_of
-from reward_kit.agent.evaluation.protocol import decoded
+from reward_kit.agent.evaluation.protocol import Call, Report, decoded, encoded
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from reward_kit.agent.evaluation.fork_server import ForkServer
-    from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
-    from reward_kit.agent.rollout.outcome import Played
+    from reward_kit.agent.evaluation.protocol import Account, PlayRequest, Setup
 
 LONGEST_LINE = 2**30
 """Bytes of the longest line: the description of many rows."""
@@ -35,9 +31,6 @@ CLOSE_GRACE = 15.0
 """Seconds that a process has to end in order."""
 DRAIN = 1.0
 """Seconds to read the last words of a process whose socket a child of its own keeps open."""
-_RESULTS = frozenset({"result", "error", "crash", "cancelled"})
-Answer = tuple[dict[str, Any], "Blobs"]
-"""The message that answers a call, and the bytes that came with it."""
 
 
 class WorkerDiedError(Exception):
@@ -91,10 +84,10 @@ class Worker:
         self.server: int | None = None
         self._note = note
         self._calls: dict[int, _Call] = {}
-        self._answers: Waiters[int, Answer] = Waiters()
+        self._answers: Waiters[int, Report] = Waiters()
         self._number = 0
 
-    async def start(self, setup: Mapping[str, Any]) -> None:
+    async def start(self, setup: Setup) -> None:
         """Start the process; it loads the bundle on its first call. Raises ``WorkerDiedError``."""
         raise NotImplementedError
 
@@ -120,19 +113,11 @@ class Worker:
         """Bytes of memory that the process holds, as far as that is known."""
         return 0
 
-    async def describe(self) -> Any:
-        """The description of the code, as JSON."""
-        return (await self._call({"do": "describe"}))[0]
+    async def call(self, request: PlayRequest | None = None, account: Account | None = None) -> Report:
+        """The answer to a call: a description, or a played rollout.
 
-    async def play(self, request: PlayRequest, account: Account) -> tuple[Played, Blobs]:
-        """The played rollout, and the files that came with it, by name."""
-        result, blobs = await self._call({"do": "play", "request": as_json(request)}, account)
-        return decoded(result, blobs), blobs
-
-    async def _call(self, message: Mapping[str, Any], account: Account | None = None) -> tuple[Any, Blobs]:
-        """The result of a call; raises ``RewardKitError`` and ``WorkerDiedError``.
-
-        If this is cancelled, so is the call, unless its result is on its way: then that is returned.
+        Raises ``RewardKitError`` and ``WorkerDiedError``. If this is cancelled, so is the call, unless its
+        answer is on its way: then that is returned.
         """
         if self.died is not None:
             raise WorkerDiedError(self.died, server=self.server)
@@ -141,57 +126,41 @@ class Worker:
         self._calls[number] = call
         answer = self._answers.wait(number)
         try:
-            self.send({"id": number, **message})
+            self.write(encoded(Call(number, request)))
             try:
-                said, blobs = await asyncio.shield(answer)
+                report = await asyncio.shield(answer)
             except asyncio.CancelledError:
-                self.send({"id": number, "do": "cancel"})
+                self.write(encoded(Call(number, cancel=True)))
                 await asyncio.wait({answer}, timeout=CLOSE_GRACE)
-                if not answer.done() or answer.exception() or "result" not in answer.result()[0]:
+                if not answer.done() or answer.exception() or answer.result().played is None:
                     raise
-                said, blobs = answer.result()
+                report = answer.result()
         except WorkerDiedError as death:
             raise WorkerDiedError(str(death), began=self.ready, at=call.at, server=self.server) from None
         finally:
             del self._calls[number]
-        if "result" in said:
-            return said["result"], blobs
-        if "error" in said:
-            raise RewardKitError.from_json(said["error"])
-        crash = f"failed: {said['crash']}" if "crash" in said else "cancelled the task of the rollout"
+        if report.error is not None:
+            raise RewardKitError.from_json(report.error)
+        if report.crash is None and not report.cancelled:
+            return report
+        crash = f"failed: {report.crash}" if report.crash else "cancelled the task of the rollout"
         raise WorkerDiedError(crash, began=self.ready, at=call.at)
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message."""
-        self.write(json.dumps(message).encode() + b"\n")
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        """Take in the messages of the process, until its socket is closed."""
-        with self._answers:
-            try:
-                while line := await stream.readline():
-                    message = json.loads(line)
-                    sizes = message.get("bytes", {})
-                    self._receive(message, {name: await stream.readexactly(sizes[name]) for name in sizes})
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # no message of ours
-                self.kill("was ended, since other code wrote into its socket")
-            except (OSError, EOFError):
-                pass
-
-    def _receive(self, message: dict[str, Any], blobs: Blobs) -> None:
+    def receive(self, report: Report) -> None:
+        """Take in a message of the process."""
         self.heard = time.monotonic()
-        for number, role, model, counts in map(json.loads, message.get("used", ())):
+        for number, role, model, usage in report.used:
             call = self._calls.get(number)
             if call is not None and call.account is not None:
-                call.account.used(role, Usage(*counts), model)
-        if "note" in message:
-            self._note(message["note"])
-        self.ready = self.ready or "ready" in message
-        self.changed = message.get("changed", self.changed)
-        if (call := self._calls.get(message.get("id", 0))) is not None:
-            call.at = message.get("at", call.at)
-            if not _RESULTS.isdisjoint(message):
-                self._answers.answer(message["id"], (message, blobs))
+                call.account.used(role, usage, model)
+        if report.note is not None:
+            self._note(report.note)
+        self.ready = self.ready or report.ready
+        self.changed = report.changed or self.changed
+        if (call := self._calls.get(report.id)) is not None:
+            call.at = report.at or call.at
+            if report.is_answer:
+                self._answers.answer(report.id, report)
 
     def _lost(self, reason: str) -> None:
         """The process has ended: so have all of its calls."""
@@ -208,16 +177,16 @@ class WorkerProcess(Worker):
         super().__init__(note)
         self._server = server
 
-    async def start(self, setup: Mapping[str, Any]) -> None:
+    async def start(self, setup: Setup) -> None:
         connection, self._end = self._server.fork()
         self._start = self._server.starts
         self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
         if not (hello := await self._reader.readline()):
             self._writer.close()
             raise WorkerDiedError("could not be started", server=self._start)
-        self._pid: int = json.loads(hello)["pid"]
+        self._pid = decoded(Report, hello).pid or 0
         self._watching = asyncio.create_task(self._watch())
-        self.send(setup)
+        self.write(encoded(setup))
 
     @property
     def memory(self) -> int:
@@ -243,7 +212,7 @@ class WorkerProcess(Worker):
     async def _watch(self) -> None:
         """Read until the process ends, whose socket may stay open in a child of its own."""
         with self._answers:
-            reading = asyncio.create_task(self.read(self._reader))
+            reading = asyncio.create_task(self._read())
             either: set[asyncio.Future[Any]] = {reading, self._end}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait(either, timeout=DRAIN)
@@ -256,3 +225,15 @@ class WorkerProcess(Worker):
                 self.server = self._start
                 kill_group(self._pid)  # where the system has not
             self._lost(self._reason or (str(fault) if fault else end_of(self._end.result())))
+
+    async def _read(self) -> None:
+        """Take in the messages of the process, until its socket is closed."""
+        with self._answers:
+            try:
+                while line := await self._reader.readline():
+                    report = decoded(Report, line)
+                    self.receive(report)
+            except ValueError:  # no message of ours
+                self.kill("was ended, since other code wrote into its socket")
+            except (OSError, EOFError):
+                pass

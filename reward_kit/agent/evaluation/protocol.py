@@ -6,25 +6,25 @@ user. An executor does that: in this process, in worker processes, or on a Ray c
     description = await executor.describe()
     played = await executor.play(PlayRequest("flight.001", index=0), account)
 
-Requests and descriptions cross the border as JSON.
+Messages to and from other processes are JSON: ``decoded(Report, encoded(report)) == report``.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.rollout.outcome import Outcome, Played, RowGold, usage_from_json
-from reward_kit.agent.store.fingerprints import CodeFacts, Toolset
+from reward_kit.agent.base.types import Role, Usage  # noqa: TC001 - pydantic reads the annotations
+from reward_kit.agent.rollout.outcome import Played  # noqa: TC001
+from reward_kit.agent.store.fingerprints import CodeFacts  # noqa: TC001
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from reward_kit.agent.base.types import Role, Usage
+    from pydantic import TypeAdapter
 
-Blobs = dict[str, bytes]
-"""Data that crosses the border as raw bytes, by name."""
+_Message = TypeVar("_Message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,6 @@ class Description:
     replays: bool
     warnings: list[str] = field(default_factory=list)
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Description:
-        """The description of which ``asdict`` made ``plain``."""
-        toolsets = {name: Toolset(**toolset) for name, toolset in plain["code"]["toolsets"].items()}
-        return cls(**{**plain, "code": CodeFacts(**{**plain["code"], "toolsets": toolsets})})
-
 
 @dataclass(frozen=True, slots=True)
 class PlayRequest:
@@ -64,26 +58,90 @@ class PlayRequest:
     watched: bool = False
 
 
-def encoded(played: Played) -> tuple[dict[str, Any], Blobs]:
-    """The rollout as JSON values and raw bytes; ``decoded`` is the inverse."""
-    plain = {**as_json(played), "outcome": played.outcome.to_json()}
-    blobs = {name: plain.pop(name) for name in ("state", "gold_state")}
-    blobs["trace"] = plain.pop("trace").encode()
-    if played.row_gold is not None:
-        plain["row_gold"] = as_json(played.row_gold)
-        blobs["row_gold_state"] = plain["row_gold"].pop("state")
-    return plain, {name: data for name, data in blobs.items() if data is not None}
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The first message to a worker: its options and its runs folder.
+
+    ``bases`` are the seeded databases that it must come to on another machine.
+    """
+
+    config: dict[str, Any]
+    root: str
+    bases: list[str] | None = None
 
 
-def decoded(plain: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Played:
-    """The rollout that ``encoded`` gave; raises ``KeyError``, ``TypeError`` or ``ValueError`` otherwise."""
-    gold, outcome = plain["row_gold"], plain["outcome"]
-    inner = {
-        "outcome": Outcome(**{**outcome, "usage": usage_from_json(outcome["usage"])}),
-        "row_gold": gold and RowGold(**gold, state=blobs.get("row_gold_state")),
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a worker: to play the ``request``, without one to describe the code; or its cancellation."""
+
+    id: int
+    request: PlayRequest | None = None
+    cancel: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """A message of a worker; an empty one is a sign of life.
+
+    One with an ``id`` is about that call, and answers it with ``description``, ``played`` (and the ``files``
+    that another machine wrote), ``error`` (a ``RewardKitError``), ``crash`` (any other exception, and faults
+    of this process alone) or ``cancelled``; ``at`` is what a watched rollout begins. ``changed`` tells that
+    the process is not as it was. ``used`` are answered model calls, with the numbers of the calls that made
+    them. ``ready``: everything is loaded. ``note`` is a text for people, ``pid`` the process, at its start.
+    """
+
+    __pydantic_config__ = {  # noqa: RUF012 - of the class
+        "ser_json_bytes": "base64",
+        "val_json_bytes": "base64",
+        "ser_json_inf_nan": "constants",
     }
-    states = {name: blobs.get(name) for name in ("state", "gold_state")}
-    return Played(**{**plain, **inner, **states, "trace": blobs["trace"].decode()})
+
+    id: int = 0
+    description: Description | None = None
+    played: Played | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    crash: str | None = None
+    cancelled: bool = False
+    at: str | None = None
+    changed: str | None = None
+    used: list[tuple[int, Role, str, Usage]] = field(default_factory=list)
+    ready: bool = False
+    note: str | None = None
+    pid: int | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the call is over."""
+        answers = self.description, self.played, self.error, self.crash
+        return self.cancelled or any(answer is not None for answer in answers)
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
+
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+def encoded(message: Any) -> bytes:
+    """A message as one line of JSON."""
+    adapter = _adapter(type(message))
+    try:
+        return adapter.dump_json(message, exclude_defaults=True) + b"\n"
+    except ValueError:  # half of a surrogate pair
+        plain = adapter.dump_python(message, mode="json", exclude_defaults=True)
+        return json.dumps(plain, ensure_ascii=False).encode(errors="replace") + b"\n"
+
+
+def decoded(kind: type[_Message], line: bytes) -> _Message:
+    """The message of this kind that ``encoded`` gave; raises ``ValueError`` for anything else."""
+    message: _Message = _adapter(kind).validate_json(line)
+    return message
 
 
 class RolloutLostError(Exception):

@@ -1,21 +1,25 @@
 """``--ray``: workers on the nodes of a Ray cluster, with the results and files of one process.
 
-Each actor starts a worker process on its node and passes the messages between it and this process on.
+Each is an actor that plays: it has the methods ``receive(call)`` and ``reports()``, and ends with an error of
+Ray's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import logging
 import os
 import re
 import shutil
 import socket
+import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,20 +27,14 @@ from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.evaluation.connection import (
-    CLOSE_GRACE,
-    LONGEST_LINE,
-    Worker,
-    WorkerDiedError,
-    end_of,
-    kill_group,
-)
-from reward_kit.agent.evaluation.fork_server import ForkServer
+from reward_kit.agent.evaluation.connection import CLOSE_GRACE, Worker, WorkerDiedError
+from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
+from reward_kit.agent.evaluation.worker import Player
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.bundles.seed import Seed
@@ -52,12 +50,6 @@ CONNECT = 20.0
 """Seconds to reach a cluster's address."""
 ROOM_AFTER = 20.0
 """Seconds after which to say that an actor waits for a processor."""
-END = 1.0
-"""Seconds that an actor has to kill its worker."""
-WAIT = 1.0
-"""Seconds that an actor lets the driver wait for messages."""
-CHUNK = 2**20
-"""Bytes that an actor reads at once."""
 NOT_SENT = [".?*", "__pycache__", "node_modules", "*.pyc"]
 """Files that stay on this machine: hidden ones (``.git``, ``.env``) and caches."""
 FORWARDED = re.compile(
@@ -70,74 +62,97 @@ FORWARDED = re.compile(
 
 
 class RayActor:
-    """The actor: starts a worker on its node, and passes the bytes between it and the driver on."""
+    """The actor: plays on its node, in a thread beside those of Ray."""
 
     def __init__(self) -> None:
         self._folder = temporary_folder("ray")
-        self._received = bytearray()
+        self._reports: list[bytes] = []
         self._filled = asyncio.Event()
+        self._player = Player(self._tell)
 
-    async def start(self, setup: dict[str, Any]) -> None:
-        """Start the worker with ``setup``.
-
-        Keys come in ``environment``: the arguments of a call stay in memory, while Ray writes its runtime
-        environments to its logs.
-        """
+    async def start(self, setup: Setup, node: NodeSetup, marks: Any, name: str) -> None:
+        """Play with ``setup``; ``marks`` remembers by ``name`` what a watched rollout begins."""
         here = versions()["reward-kit"]
-        if setup["version"] != here:
+        if node.version != here:
             raise RewardKitError(
-                f"reward-kit is {setup['version']} on this machine and {here} on a node",
+                f"reward-kit is {node.version} on this machine and {here} on a node",
                 remedy="Install the same everywhere.",
             )
-        config = {**setup["config"], **{name: _found(place) for name, place in setup["places"].items()}}
-        first = {"config": config, "root": str(self._folder / "runs"), "bases": setup["bases"]}
-        self._server = ForkServer({**os.environ, **setup["environment"]})
-        connection, self._end = self._server.fork()
-        self._reader, self._writer = await asyncio.open_connection(sock=connection)
-        self._pid = json.loads(await self._reader.readline())["pid"]
-        self._reading = asyncio.create_task(self._read())
-        await self.send(json.dumps(first).encode() + b"\n")
+        os.environ.update(node.environment)
+        config = {**setup.config, **{option: _found(place) for option, place in node.places.items()}}
+        setup = Setup(config, str(self._folder / "runs"), node.bases)
+        self._loop, self._mark = asyncio.get_running_loop(), partial(marks.put.remote, name)
+        began = asyncio.Event()
+        self._thread = threading.Thread(target=self._play, args=(setup, began), daemon=True)
+        self._thread.start()
+        await began.wait()
 
-    async def send(self, data: bytes) -> None:
-        """Pass bytes of the driver on."""
-        if not self._writer.is_closing():
-            self._writer.write(data)
+    def _play(self, setup: Setup, began: asyncio.Event) -> None:
+        """Play to the end in this thread; code of the bundle that breaks it ends the process."""
+        with ExitStack() as broken:
+            broken.callback(os._exit, 1)
+            self._player.run(setup, partial(self._soon, began.set))
+            broken.pop_all()
 
-    async def receive(self) -> bytes | str:
-        """Bytes for the driver, waiting a little for the first; the end of the worker, in words."""
-        if not self._received and not self._reading.done():
+    def _tell(self, report: Report) -> None:
+        if report.at is not None:  # the process may end before this is asked for
+            _ray().get(self._mark(report.at))
+        self._soon(self._add, encoded(report))
+
+    def _soon(self, do: Callable[..., None], *what: bytes) -> None:
+        self._loop.call_soon_threadsafe(do, *what)
+
+    def _add(self, *reports: bytes) -> None:
+        self._reports += reports
+        self._filled.set()
+
+    async def receive(self, call: bytes) -> None:
+        """Begin or cancel a call."""
+        self._player.receive(decoded(Call, call))
+
+    async def reports(self) -> list[bytes]:
+        """The next messages, once there are any; none after ``close``."""
+        await self._filled.wait()
+        if self._thread.is_alive():
             self._filled.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WAIT):
-                    await self._filled.wait()
-        if self._received or not self._reading.done():
-            return self._taken()
-        return end_of(await asyncio.shield(self._end))
+        reports, self._reports = self._reports, []
+        return reports
 
-    async def close(self) -> bytes:
-        """End the worker, and leave nothing on the node; returns the last bytes."""
-        if not self._writer.is_closing():
-            self._writer.write_eof()
-        await asyncio.wait({self._reading}, timeout=CLOSE_GRACE)
-        await self.kill()
-        return self._taken()
-
-    async def kill(self) -> None:
-        """End the worker at once, also if it no longer sees that its socket is closed."""
-        kill_group(self._pid)
+    async def close(self) -> None:
+        """Stop playing, and leave nothing on the node."""
+        self._player.stop()
+        await asyncio.to_thread(self._thread.join)
+        self._add()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _taken(self) -> bytes:
-        taken = bytes(self._received)
-        self._received.clear()
-        return taken
 
-    async def _read(self) -> None:
-        with suppress(OSError):
-            while data := await self._reader.read(CHUNK):
-                self._received += data
-                self._filled.set()
-        self._filled.set()
+class Marks:
+    """An actor that outlives those that play: what a watched rollout was doing, by the name of its actor."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, str] = {}
+
+    def put(self, name: str, what: str) -> None:
+        """Remember what begins."""
+        self._marks[name] = what
+
+    def get(self, name: str) -> str | None:
+        """What has begun last."""
+        return self._marks.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSetup:
+    """What a node needs to play: files by option, variables, seeded databases, and the version here.
+
+    Keys come in ``environment``: the arguments of a call stay in memory, while Ray writes its runtime
+    environments to its logs.
+    """
+
+    places: dict[str, tuple[str, str | None]]
+    environment: dict[str, str]
+    bases: list[str]
+    version: str
 
 
 def _found(place: tuple[str, str | None]) -> str:
@@ -152,17 +167,23 @@ def _found(place: tuple[str, str | None]) -> str:
 
 
 class RayWorker(Worker):
-    """A worker on a node, as the driver sees it."""
+    """An actor, as the driver sees it."""
 
-    def __init__(self, note: Callable[[str], None], ray: Any, *, processors: int) -> None:
+    def __init__(
+        self, note: Callable[[str], None], ray: Any, node: NodeSetup, marks: Any, *, processors: int
+    ) -> None:
         super().__init__(note)
         self._ray = ray
+        self._node = node
+        self._marks = marks
+        self._name = uuid.uuid4().hex
         self._actor = ray.remote(RayActor).options(**ACTOR, num_cpus=processors).remote()
-        self._receiving: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
 
-    async def start(self, setup: Mapping[str, Any]) -> None:
+    async def start(self, setup: Setup) -> None:
         """Wait for the actor, and say so if the cluster has no processor for it."""
-        starting = asyncio.ensure_future(self._actor.start.remote(dict(setup)))
+        started = self._actor.start.remote(setup, self._node, self._marks, self._name)
+        starting = asyncio.ensure_future(started)
         try:
             done, _ = await asyncio.wait({starting}, timeout=ROOM_AFTER)
             if not done:
@@ -181,50 +202,37 @@ class RayWorker(Worker):
         finally:
             starting.cancel()
         self.heard = time.monotonic()
-        self._stream = asyncio.StreamReader(limit=LONGEST_LINE)
-        self._reading = asyncio.create_task(self.read(self._stream))
-        self._receiving = asyncio.create_task(self._stream_in())
+        self._listening = asyncio.create_task(self._listen())
 
     def write(self, data: bytes) -> None:
-        self._actor.send.remote(data)
+        self._actor.receive.remote(data)
 
     def kill(self, reason: str) -> None:
         self._lost(reason)
-        if self._receiving is not None:
-            self._receiving.cancel()
-        with suppress(self._ray.exceptions.RayError):
-            self._actor.kill.remote()
-        asyncio.get_running_loop().call_later(END, self._end)
-
-    def _end(self) -> None:
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor)
 
     async def close(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
         with suppress(TimeoutError, self._ray.exceptions.RayError):
             async with asyncio.timeout(2 * CLOSE_GRACE):
-                self._stream.feed_data(await self._actor.close.remote())
-        self._stream.feed_eof()
-        await self._reading
-        self._lost("was closed")
-        self._end()
+                await self._actor.close.remote()
+                if self._listening is not None:
+                    await self._listening
+        self.kill("was closed")
 
-    async def _stream_in(self) -> None:
+    async def _listen(self) -> None:
         with self._answers:
             try:
-                while not isinstance(received := await self._actor.receive.remote(), str):
-                    self._stream.feed_data(received)
-                reason = received
+                while reports := await self._actor.reports.remote():
+                    for report in reports:
+                        self.receive(decoded(Report, report))
             except self._ray.exceptions.RayError as error:
-                self.ready = True  # nothing says what it was doing
-                reason = f"was lost: {_why(error)}"
-            self._stream.feed_eof()
-            await self._reading
-            self._receiving = None
-            self.kill(reason)
+                with suppress(self._ray.exceptions.RayError):
+                    at = await self._marks.get.remote(self._name)
+                    for call in self._calls.values():
+                        call.at = at
+                self.ready = True  # nothing says whether it was
+                self.kill(f"was lost: {_why(error)}")
 
 
 class RayCluster:
@@ -278,6 +286,7 @@ class RayCluster:
         seeded = (self._root / ".bases").glob("*.seeded")
         self._bases = [path.name for path in seeded if path.name.partition(".")[0] in keys]
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
+        self._marks = self._ray.remote(Marks).options(num_cpus=0).remote()
         return int(self._ray.cluster_resources().get("CPU", 1))
 
     def _connect(self) -> None:
@@ -334,19 +343,12 @@ class RayCluster:
                 )
         return places
 
-    def setup(self) -> dict[str, Any]:
-        """Keys of a worker's setup besides ``config`` and ``root``."""
-        return {
-            "places": self._places(),
-            "environment": {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)},
-            "bases": self._bases,
-            "version": versions()["reward-kit"],
-        }
-
     def worker(self, *, alone: bool) -> Worker:
         """A worker to be started there; beside all others if ``alone``."""
         # the other actors may hold all processors
-        worker = RayWorker(self._note, self._ray, processors=0 if alone else 1)
+        environment = {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)}
+        node = NodeSetup(self._places(), environment, self._bases, versions()["reward-kit"])
+        worker = RayWorker(self._note, self._ray, node, self._marks, processors=0 if alone else 1)
         self._workers.append(worker)
         return worker
 
@@ -361,6 +363,7 @@ class RayCluster:
 
 def _ray() -> Any:
     """The library, imported only here."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # we report it
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]  # an extra
     except ImportError:
@@ -378,7 +381,8 @@ def _check_address(address: str) -> None:
 
 
 def _why(error: Exception) -> str:
-    """The line of Ray's message that says what happened, without the ids before it."""
+    """The sentence of Ray's message that says what happened, without the ids before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "died" in line or "dead" in line or "lost" in line]
-    return one_line(telling[-1] if telling else lines[-1] if lines else type(error).__name__)
+    line = telling[-1] if telling else lines[-1] if lines else type(error).__name__
+    return one_line(line.partition(". ")[0].removesuffix("."))

@@ -18,7 +18,7 @@ from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.evaluation.fork_server import ForkServer
-from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError
+from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError, Setup
 from reward_kit.agent.evaluation.schedule import chosen_tasks
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.players.participants import needs_litellm
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.connection import Worker
-    from reward_kit.agent.evaluation.protocol import Account, Blobs, PlayRequest
+    from reward_kit.agent.evaluation.protocol import Account, PlayRequest, Report
     from reward_kit.agent.evaluation.ray_cluster import RayCluster
     from reward_kit.agent.rollout.outcome import Played
 
@@ -128,7 +128,7 @@ class Workers(Executor):
         for start in range(1, STARTS + 1):
             try:
                 worker = await self._started(WorkerProcess(self._note, self._server))
-                return worker, Description.from_json(await worker.describe())
+                report = await worker.call()
             except WorkerDiedError as death:
                 if self._fault is not None:
                     raise self._fault from None
@@ -141,6 +141,9 @@ class Workers(Executor):
                     place=", ".join(toolsets[:3]),
                     remedy=f"Run python -c 'import {module}' to see why.",
                 ) from None
+            else:
+                assert report.description is not None
+                return worker, report.description
         raise AssertionError("unreachable")
 
     async def play(self, request: PlayRequest, account: Account) -> Played:
@@ -149,7 +152,7 @@ class Workers(Executor):
         while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
             worker = await self._least_busy()
             try:
-                return self._kept(*await worker.play(request, account))
+                return self._kept(await worker.call(request, account))
             except WorkerDiedError as death:
                 account.broken_off()
                 deaths += death.began
@@ -183,7 +186,7 @@ class Workers(Executor):
                 try:
                     new = None if self._alone else self._started(self._new(alone=True), alone=True)
                     worker = self._alone.pop() if new is None else await new
-                    played = self._kept(*await worker.play(watched, account))
+                    played = self._kept(await worker.call(watched, account))
                 except WorkerDiedError as death:
                     account.broken_off()
                     if self._fault is not None:
@@ -197,16 +200,16 @@ class Workers(Executor):
                     return played
         raise AssertionError("unreachable")
 
-    def _kept(self, played: Played, files: Blobs) -> Played:
+    def _kept(self, report: Report) -> Played:
         """The rollout that came back; files that came with it from another machine are written."""
-        if self._cluster is not None:
-            outcome = played.outcome
-            for ending in (".db", ".log"):
-                name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
-                if name in files:
-                    self._folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
-                    write_file(self._folder.root / name, files[name], durable=ending == ".db")
-        return played
+        assert report.played is not None
+        outcome = report.played.outcome
+        for ending in (".db", ".log"):
+            name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
+            if self._cluster is not None and name in report.files:
+                self._folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
+                write_file(self._folder.root / name, report.files[name], durable=ending == ".db")
+        return report.played
 
     async def _least_busy(self) -> Worker:
         """A process with the fewest rollouts; none gets more than its share of ``--max-concurrency``."""
@@ -280,13 +283,8 @@ class Workers(Executor):
 
     async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
         concurrency = 1 if alone else self._share
-        setup = {
-            "config": worker_config(self._config, self._processes, concurrency=concurrency),
-            "root": str(self._folder.root),
-        }
-        if self._cluster is not None and self._seeds:
-            setup.update(self._cluster.setup())
-        await worker.start(setup)
+        config = worker_config(self._config, self._processes, concurrency=concurrency)
+        await worker.start(Setup(config, str(self._folder.root)))
         self._running.add(worker)
         return worker
 

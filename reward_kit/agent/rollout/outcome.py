@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.places import shown_line

@@ -130,7 +130,7 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     }
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
     merged = {
-        name: {**stored.get(name, {}), **key_values(given.get(name), option.flag)}
+        name: {**stored.get(name, {}), **key_values(given.get(name), option)}
         for name, option in OPTIONS.items()
         if option.secret
     }

@@ -16,6 +16,7 @@ from reward_kit.agent import EvaluationResult, evaluate, load_rollout
 from reward_kit.agent.base.waiters import Waiters, completed
 from reward_kit.agent.evaluation import fork_server
 from reward_kit.agent.evaluation.connection import Worker
+from reward_kit.agent.evaluation.protocol import Report
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import StorageError
 
@@ -32,18 +33,18 @@ async def greets(rollout):
 
 async def breaks(rollout):
     """Makes its process fail to answer, with the exception that the row names."""
-    from reward_kit.agent.evaluation.worker import _Channel
+    from reward_kit.agent.evaluation import worker
 
     await asyncio.sleep(0.05)
     if (name := rollout.metadata["raises"]) is not None:
-        send = _Channel.send
+        encoded = worker.encoded
 
-        def raises(self, *arguments, **message):
-            if "result" in message or "crash" in message:
+        def raises(report):
+            if report.is_answer:
                 raise getattr(builtins, name)("broken")
-            send(self, *arguments, **message)
+            return encoded(report)
 
-        _Channel.send = raises
+        worker.encoded = raises
     return "Hello"
 '''
 unix = pytest.mark.skipif(sys.platform == "win32", reason="socket pairs are handed to processes")
@@ -110,14 +111,14 @@ def test_a_worker_that_cannot_answer_costs_the_rollout_that_it_plays(bundle: Bun
 def test_a_message_of_a_worker_that_cannot_be_taken_in_ends_the_run(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    receive = Worker._receive
+    receive = Worker.receive
 
-    def broken(worker: Worker, message: dict[str, Any], blobs: Any) -> None:
-        if "outcome" in message.get("result", {}):
+    def broken(worker: Worker, report: Report) -> None:
+        if report.played is not None:
             raise kind
-        receive(worker, message, blobs)
+        receive(worker, report)
 
-    monkeypatch.setattr(Worker, "_receive", broken)
+    monkeypatch.setattr(Worker, "receive", broken)
     with pytest.raises(kind if kind is not GeneratorExit else RuntimeError):
         run(bundle, workers=1)
 

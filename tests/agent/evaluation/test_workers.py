@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,8 +13,9 @@ from flight_bundle import GOLD, TOOLS, Bundle
 from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.evaluation.fork_server import ForkServer
-from reward_kit.agent.evaluation.protocol import decoded, encoded
+from reward_kit.agent.evaluation.protocol import Report, decoded, encoded
 from reward_kit.agent.evaluation.workers import worker_config
 from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.rollout.outcome import RowGold
@@ -316,8 +316,12 @@ def test_workers_share_max_concurrency(bundle: Bundle) -> None:
 def test_played_rollouts_cross_a_process_border_as_json_and_bytes() -> None:
     one = played(3, scored_at=5.0)
     one.gold_state, one.row_gold = b"\0\xff", RowGold("a", [], [], b"\0")
-    plain, blobs = encoded(one)
-    assert decoded(json.loads(json.dumps(plain)), blobs) == one
+    report = Report(3, played=one, files={"a/roll.db": b"\xff"}, used=[(3, "agent", "m", Usage(calls=1))])
+    assert decoded(Report, encoded(report)) == report
+    one.outcome.stop_detail = "smile \ud83d"
+    sent = decoded(Report, encoded(report)).played
+    assert sent is not None
+    assert sent.outcome.stop_detail == "smile ?"
 
 
 def test_workers_share_the_limits_of_a_minute() -> None:
