@@ -324,7 +324,7 @@ class EvaluationConfig:
                 value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
             if value is not given:
                 object.__setattr__(self, name, value)
-            if value is not None and value is not DEFAULTS[name]:
+            if value is not None and value is not DEFAULTS[name] and option.kind is not dict:
                 option.check(value)
         self._check_together()
         keep_secrets(self.secrets())

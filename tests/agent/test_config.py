@@ -3,7 +3,7 @@
 import copy
 import pickle
 import shlex
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -82,6 +82,14 @@ def test_values_that_do_not_fit(options: dict[str, Any], message: str) -> None:
 def test_a_configuration_can_be_copied() -> None:
     config = EvaluationConfig(dataset="d", model_args={"a": 1})
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == replace(config) == config
+
+
+def test_a_configuration_is_never_changed() -> None:
+    config = EvaluationConfig(dataset="d", workers="auto", task_ids="a,b")
+    with pytest.raises(FrozenInstanceError):
+        config.model = "m"  # type: ignore[misc]
+    assert replace(config, model="m").model == "m"
+    assert (config.model, config.task_ids) == (None, ("a", "b"))
 
 
 def test_secrets_are_not_stored() -> None:

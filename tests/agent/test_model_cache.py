@@ -14,7 +14,6 @@ from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.models.cache import AnswerStore, cached_models, public_identity
 from reward_kit.agent.models.litellm import LiteLLMModel
 
@@ -191,6 +190,5 @@ def test_several_may_read_write_and_clear_at_once(tmp_path: Path) -> None:
 def test_a_model_that_does_not_tell_what_it_is_is_not_cached(tmp_path: Path) -> None:
     told: list[str] = []
     model = InProcessModel(["One"])
-    config = EvaluationConfig(cache=True)
-    assert cached_models({"agent": model}, config, tmp_path, warn=told.append) == {"agent": model}
+    assert cached_models({"agent": model}, tmp_path, warn=told.append) == {"agent": model}
     assert "in-process" in told[0]

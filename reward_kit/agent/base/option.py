@@ -76,16 +76,16 @@ class Option:
 
     def check(self, value: Any) -> None:
         """Raise ``UsageError`` for a value of the wrong type or out of range."""
-        flag, kind = self.flag, self.kind
-        if not _fits(kind, value):
-            raise UsageError(f"{flag} takes {_WANTED[kind]}, not {value!r}", remedy=self.for_objects)
+        if not _fits(self.kind, value):
+            fault = f"{self.flag} takes {_WANTED[self.kind]}, not {value!r}"
+            raise UsageError(fault, remedy=self.for_objects)
         if self.choices and value not in self.choices:
-            raise UsageError(f"{flag} must be one of {', '.join(self.choices)}, not {value!r}")
+            raise UsageError(f"{self.flag} must be one of {', '.join(self.choices)}, not {value!r}")
         if self.minimum is not None and not value >= self.minimum:  # nan is not more, either
-            remedy = f"Omit {flag} for {self.without}." if self.without else None
-            raise UsageError(f"{flag} must be at least {self.minimum:g}, not {value}", remedy=remedy)
+            remedy = f"Omit {self.flag} for {self.without}." if self.without else None
+            raise UsageError(f"{self.flag} must be at least {self.minimum:g}, not {value}", remedy=remedy)
         if self.maximum is not None and value > self.maximum:
-            raise UsageError(f"{flag} must be at most {self.maximum:.15g}, not {value}")
+            raise UsageError(f"{self.flag} must be at most {self.maximum:.15g}, not {value}")
 
 
 def unknown_option(name: str, known: Iterable[str], meant: str | None) -> UnknownOptionError:

@@ -116,7 +116,8 @@ class InProcess(Executor):
         warnings += dict.fromkeys(filter(None, notes))
         participants.limiters.tell = self._note
         self.room = participants.limiters.room if participants.limiters.used else None
-        participants.models = cached_models(participants.models, config, self._folder.root, warn=self._note)
+        if config.cache:
+            participants.models = cached_models(participants.models, self._folder.root, warn=self._note)
         limits = config.max_rollout_cost, config.max_rollout_tokens
         self._limits = RolloutLimits(
             max_steps=config.max_steps,

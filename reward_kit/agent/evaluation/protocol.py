@@ -62,11 +62,15 @@ class PlayRequest:
 class Setup:
     """The first message to a worker: its options and its runs folder.
 
-    ``bases`` are the seeded databases that it must come to on another machine.
+    On another machine it has a folder of its own, and gets the ``version`` that it must be, the ``places`` of
+    files by option, the ``environment`` (with keys), and ``bases``, the databases that it must seed alike.
     """
 
     config: dict[str, Any]
-    root: str
+    root: str = ""
+    version: str | None = None
+    places: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     bases: list[str] | None = None
 
 

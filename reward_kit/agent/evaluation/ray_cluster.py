@@ -18,7 +18,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,17 +70,20 @@ class RayActor:
         self._filled = asyncio.Event()
         self._player = Player(self._tell)
 
-    async def start(self, setup: Setup, node: NodeSetup, marks: Any, name: str) -> None:
-        """Play with ``setup``; ``marks`` remembers by ``name`` what a watched rollout begins."""
+    async def start(self, setup: Setup, marks: Any, name: str) -> None:
+        """Play with ``setup``; ``marks`` remembers by ``name`` what a watched rollout begins.
+
+        Keys come as an argument, which stays in memory; Ray writes its runtime environments to its logs.
+        """
         here = versions()["reward-kit"]
-        if node.version != here:
+        if setup.version != here:
             raise RewardKitError(
-                f"reward-kit is {node.version} on this machine and {here} on a node",
+                f"reward-kit is {setup.version} on this machine and {here} on a node",
                 remedy="Install the same everywhere.",
             )
-        os.environ.update(node.environment)
-        config = {**setup.config, **{option: _found(place) for option, place in node.places.items()}}
-        setup = Setup(config, str(self._folder / "runs"), node.bases)
+        os.environ.update(setup.environment)
+        config = {**setup.config, **{option: _found(place) for option, place in setup.places.items()}}
+        setup = replace(setup, config=config, root=str(self._folder / "runs"))
         self._loop, self._mark = asyncio.get_running_loop(), partial(marks.put.remote, name)
         began = asyncio.Event()
         self._thread = threading.Thread(target=self._play, args=(setup, began), daemon=True)
@@ -141,20 +144,6 @@ class Marks:
         return self._marks.get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSetup:
-    """What a node needs to play: files by option, variables, seeded databases, and the version here.
-
-    Keys come in ``environment``: the arguments of a call stay in memory, while Ray writes its runtime
-    environments to its logs.
-    """
-
-    places: dict[str, tuple[str, str | None]]
-    environment: dict[str, str]
-    bases: list[str]
-    version: str
-
-
 def _found(place: tuple[str, str | None]) -> str:
     """The path on this node of a file relative to the working directory, or to a module's folder."""
     path, module = place
@@ -169,12 +158,9 @@ def _found(place: tuple[str, str | None]) -> str:
 class RayWorker(Worker):
     """An actor, as the driver sees it."""
 
-    def __init__(
-        self, note: Callable[[str], None], ray: Any, node: NodeSetup, marks: Any, *, processors: int
-    ) -> None:
+    def __init__(self, note: Callable[[str], None], ray: Any, marks: Any, *, processors: int) -> None:
         super().__init__(note)
         self._ray = ray
-        self._node = node
         self._marks = marks
         self._name = uuid.uuid4().hex
         self._actor = ray.remote(RayActor).options(**ACTOR, num_cpus=processors).remote()
@@ -182,8 +168,7 @@ class RayWorker(Worker):
 
     async def start(self, setup: Setup) -> None:
         """Wait for the actor, and say so if the cluster has no processor for it."""
-        started = self._actor.start.remote(setup, self._node, self._marks, self._name)
-        starting = asyncio.ensure_future(started)
+        starting = asyncio.ensure_future(self._actor.start.remote(setup, self._marks, self._name))
         try:
             done, _ = await asyncio.wait({starting}, timeout=ROOM_AFTER)
             if not done:
@@ -343,12 +328,16 @@ class RayCluster:
                 )
         return places
 
+    def setup(self, config: dict[str, Any]) -> Setup:
+        """The first message to a worker with these options."""
+        environment = {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)}
+        version = versions()["reward-kit"]
+        return Setup(config, "", version, self._places(), environment, self._bases)
+
     def worker(self, *, alone: bool) -> Worker:
         """A worker to be started there; beside all others if ``alone``."""
         # the other actors may hold all processors
-        environment = {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)}
-        node = NodeSetup(self._places(), environment, self._bases, versions()["reward-kit"])
-        worker = RayWorker(self._note, self._ray, node, self._marks, processors=0 if alone else 1)
+        worker = RayWorker(self._note, self._ray, self._marks, processors=0 if alone else 1)
         self._workers.append(worker)
         return worker
 

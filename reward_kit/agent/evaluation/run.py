@@ -79,7 +79,7 @@ async def evaluate_async(
         progress = default_progress()
     given: dict[Role, Any] = {"agent": agent, "user": user}
     players = {role: one for role, one in given.items() if one is not None}
-    return await run(config, Display(progress or None), players=players, models=models or {})
+    return await run(config, Display(progress or None), players=players, models=models)
 
 
 def evaluate(
@@ -131,7 +131,8 @@ async def run(
     """
     # absolute: a tool that changes to another folder does not take the results with it
     root = Path(config.output_dir).absolute()
-    given_models, players = checked_models(models or {}), players or {}
+    given_models = checked_models(models) if models is not None else {}
+    players = players or {}
     rounds = Rounds(config, root) if config.against is not None else None
     with read_rows(config) as rows:
         for warning in rows.warnings:

@@ -284,7 +284,8 @@ class Workers(Executor):
     async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
         concurrency = 1 if alone else self._share
         config = worker_config(self._config, self._processes, concurrency=concurrency)
-        await worker.start(Setup(config, str(self._folder.root)))
+        here = Setup(config, str(self._folder.root))
+        await worker.start(self._cluster.setup(config) if self._cluster and self._seeds else here)
         self._running.add(worker)
         return worker
 

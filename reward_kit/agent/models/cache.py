@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import Message, Model, Role
-    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.models.calls import Caller
 
 logger = logging.getLogger(__name__)
@@ -160,11 +159,9 @@ class CachedModel:
 
 
 def cached_models(
-    models: Mapping[Role, Model], config: EvaluationConfig, output_dir: Path, *, warn: Callable[[str], None]
+    models: Mapping[Role, Model], output_dir: Path, *, warn: Callable[[str], None]
 ) -> dict[Role, Model]:
-    """Wrap the models if ``config.cache`` is set."""
-    if not config.cache:
-        return dict(models)
+    """Wrap the models, so that their answers are stored and reused."""
     store = AnswerStore(output_dir / FOLDER, warn=warn)
     cached: dict[Role, Any] = {}
     for role, model in models.items():

@@ -163,12 +163,9 @@ def find_participants(
     participants.limiters = Limiters(
         ceiling=config.max_concurrency, rpm=config.rpm, tpm=config.tpm, patience=config.patience
     )
-    participants.models = _find_models(
-        config,
-        participants.limiters,
-        agent=uses_model(spec) and "agent" not in models,
-        user=user_asks and "user" not in models,
-    )
+    asks = {"agent": uses_model(spec) and "agent" not in models, "user": user_asks and "user" not in models}
+    if any(asks.values()):
+        participants.models = _find_models(config, participants.limiters, **asks)
     participants.models.update(models)
     for row in (task.row for task in tasks if task.has_default_reward and task.row.criteria):
         try:
