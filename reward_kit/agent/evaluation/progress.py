@@ -126,7 +126,7 @@ class NoProgress:
 
 
 class Display:
-    """What people see of a run: warnings before its first rollout, then its progress.
+    """The sight of a run for people: warnings before its first rollout, then its progress.
 
     ``tally`` are the running numbers, once there are any.
     """

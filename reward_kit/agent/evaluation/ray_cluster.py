@@ -140,7 +140,7 @@ class Marks:
         self._marks[name] = what
 
     def get(self, name: str) -> str | None:
-        """What has begun last."""
+        """The last that was put."""
         return self._marks.get(name)
 
 

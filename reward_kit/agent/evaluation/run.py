@@ -17,9 +17,8 @@ from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.evaluation.in_process import InProcess
 from reward_kit.agent.evaluation.job_runner import JobRunner
 from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, resolve
+from reward_kit.agent.evaluation.plan import Rounds, make_plan
 from reward_kit.agent.evaluation.progress import Display, Progress
-from reward_kit.agent.evaluation.rounds import Rounds
-from reward_kit.agent.evaluation.schedule import make_plan
 from reward_kit.agent.evaluation.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.models.cache import FOLDER, AnswerStore
 from reward_kit.agent.models.function import checked_models
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.fork_server import ForkServer
+    from reward_kit.agent.evaluation.plan import Plan
     from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.evaluation.protocol import Executor
-    from reward_kit.agent.evaluation.schedule import Plan
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
     from reward_kit.agent.store.results import EvaluationResult, Status

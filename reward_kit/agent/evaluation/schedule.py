@@ -1,37 +1,25 @@
-"""The plan of a run: its rollouts, their order and their seeds, and running them side by side."""
+"""The schedule of an evaluation: its rollouts, their order and their seeds, and running them side by side."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-from collections import Counter
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.config import flag_of
-from reward_kit.agent.evaluation.progress import Tally
-from reward_kit.agent.rollout.budgets import Budget
-from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.scoring.groups import values_at
-from reward_kit.agent.store.differences import check_same
-from reward_kit.agent.store.loading import StoredRollout
-from reward_kit.agent.store.resume import more_than_asked
-from reward_kit.agent.store.stored_evaluation import has_runs, judged_places, read_evaluation
-from reward_kit.errors import BundleError, DatabaseError, StorageError
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.rollout.outcome import Outcome
-    from reward_kit.agent.store.layout import RunsFolder
-    from reward_kit.agent.store.resume import PlannedRow, Run
-    from reward_kit.agent.store.writer import Store
+    from reward_kit.agent.store.resume import PlannedRow
 
 _Job = TypeVar("_Job")
 _Row = TypeVar("_Row", "Task", TaskRow)
@@ -78,72 +66,6 @@ def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
 
 def _row(one: _Row) -> TaskRow:
     return one if isinstance(one, TaskRow) else one.row
-
-
-@dataclass(slots=True)
-class Plan:
-    """The rollouts of a run: ``jobs`` are left to be played, ``unjudged`` are over, but their reward failed.
-
-    The ``tally`` begins with what is done already, in ``seconds_before`` by earlier runs. ``warning``: more
-    is there than is asked for.
-    """
-
-    jobs: list[Job]
-    unjudged: list[tuple[Job, Outcome]]
-    tally: Tally
-    seconds_before: float
-    warning: str | None
-
-
-def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Store) -> Plan:
-    """Plan ``run`` with what ``store`` has of the evaluation already, and begin it there.
-
-    Raises ``UsageError`` if the evaluation was started with something else.
-    """
-    has_begun = has_runs(store.path)
-    before = read_evaluation(store.path, running=True, unjudged=True) if has_begun else None
-    asked = {row.row.id: row.n_rollouts for row in run.rows}
-    finished = judged_places(store.path)
-    more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
-    if more:
-        rows = [replace(row, n_rollouts=row.n_rollouts + more[row.row.id]) for row in run.rows]
-        run = replace(run, rows=rows)
-    if before is not None:
-        check_same(run, before)
-        folder.sweep(asked)
-    left = jobs_of(run.rows, asked, finished)
-    unjudged = {
-        (outcome.row_id, outcome.index): outcome
-        for outcome in (before.outcomes if before is not None else ())
-        if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
-    }
-    tally = Tally(
-        run.eval_id,
-        sum(asked.values()) + more.total(),
-        Budget(config.max_cost, config.max_tokens),
-        errors_as_failures=config.errors_as_failures,
-    )
-    if before is not None:
-        tally.add_earlier(finished)
-        for usage in (*before.usage.values(), *before.broken_off.usage.values()):
-            tally.usage.add(usage)
-    store.begin_run(run)
-    return Plan(
-        [job for job in left if job.place not in unjudged],
-        [(job, unjudged[job.place]) for job in left if job.place in unjudged],
-        tally,
-        before.seconds if before is not None else 0.0,
-        more_than_asked(asked, finished),
-    )
-
-
-def _is_kept(rollout: StoredRollout) -> bool:
-    """True if the final state of a rollout can be read."""
-    try:
-        with ExitStack() as opened:
-            return rollout.open("final", "overlay", opened) is not None
-    except (StorageError, DatabaseError):
-        return False
 
 
 def jobs_of(

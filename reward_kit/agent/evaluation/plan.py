@@ -1,0 +1,150 @@
+"""The plan of a run: the rollouts that are left, or rounds of them until a comparison is decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from reward_kit.agent.comparison.baseline import load_baseline, reasons
+from reward_kit.agent.evaluation.progress import Tally
+from reward_kit.agent.evaluation.schedule import jobs_of
+from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.rollout.outcome import REWARD_ERROR
+from reward_kit.agent.store.differences import check_same
+from reward_kit.agent.store.loading import StoredRollout
+from reward_kit.agent.store.resume import more_than_asked
+from reward_kit.agent.store.stored_evaluation import has_runs, judged_places, read_evaluation
+from reward_kit.errors import DatabaseError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.job_runner import JobRunner
+    from reward_kit.agent.evaluation.schedule import Job
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.scoring.sequential import Decision
+    from reward_kit.agent.store.layout import RunsFolder
+    from reward_kit.agent.store.resume import Run
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.writer import Store
+
+
+@dataclass(slots=True)
+class Plan:
+    """The rollouts of a run: ``jobs`` are left to be played, ``unjudged`` are over, but their reward failed.
+
+    The ``tally`` begins with what is done already, in ``seconds_before`` by earlier runs. ``warning``: more
+    is there than is asked for.
+    """
+
+    jobs: list[Job]
+    unjudged: list[tuple[Job, Outcome]]
+    tally: Tally
+    seconds_before: float
+    warning: str | None
+
+
+def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Store) -> Plan:
+    """Plan ``run`` with what ``store`` has of the evaluation already, and begin it there.
+
+    Raises ``UsageError`` if the evaluation was started with something else.
+    """
+    has_begun = has_runs(store.path)
+    before = read_evaluation(store.path, running=True, unjudged=True) if has_begun else None
+    asked = {row.row.id: row.n_rollouts for row in run.rows}
+    finished = judged_places(store.path)
+    more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
+    if more:
+        rows = [replace(row, n_rollouts=row.n_rollouts + more[row.row.id]) for row in run.rows]
+        run = replace(run, rows=rows)
+    if before is not None:
+        check_same(run, before)
+        folder.sweep(asked)
+    left = jobs_of(run.rows, asked, finished)
+    unjudged = {
+        (outcome.row_id, outcome.index): outcome
+        for outcome in (before.outcomes if before is not None else ())
+        if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
+    }
+    tally = Tally(
+        run.eval_id,
+        sum(asked.values()) + more.total(),
+        Budget(config.max_cost, config.max_tokens),
+        errors_as_failures=config.errors_as_failures,
+    )
+    if before is not None:
+        tally.add_earlier(finished)
+        for usage in (*before.usage.values(), *before.broken_off.usage.values()):
+            tally.usage.add(usage)
+    store.begin_run(run)
+    return Plan(
+        [job for job in left if job.place not in unjudged],
+        [(job, unjudged[job.place]) for job in left if job.place in unjudged],
+        tally,
+        before.seconds if before is not None else 0.0,
+        more_than_asked(asked, finished),
+    )
+
+
+def _is_kept(rollout: StoredRollout) -> bool:
+    """True if the final state of a rollout can be read."""
+    try:
+        with ExitStack() as opened:
+            return rollout.open("final", "overlay", opened) is not None
+    except (StorageError, DatabaseError):
+        return False
+
+
+class Rounds:
+    """The baseline that ``--against`` names, and the rounds of an evaluation that is compared with it.
+
+    ``against`` is its path: a resumed evaluation finds the same, also by ``latest``. Raises ``UsageError`` if
+    there is no such baseline.
+    """
+
+    def __init__(self, config: EvaluationConfig, root: Path) -> None:
+        assert config.against is not None
+        self._config = config
+        self._baseline = load_baseline(config.against, root)
+        self.against = str(self._baseline.path)
+        if self._baseline.path == root / "evals" / f"{config.eval_id}.db":
+            raise UsageError("--against names the evaluation itself", place=f"evaluation {config.eval_id}")
+
+    def check(self, run: Run, warn: Callable[[str], None]) -> None:
+        """Warn of rows that cannot be compared; raises ``UsageError`` if none can be."""
+        fingerprints = {row.row.id: row.fingerprints for row in run.rows}
+        if left_out := self._baseline.left_out(fingerprints, run.eval_id):
+            warn(f"--against {self._baseline.name}: not compared: {reasons(left_out)}")
+
+    async def run(self, plan: Plan, runner: JobRunner, store: Store) -> None:
+        """Run the jobs round by round, as few rounds as decide."""
+        await runner.judge_again(plan.unjudged)
+        decision = self._decided(store)
+        over = [job for job in plan.jobs if job.index < decision.round]
+        if over:  # rollouts that were not judged before, in rounds that are over
+            await runner.run(over)
+            decision = self._decided(store)
+        for _, in_round in groupby(plan.jobs[len(over) :], key=attrgetter("index")):
+            if decision.is_final or not plan.tally.may_start:
+                break
+            await runner.run([*in_round])
+            before, decision = decision, self._decided(store)
+            if decision != before:
+                runner.display.show(str(decision))
+        if decision.is_final:
+            store.plan_as_played()
+            plan.tally.planned = plan.tally.done
+
+    def _decided(self, store: Store) -> Decision:
+        return self.decide(read_evaluation(store.path, running=True))
+
+    def decide(self, stored: StoredEvaluation) -> Decision:
+        """The decision so far."""
+        config = self._config
+        return self._baseline.decide(stored, margin=config.margin, until_decided=config.until_decided)
