@@ -15,6 +15,7 @@ import shutil
 import socket
 import threading
 import time
+import traceback
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -94,6 +95,7 @@ class RayActor:
         """Play to the end in this thread; code of the bundle that breaks it ends the process."""
         with ExitStack() as broken:
             broken.callback(os._exit, 1)
+            broken.callback(traceback.print_exc)
             self._player.run(setup, partial(self._soon, began.set))
             broken.pop_all()
 
