@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.evaluation.connection import CLOSE_GRACE, Worker, WorkerDiedError
 from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
-from reward_kit.agent.evaluation.worker import Player
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.errors import RewardKitError, UsageError
 
@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.worker import Player
 
 DEFAULT = "default"
 """The address when none is given."""
 LOCAL = "local"
+WORKER = "reward_kit.agent.evaluation.worker"
 OBJECT_STORE = 256 * 2**20
 """Bytes in a cluster that is started for this run."""
 ACTOR = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 10_000}
@@ -69,7 +71,8 @@ class RayActor:
         self._folder = temporary_folder("ray")
         self._reports: list[bytes] = []
         self._filled = asyncio.Event()
-        self._player = Player(self._tell)
+        # by name: the driver imports nothing that plays
+        self._player: Player = import_module(WORKER).Player(self._tell)
 
     async def start(self, setup: Setup, marks: Any, name: str) -> None:
         """Play with ``setup``; ``marks`` remembers by ``name`` what a watched rollout begins.
