@@ -163,6 +163,8 @@ def _found(place: tuple[str, str | None]) -> str:
 class RayWorker(Worker):
     """An actor, as the driver sees it."""
 
+    _reason: str | None = None
+
     def __init__(self, note: Callable[[str], None], ray: Any, marks: Any, *, processors: int) -> None:
         super().__init__(note)
         self._ray = ray
@@ -198,7 +200,7 @@ class RayWorker(Worker):
         self._actor.receive.remote(data)
 
     def kill(self, reason: str) -> None:
-        self._lost(reason)
+        self._reason = self._reason or reason
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor)
 
@@ -209,6 +211,7 @@ class RayWorker(Worker):
                 if self._listening is not None:
                     await self._listening
         self.kill("was closed")
+        self._lost("was closed")
 
     async def _listen(self) -> None:
         with self._answers:
@@ -223,6 +226,7 @@ class RayWorker(Worker):
                         call.at = at
                 self.ready = True  # nothing says whether it was
                 self.kill(f"was lost: {_why(error)}")
+                self._lost(self._reason or "was lost")
 
 
 class RayCluster:
