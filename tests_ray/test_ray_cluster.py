@@ -178,10 +178,16 @@ def test_what_a_lost_node_was_playing_is_played_elsewhere(
     raylet = third_node.all_processes["raylet"][0].process.pid
     with ThreadPoolExecutor(1) as background:
         evaluation = background.submit(
-            evaluate, bundle.dataset, agent=player("waits"), user="none", ray=cluster.address, workers=3
+            evaluate,
+            bundle.dataset,
+            agent=player("waits"),
+            user="none",
+            ray=cluster.address,
+            workers=3,
+            n_rollouts=4,  # more than two nodes play at a time
         )
         try:
-            wait_until(lambda: len(list(marks.glob("began-*"))) == 9)
+            wait_until(lambda: len(list(marks.glob("began-*"))) == 12)
             lost = {int(path.name.split("-")[2]) for path in marks.glob(f"began-{raylet}-*")}
             assert len(lost) == 1
             cluster.remove_node(third_node, allow_graceful=False)
@@ -189,8 +195,8 @@ def test_what_a_lost_node_was_playing_is_played_elsewhere(
         finally:
             (marks / "go").touch()
         result = evaluation.result(timeout=200)
-    assert (len(result.outcomes), result.complete) == (9, True)
-    assert len(list(marks.glob("began-*"))) > 9
+    assert (len(result.outcomes), result.complete) == (12, True)
+    assert len(list(marks.glob("began-*"))) > 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
