@@ -2,7 +2,7 @@
 
     @pytest.mark.bundle("my_task", agent="gold", min_pass1=1.0)
     def test_gold_actions(bundle_evaluation):
-        assert bundle_evaluation.judged == 3
+        assert bundle_evaluation.n_scored == 3
 
     @pytest.mark.bundle("my_task", row="lend.1")
     def test_lend(bundle_episode):
@@ -69,7 +69,7 @@ def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> Evaluat
 
 
 def _fault(result: EvaluationResult, least: float | None) -> str | None:
-    failed = [outcome for outcome in result.outcomes if not outcome.judged]
+    failed = [outcome for outcome in result.outcomes if not outcome.scored]
     if failed:
         return f"{len(failed)} rollouts were not judged, {failed[0].row_id}: {failed[0].trouble}"
     first = result.pass_power.get(1)

@@ -14,7 +14,7 @@ import pytest
 
 @pytest.mark.bundle("library_task", agent="gold", n=2, min_pass1=1.0)
 def test_gold_actions(bundle_evaluation):
-    assert bundle_evaluation.judged == 6
+    assert bundle_evaluation.n_scored == 6
 
 
 @pytest.mark.bundle("library_task", row="lend.1")

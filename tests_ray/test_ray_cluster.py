@@ -141,7 +141,7 @@ def test_a_rollout_that_kills_its_actor_costs_itself_alone(
     assert (lost.row_id, lost.index, lost.reward) == ("row-1", 0, 0.0)
     assert (lost.stop_detail or "").startswith("its process was lost: The actor")
     assert (lost.stop_detail or "").endswith(" in its agent or user, twice")
-    assert sum(outcome.judged for outcome in result.outcomes) == 9
+    assert sum(outcome.scored for outcome in result.outcomes) == 9
     assert load_rollout(result.folder / lost.file).messages == []
 
 

@@ -44,7 +44,7 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
 def _print_troubles(result: EvaluationResult) -> None:
     """Print a line on rollouts that were not judged, and one on missing explanations."""
     if result.unjudged:
-        example = next(outcome for outcome in result.outcomes if not outcome.judged)
+        example = next(outcome for outcome in result.outcomes if not outcome.scored)
         number = f"{result.unjudged.total()} of {count(result.planned, 'rollout')} not judged"
         instance = f"{example.row_id} #{example.index + 1}: {example.trouble}"
         line = f"{number}: {tallied(result.unjudged)}; for instance {instance}"

@@ -84,7 +84,7 @@ def test_a_tool_that_ends_the_process_ends_the_run_and_finished_rollouts_are_kep
         assert "called sys.exit(0)" in ran.err
     monkeypatch.chdir(bundle.folder)
     stored = load_evaluation("e")
-    assert [one.row_id for one in stored.outcomes if one.judged] == ["first"]
+    assert [one.row_id for one in stored.outcomes if one.scored] == ["first"]
     assert stored.status != "complete"
     assert agent_eval("--resume", "e").result["finished"] == 3
 

@@ -106,7 +106,7 @@ class Explainer:
         ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
         model did not answer. Raises ``StorageError`` if an explanation cannot be stored.
         """
-        failed = [outcome for outcome in outcomes if outcome.judged and not outcome.success]
+        failed = [outcome for outcome in outcomes if outcome.scored and not outcome.success]
         made: dict[str, Explanation] = {}
         self._spent = spent
         try:

@@ -18,6 +18,8 @@ MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
 LONGEST_VALUE = 1_000_000
 """Characters of a text in it."""
+LONGEST_PART = 65_536
+"""Bytes of a part of a file from which on it is handed over."""
 LONG = 10_000
 """Characters of a text at which it is looked at closely."""
 LONGEST_INTEGER = 1023
@@ -118,19 +120,22 @@ def json_copy(value: Any) -> Any:
 def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
     """The parts of an object with a line for each field, and for each item of a list of objects.
 
-    A list may be an iterator: no more than one of its items is in memory.
+    No value is torn apart. A list may be an iterator: few of its items are in memory at once.
     ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
     """
-    before = b"{\n "
+    part, before = b"", b"{\n "
     for name, value in members.items():
-        yield before + json_bytes(name) + b": "
+        part += before + json_bytes(name) + b": "
         before = b",\n "
         if isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], dict)):
             start = b"[\n  "
             for item in value:
-                yield start + json_bytes(item)
+                part += start + json_bytes(item)
                 start = b",\n  "
-            yield b"[]" if start == b"[\n  " else b"\n ]"
+                if len(part) > LONGEST_PART:
+                    yield part
+                    part = b""
+            part += b"[]" if start == b"[\n  " else b"\n ]"
         else:
-            yield json_bytes(value)
-    yield b"\n}\n"
+            part += json_bytes(value)
+    yield part + b"\n}\n"

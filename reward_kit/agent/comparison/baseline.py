@@ -59,7 +59,7 @@ class Baseline:
             "measured": dict(self.measured),
             "totals": _totals(self.rows.values()),
             "rows": [
-                {"id": row_id, "content": self.contents[row_id], "n": row.judged, "c": row.passed}
+                {"id": row_id, "content": self.contents[row_id], "n": row.n_scored, "c": row.passed}
                 for row_id, row in sorted(self.rows.items())
             ],
         }
@@ -103,16 +103,18 @@ class Baseline:
             for outcome in pair.b.outcomes:
                 if until_decided and outcome.index != len(results):
                     break  # another rollout of an earlier round is still to come
-                results.append(outcome.success if outcome.judged or strict else None)
+                results.append(outcome.success if outcome.scored or strict else None)
             planned = asked or fields.get(pair.row_id, {}).get("n_rollouts", 1)
             most = max(planned, pair.b.planned) if until_decided else len(results)
-            rows.append(RowProgress(pair.a.judged, pair.a.passed, results, most))
+            rows.append(RowProgress(pair.a.n_scored, pair.a.passed, results, most))
         return decide(rows, margin=margin, until_decided=until_decided, baseline=self.name)
 
 
 def baseline_of(stored: StoredEvaluation) -> Baseline:
     """The baseline that an evaluation is; raises ``UsageError`` if nothing of it is judged."""
-    rows = {row.row_id: replace(row, planned=row.judged, outcomes=()) for row in stored.rows if row.judged}
+    rows = {
+        row.row_id: replace(row, planned=row.n_scored, outcomes=()) for row in stored.rows if row.n_scored
+    }
     if not rows:
         raise UsageError("none of its rollouts is judged", place=f"evaluation {stored.eval_id}")
     contents = {row_id: _content(stored.fingerprints[row_id]) for row_id in rows}
@@ -176,7 +178,7 @@ def _parsed(plain: Any, path: Path) -> Baseline:
 
 
 def _totals(rows: Collection[RowResult]) -> dict[str, int]:
-    n, c = sum(row.judged for row in rows), sum(row.passed for row in rows)
+    n, c = sum(row.n_scored for row in rows), sum(row.passed for row in rows)
     return {"rows": len(rows), "rollouts": n, "successes": c}
 
 

@@ -87,7 +87,7 @@ def _entry(row: RowResult, prints: Mapping[str, Any]) -> dict[str, Any]:
         "id": row.row_id,
         "planned": row.planned,
         "finished": row.finished,
-        "n": row.judged,
+        "n": row.n_scored,
         "c": row.passed,
         "rewards": row.rewards,
         "rules_kept": row.rules_kept if row.broken_rules else None,
@@ -124,7 +124,7 @@ def _numbers(result: EvaluationResult) -> dict[str, Any]:
             "rows": len(rows),
             "planned": result.planned,
             "finished": sum(row.finished for row in rows),
-            "judged": result.judged,
+            "judged": result.n_scored,
             "successes": result.passed,
             "unjudged": dict(result.unjudged),
         },
@@ -138,7 +138,7 @@ def _numbers(result: EvaluationResult) -> dict[str, Any]:
         if rules
         else None,
         "failures": dict(result.failures),
-        "noise_floor": noise_floor([(row.judged, row.passed) for row in rows]),
+        "noise_floor": noise_floor([(row.n_scored, row.passed) for row in rows]),
     }
 
 

@@ -242,7 +242,7 @@ def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> lis
 def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     if a is None or b is None:
         return "only in A" if b is None else "only in B"
-    for what, numbers in (("run", (a.finished, b.finished)), ("judged", (a.judged, b.judged))):
+    for what, numbers in (("run", (a.finished, b.finished)), ("judged", (a.n_scored, b.n_scored))):
         if wanting := [side for side, number in zip("AB", numbers, strict=True) if not number]:
             return f"not {what} in {' and '.join(wanting)}"
     return None

@@ -41,7 +41,7 @@ class RowPair:
     @property
     def difference(self) -> float:
         """The success rate in B minus that in A."""
-        return self.b.passed / self.b.judged - self.a.passed / self.a.judged
+        return self.b.passed / self.b.n_scored - self.a.passed / self.a.n_scored
 
     @property
     def weaker(self) -> RowResult:
@@ -50,14 +50,14 @@ class RowPair:
 
     def failed_rollout(self) -> Outcome | None:
         """Return a failed rollout of the weaker side, of its most frequent failure class."""
-        failed = [outcome for outcome in self.weaker.outcomes if outcome.judged and not outcome.success]
+        failed = [outcome for outcome in self.weaker.outcomes if outcome.scored and not outcome.success]
         counted = self.weaker.failures
         return max(failed, key=lambda outcome: counted[outcome.failure or ""], default=None)
 
     def to_json(self) -> dict[str, Any]:
         failed = self.failed_rollout() if self.difference else None
         a, b = (
-            {"judged": row.judged, "successes": row.passed, "reward": row.reward, "failures": row.failures}
+            {"judged": row.n_scored, "successes": row.passed, "reward": row.reward, "failures": row.failures}
             for row in (self.a, self.b)
         )
         return {
@@ -135,7 +135,7 @@ class Measure:
 
 def measures_of(pairs: Sequence[RowPair]) -> Iterator[Measure]:
     """Yield all measures of the rows, Pass^1 first."""
-    for k in range(1, max(min(pair.a.judged, pair.b.judged) for pair in pairs) + 1):
+    for k in range(1, max(min(pair.a.n_scored, pair.b.n_scored) for pair in pairs) + 1):
         counts = [((pair.a.n, pair.a.c), (pair.b.n, pair.b.c)) for pair in pairs]
         powers = [
             [[one] if (one := row.pass_power(k)) is not None else [] for row in (pair.a, pair.b)]

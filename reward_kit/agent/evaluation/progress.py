@@ -48,7 +48,7 @@ class Tally:
             return
         self.done += 1
         self.successes += outcome.success
-        if not outcome.judged:
+        if not outcome.scored:
             self.unjudged += 1
             if not self.errors_as_failures:
                 return

@@ -67,7 +67,7 @@ class PlainProgress:
 
     def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Write an unjudged outcome, and the status if it is time."""
-        if not outcome.judged:
+        if not outcome.scored:
             self.noted(outcome_line(outcome))
         is_time = tally.done >= self._next_done and tally.seconds >= self._next_seconds
         if is_time or tally.done == tally.planned:
@@ -114,7 +114,7 @@ class LiveProgress:
 
     def ended(self, outcome: Outcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
         """Print an unjudged outcome above the line."""
-        if not outcome.judged:
+        if not outcome.scored:
             self.noted(outcome_line(outcome))
 
     def noted(self, text: str) -> None:
@@ -146,7 +146,7 @@ class NotebookProgress:
 
     def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Show an unjudged outcome, and the status if it is time."""
-        if not outcome.judged:
+        if not outcome.scored:
             self.noted(outcome_line(outcome))
         elif tally.seconds >= self._next:
             self.closed(tally)

@@ -157,7 +157,7 @@ def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[in
         side,
         name if stored.status == "complete" else f"{name} ({stored.status})",
         str(len(stored.rows)),
-        f"{stored.judged}/{stored.planned}",
+        f"{stored.n_scored}/{stored.planned}",
         *pass_cells(stored.pass_power, ks),
         score(reward.value if reward else None),
         money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
@@ -217,7 +217,7 @@ def left_out_lines(comparison: EvaluationComparison) -> Iterator[str]:
         ("A", [pair.a for pair in comparison.rows]),
         ("B", [pair.b for pair in comparison.rows]),
     ):
-        fewer = sum(row.judged < row.planned for row in rows)
+        fewer = sum(row.n_scored < row.planned for row in rows)
         if fewer:
             lines.append(f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side}")
     if lines:
@@ -322,7 +322,7 @@ def _changed_rows(
     yield f"{change} in B: {count(len(pairs), 'row')}"
     rows = [("", "row", "A -> B", f"failures in {side}", "")]
     for pair in pairs[:SHOWN_ROWS]:
-        passed = f"{pair.a.passed}/{pair.a.judged} -> {pair.b.passed}/{pair.b.judged}"
+        passed = f"{pair.a.passed}/{pair.a.n_scored} -> {pair.b.passed}/{pair.b.n_scored}"
         failed = pair.failed_rollout()
         file = f"  {from_here(stored.folder / failed.file)}" if failed is not None else ""
         rows.append(("", pair.row_id, passed, tallied(pair.weaker.failures), file))

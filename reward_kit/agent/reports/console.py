@@ -116,7 +116,7 @@ def _chosen_failures(result: EvaluationResult, most: int) -> list[Outcome]:
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Outcome]] = []
     for outcome in result.outcomes:
-        if outcome.failure is not None and outcome.judged:
+        if outcome.failure is not None and outcome.scored:
             ranked.append((seen[outcome.failure], -frequency[outcome.failure], outcome))
             seen[outcome.failure] += 1
     return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:most]]

@@ -71,7 +71,7 @@ def scores_line(result: EvaluationResult) -> str:
 def title_line(result: EvaluationResult) -> str:
     """Agent, model, how many rollouts passed, and the status unless it is complete."""
     noun = "rollout" if result.configuration.get("errors_as_failures") else "judged rollout"
-    passed = f"{result.passed} of {count(result.judged, noun)} passed"
+    passed = f"{result.passed} of {count(result.n_scored, noun)} passed"
     reason = one_line(result.reason or "")
     ending = f" ({result.status}: {reason})"
     if result.status in ("complete", "running"):
@@ -85,7 +85,7 @@ def row_cells(row: RowResult) -> dict[str, str]:
     steps = mean([outcome.steps for outcome in row.outcomes])
     usage = total_usage(usage for outcome in row.outcomes for usage in outcome.usage.values())
     return {
-        "passed": f"{row.passed}/{row.judged}",
+        "passed": f"{row.passed}/{row.n_scored}",
         "reward": NOTHING if row.reward is None else f"{row.reward:.2f}",
         "steps": NOTHING if steps is None else f"{steps:.1f}",
         "time": duration(mean([outcome.seconds for outcome in row.outcomes])),
@@ -232,7 +232,7 @@ def _unjudged(result: EvaluationResult) -> Iterator[Fact]:
         return
     counted = "counted as failures" if result.configuration["errors_as_failures"] else "left out of Pass^k"
     yield "not judged", f"{tallied(result.unjudged)} ({counted})"
-    example = next(outcome for outcome in result.outcomes if not outcome.judged)
+    example = next(outcome for outcome in result.outcomes if not outcome.scored)
     yield "", _instance(example, example.trouble)
     if result.status not in ("budget", "running"):  # which need a larger budget, or just time
         yield "", f"retry: {_command(result, 'agent-eval', '--resume', result.eval_id)}"

@@ -56,7 +56,7 @@ def judge(baseline: Baseline, stored: StoredEvaluation) -> Gate:
     options = {"margin": 5, "until_decided": False, **stored.configuration}
     decision = baseline.decide(stored, margin=options["margin"], until_decided=options["until_decided"])
     found, left_out = baseline.pairs(stored)
-    pairs = [pair for pair in found if pair.b.judged]
+    pairs = [pair for pair in found if pair.b.n_scored]
     tests = len(pairs) * (decision.rounds if options["until_decided"] else 1)
     steady = [(pair.a.n, pair.b, pair.row_id) for pair in pairs if pair.a.c == pair.a.n]
     lost = [row_id for n, b, row_id in steady if tests * chance_of_loss(n, b.n, b.c) <= ALPHA / 2]

@@ -56,7 +56,7 @@ def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
 
 def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
     """The cells below ``EVALUATION_HEADINGS``."""
-    unjudged = sum(not outcome.judged for outcome in stored.outcomes)
+    unjudged = sum(not outcome.scored for outcome in stored.outcomes)
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
     return (
         stored.eval_id,
@@ -116,7 +116,7 @@ def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) 
         (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward")
     ]
     for group in (*groups, Group("all", result.rows, result.passes, result.averages.reward)):
-        judged = f"{group.judged}/{sum(row.planned for row in group.rows)}"
+        judged = f"{group.n_scored}/{sum(row.planned for row in group.rows)}"
         powers = pass_cells(group.pass_power, ks)
         reward = score(group.reward.value if group.reward else None)
         table.append((_label(group.value), str(len(group.rows)), judged, *powers, reward))

@@ -39,7 +39,7 @@ class Scored:
     stop_reason: str | None
 
     @property
-    def judged(self) -> bool:
+    def scored(self) -> bool:
         """True if there is a reward."""
         return self.reward is not None
 

@@ -34,9 +34,9 @@ class Group:
     reward: Estimate | None
 
     @property
-    def judged(self) -> int:
+    def n_scored(self) -> int:
         """The rollouts that enter Pass^k."""
-        return sum(row.judged for row in self.rows)
+        return sum(row.n_scored for row in self.rows)
 
     @property
     def pass_power(self) -> Mapping[int, Estimate]:

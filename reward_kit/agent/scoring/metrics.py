@@ -106,7 +106,7 @@ def pass_table(counts: Sequence[tuple[int, int]]) -> PassTable:
 
 def passes_of(rows: Sequence[RowResult]) -> PassTable:
     """Pass^k and Pass@k over rows."""
-    return pass_table([(row.judged, row.passed) for row in rows])
+    return pass_table([(row.n_scored, row.passed) for row in rows])
 
 
 def reward_of(rows: Sequence[RowResult]) -> Estimate | None:

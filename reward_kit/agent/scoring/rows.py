@@ -47,7 +47,7 @@ def user_faults_of(outcomes: Iterable[Outcome]) -> UserFaults:
 class RowResult:
     """The finished rollouts of one row, counted; ``planned`` is how many there will be.
 
-    ``judged`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c),
+    ``n_scored`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c),
     ``failures`` the judged failures by class, ``unjudged`` those without a reward by reason. ``rewards`` are
     those of the judged rollouts. ``broken_rules`` counts the rollouts that broke each rule, zeros included;
     ``rules_kept`` the successful ones that broke none. A row may have its counts alone, without ``outcomes``.
@@ -56,7 +56,7 @@ class RowResult:
     row_id: str
     planned: int
     outcomes: tuple[Outcome, ...]
-    judged: int
+    n_scored: int
     passed: int
     finished: int = 0
     rewards: Sequence[float] = ()
@@ -67,8 +67,8 @@ class RowResult:
 
     @property
     def n(self) -> int:
-        """``judged``, as formulas call it."""
-        return self.judged
+        """``n_scored``, as formulas call it."""
+        return self.n_scored
 
     @property
     def c(self) -> int:
@@ -91,19 +91,19 @@ class RowResult:
 
     def recounted(self, *, errors_as_failures: bool) -> RowResult:
         """The same rollouts, with the unjudged ones counted as failed or not at all."""
-        return replace(self, judged=self.finished - (0 if errors_as_failures else self.unjudged.total()))
+        return replace(self, n_scored=self.finished - (0 if errors_as_failures else self.unjudged.total()))
 
     def pass_power(self, k: int) -> float | None:
         """Pass^k of this row; None if fewer than k rollouts are judged."""
-        return comb(self.passed, k) / comb(self.judged, k) if 1 <= k <= self.judged else None
+        return comb(self.passed, k) / comb(self.n_scored, k) if 1 <= k <= self.n_scored else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as in the results file."""
-        powers = enumerate(pass_curves(self.judged, self.passed), start=1)
+        powers = enumerate(pass_curves(self.n_scored, self.passed), start=1)
         return {
             "id": self.row_id,
             "planned": self.planned,
-            "judged": self.judged,
+            "judged": self.n_scored,
             "successes": self.passed,
             "pass_power": {str(k): power for k, (power, _) in powers},
             "reward": self.reward,
@@ -132,11 +132,11 @@ def row_result(
         row_id,
         planned,
         ordered,
-        judged=len(ordered) if errors_as_failures else len(rewards),
+        n_scored=len(ordered) if errors_as_failures else len(rewards),
         passed=passed,
         finished=len(ordered),
         rewards=rewards,
-        failures=Counter(one.failure for one in ordered if one.failure and one.judged),
+        failures=Counter(one.failure for one in ordered if one.failure and one.scored),
         unjudged=Counter(one.unjudged_reason for one in ordered if one.unjudged_reason),
         broken_rules={name: sum(name in one.broken_rules for one in ordered) for name in rules},
         rules_kept=sum(one.success and not one.broken_rules for one in ordered) if rules else passed,

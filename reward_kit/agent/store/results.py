@@ -82,7 +82,7 @@ class EvaluationResult:
             (k, one.value, *(found and f"{found.low:.3f} to {found.high:.3f}" for found in one.intervals))
             for k, one in self.pass_power.items()
         ]
-        rows = [(row.row_id, row.passed, row.judged, row.reward) for row in self.rows[:SHOWN_ROWS]]
+        rows = [(row.row_id, row.passed, row.n_scored, row.reward) for row in self.rows[:SHOWN_ROWS]]
         more = f" ({len(rows)} of {len(self.rows)} rows)" if len(rows) < len(self.rows) else ""
         shares = html_table(repr(self), ("k", "Pass^k", "these tasks", "tasks like these"), powers)
         return shares + html_table(f"Rows{more}", ("row", "passed", "judged", "reward"), rows)
@@ -95,7 +95,7 @@ class EvaluationResult:
     @cached_property
     def passes_by_rules(self) -> PassTable:
         """Pass^k and Pass@k of rollouts that passed and broke no rule of the bundle."""
-        return pass_table([(row.judged, row.rules_kept) for row in self.rows])
+        return pass_table([(row.n_scored, row.rules_kept) for row in self.rows])
 
     @cached_property
     def averages(self) -> Averages:
@@ -128,9 +128,9 @@ class EvaluationResult:
         return sum(row.planned for row in self.rows)
 
     @property
-    def judged(self) -> int:
+    def n_scored(self) -> int:
         """The rollouts that enter Pass^k."""
-        return sum(row.judged for row in self.rows)
+        return sum(row.n_scored for row in self.rows)
 
     @property
     def passed(self) -> int:
@@ -166,7 +166,7 @@ class EvaluationResult:
     @property
     def success_within_turns(self) -> dict[int, float]:
         """The share of rollouts that had succeeded within k turns, by k. It is not Pass^k."""
-        return success_within_turns([(row.judged, row.turns_of_success) for row in self.rows])
+        return success_within_turns([(row.n_scored, row.turns_of_success) for row in self.rows])
 
     @property
     def complete(self) -> bool:
@@ -189,7 +189,7 @@ class EvaluationResult:
         agent = str(self.configuration.get("agent"))
         own = ":" in agent and not agent.startswith("replay:")
         called = "agent" in self.usage and self.usage["agent"].calls > 0
-        if own and not called and any(outcome.judged for outcome in self.outcomes):
+        if own and not called and any(outcome.scored for outcome in self.outcomes):
             return None
         return self.configuration.get("model")
 
@@ -268,7 +268,7 @@ class EvaluationResult:
             **self.passes.to_json(),
             "planned": self.planned,
             "finished": len(self.outcomes),
-            "judged": self.judged,
+            "judged": self.n_scored,
             "successes": self.passed,
             "failures": dict(failures.most_common()),
             "failure_breakdown": {
@@ -305,7 +305,7 @@ def _flat(outcome: Outcome) -> dict[str, Any]:
         "row_id": outcome.row_id,
         "rollout": outcome.index,
         "reward": outcome.reward,
-        "success": outcome.success if outcome.judged else None,
+        "success": outcome.success if outcome.scored else None,
         **{name: value for name, value in plain.items() if name not in _NOT_COPIED},
         "user_faults": None if outcome.user_faults is None else ", ".join(outcome.user_faults),
         "tool_faults": None if outcome.tool_faults is None else ", ".join(outcome.tool_faults),

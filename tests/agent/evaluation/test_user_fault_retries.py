@@ -96,7 +96,7 @@ def test_a_failure_with_a_decisive_fault_is_the_users_and_still_counts(run: Run)
     result = run("NeverRemembers")
     assert (result.score, result.failures, result.complete) == (0.0, {"user_error": 2}, True)
     outcome = result.outcomes[0]
-    assert (outcome.stop_reason, outcome.judged) == ("user_stop", True)
+    assert (outcome.stop_reason, outcome.scored) == ("user_stop", True)
     assert outcome.user_faults == ["contradicts_instruction"]
     assert "contradicts_instruction (turn 0)" in (outcome.failure_detail or "")
     record = result.record(outcome)

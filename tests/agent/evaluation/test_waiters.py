@@ -63,7 +63,7 @@ def raising_for_row_1(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 
     def broken(store: Store, group: Any) -> None:
         with store.transaction():
-            if any(one.outcome.row_id == "row-1" and one.outcome.judged for one in group):
+            if any(one.outcome.row_id == "row-1" and one.outcome.scored for one in group):
                 raise kind("it is odd")
             add(store, group)
 
@@ -76,7 +76,7 @@ def test_a_rollout_that_cannot_be_stored_costs_itself_alone(
 ) -> None:
     raising_for_row_1(monkeypatch, kind)
     result = run(bundle)
-    lost = [one for one in result.outcomes if not one.judged]
+    lost = [one for one in result.outcomes if not one.scored]
     assert [(one.row_id, one.stop_reason) for one in lost] == [("row-1", "infrastructure_error")] * 2
     assert len(result.outcomes) == 6
     for one in lost:

@@ -109,7 +109,7 @@ def test_what_a_rollout_changes_in_its_process_reaches_no_other(bundle: Bundle, 
         )
     )
     result = run(bundle, "harms", workers=1, max_concurrency=1, keep_db="full")
-    lost = [one.row_id for one in result.outcomes if not one.judged]
+    lost = [one.row_id for one in result.outcomes if not one.scored]
     assert set(lost) <= {"2-files", "4-size"}
     assert result.status == "complete"
     for one in result.outcomes:

@@ -233,14 +233,14 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(host
         {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 2},
     )
     result = run(hostile, "calls", workers=2, worker_memory=500)
-    found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.judged}
+    found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.scored}
     assert sorted(found) == sorted(FATAL)
     for name, how in FATAL.items():
         lost = found[name]
         assert (lost.stop_reason, lost.final) == ("infrastructure_error", True)
         assert f"{how} in tool '{name}', twice" in (lost.stop_detail or "")
         assert load_rollout(result.folder / lost.file).messages == []
-    assert [one.judged for one in result.outcomes if one.row_id == "sound"] == [True] * 2
+    assert [one.scored for one in result.outcomes if one.row_id == "sound"] == [True] * 2
 
 
 def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:

@@ -90,7 +90,7 @@ class Server:
 def check_all_judged(result: EvaluationResult, server: Server) -> None:
     """Each rollout was judged in its first attempt, and exactly the calls that were answered are counted."""
     assert result.status == "complete"
-    assert [(outcome.judged, outcome.attempt) for outcome in result.outcomes] == [(True, 0)] * ROLLOUTS
+    assert [(outcome.scored, outcome.attempt) for outcome in result.outcomes] == [(True, 0)] * ROLLOUTS
     used = result.usage.values()
     assert server.passed == sum(usage.calls for usage in used) == ROLLOUTS * CALLS
     tokens = sum(usage.input_tokens for usage in used)
@@ -157,7 +157,7 @@ def test_a_server_that_stays_away_ends_the_run_until_resumed(bundle: Bundle, stu
     asked = len(server.arrivals)
     result = run(bundle, eval_id="mine", max_concurrency=4)
     assert result.status == "complete"
-    assert [outcome.judged for outcome in result.outcomes] == [True] * ROLLOUTS
+    assert [outcome.scored for outcome in result.outcomes] == [True] * ROLLOUTS
     finished_before = ROLLOUTS - (len(server.arrivals) - asked) / CALLS
     assert 4 <= finished_before <= 8  # none of what was broken off counts, and what was done is kept
 
@@ -213,7 +213,7 @@ def test_an_answer_that_says_nothing_is_left_holds_calls_back(bundle: Bundle, st
 
     server = Server(stub_llm, verdict)
     result = run(bundle, max_concurrency=1)  # so that no other call is on its way then
-    assert all(outcome.judged for outcome in result.outcomes)
+    assert all(outcome.scored for outcome in result.outcomes)
     assert not [at for at in server.arrivals if said[0] < at < said[0] + 0.8]
     assert len([at for at in server.arrivals if at >= said[0] + 0.8]) >= 20
 

@@ -34,7 +34,7 @@ def test_used_up_tokens_end_the_run_and_a_larger_budget_continues_it(bundle: Bun
     assert (first.status, first.planned, len(first.outcomes)) == ("budget", 12, 3)
     assert "660 of 550 tokens are used (--max-tokens)" in (first.reason or "")
     assert not first.complete
-    assert all(outcome.judged for outcome in first.outcomes)  # the third was finished
+    assert all(outcome.scored for outcome in first.outcomes)  # the third was finished
     assert first.pass_power[1].tasks == 2  # both rows have a rollout, those that were not run count nowhere
     assert set(first.pass_power) >= {1}
     same = run(bundle, max_concurrency=1, max_tokens=5 * TOKENS)
@@ -92,7 +92,7 @@ def test_a_rollout_that_has_used_its_own_tokens_is_judged(bundle: Bundle, stub_l
     result = run(bundle, n_rollouts=1, max_rollout_tokens=3 * TOKENS, workers=1)
     assert result.status == "complete"
     for outcome in result.outcomes:
-        assert (outcome.stop_reason, outcome.steps, outcome.judged) == ("budget", 2, True)
+        assert (outcome.stop_reason, outcome.steps, outcome.scored) == ("budget", 2, True)
         assert outcome.stop_detail == "330 of 330 tokens are used (--max-rollout-tokens)"
         assert outcome.failure == "other"
 

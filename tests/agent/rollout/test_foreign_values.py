@@ -158,7 +158,7 @@ def test_every_method_of_the_handle_takes_any_values(
     models = {"agent": lambda messages: "Sorry."}
     result = agent_eval(bundle.dataset, agent=agent, user="none", models=models, retries=0, cache=False)
     assert result.status == "complete"
-    assert result.unjudged == {}, [one.stop_detail for one in result.outcomes if not one.judged]
+    assert result.unjudged == {}, [one.stop_detail for one in result.outcomes if not one.scored]
     check_all_is_read(result)
 
 
@@ -212,7 +212,7 @@ def test_what_tools_and_rewards_hand_over_can_be_read(bundle: Bundle) -> None:
     assert "reason is agent_done or agent_error, not 'infrastructure_error'" in odd[2].tool_calls[0].content
     assert len(odd[3].tool_calls[0].name) < 300
     assert [
-        (one.row_id, one.stop_reason, one.error is None) for one in result.outcomes if not one.judged
+        (one.row_id, one.stop_reason, one.error is None) for one in result.outcomes if not one.scored
     ] == [("odd", "agent_done", False)]
     check_all_is_read(result)
 

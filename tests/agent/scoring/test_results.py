@@ -38,11 +38,11 @@ def rows_by(result: EvaluationResult, field: str) -> list[tuple[Any, str]]:
 
 
 def test_a_result_counts_its_rows_and_rollouts(result: EvaluationResult) -> None:
-    assert (result.planned, result.judged, result.passed) == (15, 15, 8)
+    assert (result.planned, result.n_scored, result.passed) == (15, 15, 8)
     assert result.averages.reward == result.pass_power[1]
     assert result.pass_power[1].value == pytest.approx(8 / 15)
     first = result.rows[0]
-    assert (first.judged, first.passed) == (first.n, first.c) == (3, 2)
+    assert (first.n_scored, first.passed) == (first.n, first.c) == (3, 2)
     assert [record.row_id for record in result.records()] == [one.row_id for one in result.outcomes]
     assert repr(result) == "<EvaluationResult first complete: 15 of 15 rollouts, Pass^1 0.533>"
 

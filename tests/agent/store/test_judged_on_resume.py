@@ -77,7 +77,7 @@ def test_it_ends_as_if_no_reward_had_failed(bundle: Bundle, keep: str) -> None:
     Planned.usage = {"calls": 1, "cost": 1000.0}  # an agent that is asked again would cost this
     resumed = agent_eval(resume="first")
     assert essence(resumed) == essence(undisturbed)
-    unjudged = {one.id for one in first.outcomes if not one.judged}
+    unjudged = {one.id for one in first.outcomes if not one.scored}
     assert judged() == dict.fromkeys(unjudged, 1)
     assert {one.file for one in resumed.outcomes} == {one.file for one in first.outcomes}
     assert resumed.usage["agent"].cost == 6 * 0.25
@@ -98,7 +98,7 @@ def test_one_that_fails_again_stays_unjudged_and_is_judged_the_next_time(bundle:
     break_judge()
     third = agent_eval(resume="first")
     assert third.unjudged == {}
-    assert set(judged()) == {one.id for one in second.outcomes if not one.judged}
+    assert set(judged()) == {one.id for one in second.outcomes if not one.scored}
     assert {one.id for one in third.outcomes} == {one.id for one in first.outcomes}
     assert third.usage["judge"].calls == 6 + 2 + 1
 
@@ -107,7 +107,7 @@ def test_one_that_fails_again_stays_unjudged_and_is_judged_the_next_time(bundle:
 def test_what_is_not_there_any_more_is_played_again(bundle: Bundle, loss: str) -> None:
     break_judge("a0")
     first = evaluate(bundle, "first", {"a": [1, 1]}, keep_db="none" if loss == "not kept" else None)
-    failed = next(one for one in first.outcomes if not one.judged)
+    failed = next(one for one in first.outcomes if not one.scored)
     path = first.folder / (failed.database or "")
     if loss == "database":
         path.unlink()

@@ -182,9 +182,9 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
 
 def kind_of(row: RowResult) -> str:
     """One of ``KINDS``."""
-    if row.judged == 0:
+    if row.n_scored == 0:
         return "open"
-    return "never" if row.passed == 0 else "always" if row.passed == row.judged else "sometimes"
+    return "never" if row.passed == 0 else "always" if row.passed == row.n_scored else "sometimes"
 
 
 def pass_curve(powers: Mapping[int, Estimate], ks: Sequence[int]) -> Chart | None:

@@ -109,7 +109,7 @@ def classify(
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None
-    judged = record.judged
+    judged = record.scored
     if record.success or (not judged and record.stop_reason not in UNJUDGED_STOPS):
         return
     decisive = next((fault for fault in faults or () if fault.decisive), None)
@@ -134,7 +134,7 @@ def _user_faults(record: Trace, made: Changes, wanted: Changes | None) -> list[U
     missing = bool(missing_outputs(record.outputs, said))
     if wanted is not None:
         missing |= not set(wanted) <= set(made)
-    elif record.judged:
+    elif record.scored:
         missing |= not record.success  # only the reward knows what is missing
     return find_user_faults(
         lines=record.lines,
