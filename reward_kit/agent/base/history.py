@@ -99,13 +99,15 @@ class History:
 
         While other calls wait for their observation, it joins their message.
         """
-        call = self._tool_call({"id": call_id, "function": {"name": name, "arguments": arguments}})
+        identifier, name = self._unique(call_id), _valid_name(name)
+        self._open[identifier] = name
+        function = {"name": name, "arguments": _valid_arguments(arguments)}
+        call = {"id": identifier, "type": "function", "function": function}
         if len(self._open) > 1:
             announcing = next(m for m in reversed(self.messages) if m["role"] == "assistant")
             announcing["tool_calls"].append(call)
         else:
             self.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        identifier: str = call["id"]
         return identifier
 
     def observe(self, call_id: str, content: str) -> None:
@@ -235,7 +237,7 @@ def written_arguments(recorded: str) -> str:
 def _valid_arguments(arguments: Any) -> str:
     if isinstance(arguments, str) and _is_object(arguments):
         return encodable(arguments)
-    parsed = parse_arguments(arguments)
+    parsed = arguments if isinstance(arguments, dict) else parse_arguments(arguments)
     if parsed is None:
         parsed = {MALFORMED: arguments if isinstance(arguments, str) else repr(arguments)}
     return encodable(json.dumps(parsed, ensure_ascii=False, default=str))

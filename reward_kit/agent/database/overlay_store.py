@@ -190,7 +190,7 @@ class OverlayStore:
     def control(self, sql: str) -> None:
         """Run a statement of this package's own (BEGIN, COMMIT ...)."""
         try:
-            self._connected().sqlite.execute(sql)
+            (self._connection or self._connected()).sqlite.execute(sql)
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
 
@@ -229,7 +229,7 @@ class OverlayStore:
 
     def since(self, mark: tuple[int, Mark]) -> Changes:
         """The rows changed since ``mark``."""
-        return self._recording.since(mark[1])
+        return (self._recorder or self._recording).since(mark[1])
 
     def restore(self, mark: tuple[int, Mark]) -> None:
         """SQLite has taken back what was written since ``mark``."""

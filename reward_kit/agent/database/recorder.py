@@ -92,8 +92,8 @@ class Recorder:
 
     def mark(self, *, recorded: bool) -> Mark:
         """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``."""
-        total = self.total() if recorded and not self.exact else None
-        return len(self.log), self.missed, total
+        is_exact = self.missed is None and not self.schema_changed
+        return len(self.log), self.missed, None if is_exact or not recorded else self.total()
 
     def settle(self) -> None:
         """Begin the log anew, if it is not exact; no transaction is open."""

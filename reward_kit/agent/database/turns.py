@@ -300,14 +300,15 @@ class Turns:
             with self._in_use:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
                     return NO_CHANGES
-                store = self.open_store()
+                store = self.store if not self.closed else self.open_store()
                 if failed:
                     self._roll_back(scope)
                     return NO_CHANGES
                 if not (scope.begun or scope.lost or store.is_shared):  # only queries were run
                     return NO_CHANGES
                 try:
-                    scope.check_not_lost()
+                    if scope.lost is not None:
+                        scope.check_not_lost()
                     # may fail, so before the scope is committed
                     changes = store.since(scope.mark) if scope.is_call else NO_CHANGES
                     if scope.begun:
@@ -327,10 +328,12 @@ class Turns:
             scope.mark = self.store.mark(recorded=scope.is_call)
 
     def _begin(self, scope: Scope) -> None:
-        scope.check_not_lost()
+        if scope.lost is not None:
+            scope.check_not_lost()
         if scope.begun or scope.parent is None:
             return
-        self._begin(scope.parent)
+        if scope.depth > 1:
+            self._begin(scope.parent)
         self.store.control(self.store.begin_sql if scope.depth == 1 else f"SAVEPOINT {_savepoint(scope)}")
         scope.begun = True
 
