@@ -51,7 +51,7 @@ def scenarios(rollouts: int, crowds: list[int]) -> list[Scenario]:
     """Zero latency with ``rollouts`` rollouts, 100 at once; then each crowd at once, with slow answers."""
     return [
         Scenario("saved", rollouts, 100, 0.0),
-        Scenario("not saved", rollouts, 100, 0.0, save=False),
+        Scenario("in memory", rollouts, 100, 0.0, save=False),
         *(Scenario(f"{crowd} at once", crowd, crowd, ANSWER_SECONDS) for crowd in crowds),
     ]
 

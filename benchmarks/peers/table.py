@@ -26,7 +26,7 @@ def _figures(crowds: list[int], ideal: float) -> list[tuple[str, Callable[[dict[
     rows: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         ("durable when a rollout is over", lambda contender: contender["durable"])
     ]
-    for scenario in ("saved", "not saved"):
+    for scenario in ("saved", "in memory"):
         rows.append(
             (
                 f"rollouts/s, {scenario}",
