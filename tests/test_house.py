@@ -13,9 +13,9 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (43_560, 37_000),
-    "files": (274, 260),
-    "files under 80 lines": (28, 35),
+    "lines": (43_309, 37_000),
+    "files": (272, 260),
+    "files under 80 lines": (27, 35),
     "modules at the top of agent/": (1, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),

@@ -87,12 +87,6 @@ class Usage:
         """Tokens that were used now."""
         return self.tokens - self.reused_tokens
 
-    def check(self) -> None:
-        """Raise ``TypeError`` for a value that would spoil sums; see ``check_number``."""
-        for name, value in zip(_COUNTERS, _counts(self), strict=True):
-            if value.__class__ not in (int, float) or not 0 <= value <= MOST_COUNTED:
-                check_number(f"Usage.{name}", value)
-
     def add(self, other: Usage) -> None:
         """Add the counts of ``other``."""
         self.calls += other.calls

@@ -42,7 +42,6 @@ KINDS: dict[str, Kind] = {
     "never-passed": Kind("warning", "Read the failed rollouts: the row may ask for the impossible."),
     "agreed-failure": Kind("warning", "Compare the agents' state with gold: gold may be wrong."),
 }
-ACCEPTED = '"audit": {"accept": [...]}'
 
 
 @dataclass(frozen=True, slots=True)
