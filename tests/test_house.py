@@ -13,7 +13,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (43_309, 37_000),
+    "lines": (43_313, 37_000),
     "files": (272, 260),
     "files under 80 lines": (27, 35),
     "modules at the top of agent/": (1, 4),

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import socket
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,8 +18,6 @@ from reward_kit.agent.base.printing import reserved_output, say
 from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
-    import socket
-
     from mcp.server.lowlevel import Server
 
     from reward_kit.agent.bundles.task import Task
@@ -72,6 +71,11 @@ async def _serve_stdio(server: Server[Any], incoming: BinaryIO, outgoing: Binary
     import anyio
     from mcp.server.stdio import stdio_server
 
+    woken, wakes = socket.socketpair()  # a signal may reach the thread that waits for input: wake the loop
+    for end in (woken, wakes):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    asyncio.get_running_loop().add_reader(woken, woken.recv, 64)
     reader = anyio.wrap_file(TextIOWrapper(incoming, encoding="utf-8", errors="replace"))
     writer = anyio.wrap_file(TextIOWrapper(outgoing, encoding="utf-8", newline="\n"))
     async with stdio_server(reader, writer) as (requests, answers):
