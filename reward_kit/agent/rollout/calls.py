@@ -1,8 +1,9 @@
-"""The two ways in which an episode acts on the world: tool calls and model calls, each recorded."""
+"""The calls that an episode makes, each recorded: of tools, of models, and of the reward at its end."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,21 @@ from reward_kit.agent.base.encoding import LONGEST_VALUE, json_text, plain
 from reward_kit.agent.base.history import INTERRUPTED, parse_arguments
 from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
 from reward_kit.agent.base.types import ModelCall, RolloutStopped, ToolCall, Usage, check_one_of, counted
+from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.answer_parts import without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.budgets import PLAYERS
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.judge import judge, judged_with_retries, plain_result
+from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Completion, Message, Role
+    from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.tools.execution import ToolResult
+    from reward_kit.models import EvaluateResult, RewardOutput
 
 
 def listed(name: str, given: Any) -> list[dict[str, Any]]:
@@ -143,9 +150,8 @@ async def complete(
     else:
         episode.step()
         if tools is None:
-            tools = (
-                episode.task.registry.openai_tools if episode.own_tools is None else plain(episode.own_tools)
-            )
+            own = episode.own_tools
+            tools = episode.task.registry.openai_tools if own is None else plain(own)
     options: dict[str, Any] = {"tools": tools or None, "seed": episode.trace.seed ^ (again & 0xFFFF)}
     if tools and not episode.limits.parallel_tool_calls:
         options["parallel_tool_calls"] = False
@@ -203,3 +209,62 @@ def _count_model_call(episode: Episode, call: ModelCall) -> None:
         asked, model = episode.models.get(role), call.model  # its name may tell the provider, too
         known = asked.name if asked and asked.name.endswith(f"/{model}") else model
         episode.limits.on_usage(role, usage, known)
+
+
+async def content_of_call(
+    episode: Episode, tool: str, arguments: dict[str, Any] | str, call_id: str | None
+) -> str:
+    """Run a tool for ``Rollout.call_tool``: the text that a model sees."""
+    result = await call(episode, tool, arguments, call_id=call_id)
+    if episode.trace.stop_reason is not None:
+        episode.check_running()
+    return result.content
+
+
+async def finish(episode: Episode, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
+    """End the episode and return what the reward says of it, which is in the trace as well.
+
+    The state that the row's actions lead to is made here, unless ``gold_database`` is it. Raises
+    ``RewardError`` if the reward fails.
+    """
+    episode.stop("agent_done")
+    await episode.settle()
+    trace, gold = episode.trace, gold_database
+    if gold is None and episode.row.actions is not None and episode.base is not None:
+        gold = (await replay_gold_calls(episode.task, episode.base, seed=trace.seed)).database
+    if episode.limits.on_begin is not None:
+        episode.limits.on_begin("its reward")
+    try:
+        result = await judged_with_retries(
+            partial(_judged_once, episode, gold), episode.limits.reward_retries
+        )
+    except RewardError as error:
+        trace.error = foreign_text(error)
+        raise
+    finally:
+        if gold is not None and gold is not gold_database:
+            gold.close()
+    trace.result, trace.reward = plain_result(result), float(result.score)
+    return result
+
+
+async def _judged_once(episode: Episode, gold_database: Database | None) -> EvaluateResult | RewardOutput:
+    """The result of the reward; what its own model calls cost is counted here."""
+    trace = episode.trace
+    if trace.violations is None and episode.task.rules:
+        parts = episode.task.rules, trace.fields, trace.messages, trace.tool_calls
+        trace.violations = await in_thread(partial(violations_of, *parts))
+    shown = trace.for_reward()
+    try:
+        return await judge(
+            episode.task,
+            trace.messages,
+            episode.database,
+            gold_db=gold_database,
+            rollout=shown,
+            timeout=episode.limits.reward_timeout,
+            watched=episode.watched("the reward"),
+        )
+    finally:
+        for counted_call in shown.counted():
+            count_model_call(episode, counted_call)

@@ -16,7 +16,6 @@ import asyncio
 import math
 import reprlib
 import uuid
-from functools import partial
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -27,20 +26,16 @@ from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
-from reward_kit.agent.base.worker_thread import in_thread, run_sync
-from reward_kit.agent.bundles.rules import violations_of
+from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.rollout import calls
 from reward_kit.agent.rollout.budgets import RolloutLimits
-from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import judge, judged_with_retries, plain_result
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
-from reward_kit.errors import RewardError, RewardKitError, SimulatedUserError
+from reward_kit.errors import RewardKitError, SimulatedUserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from types import TracebackType
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import Message, Model, ModelCall, Role, StopReason, ToolCall, Violations
@@ -50,7 +45,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.errors import ModelSetupError
-    from reward_kit.models import EvaluateResult, RewardOutput
 
 
 P = ParamSpec("P")
@@ -297,16 +291,8 @@ class Episode:
         return await self._hear(self.user)
 
     call = calls.call
-
-    async def content_of_call(self, tool: str, arguments: dict[str, Any] | str, call_id: str | None) -> str:
-        """Run a tool for ``Rollout.call_tool``: the text that a model sees."""
-        result = await self.call(tool, arguments, call_id=call_id)
-        if self.trace.stop_reason is not None:
-            self.check_running()
-        return result.content
-
+    content_of_call = calls.content_of_call
     complete = calls.complete
-
     count_model_call = calls.count_model_call
 
     async def say(self, reply: str | Message) -> str | None:
@@ -373,67 +359,19 @@ class Episode:
             await end_tasks(running - {asyncio.current_task()})
         self.history.answer_open_calls()
 
-    async def finish(self, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
-        """End the episode and return what the reward says of it, which is in the trace as well.
-
-        The state that the row's actions lead to is made here, unless ``gold_database`` is it. Raises
-        ``RewardError`` if the reward fails.
-        """
-        self.stop("agent_done")
-        await self.settle()
-        trace, gold = self.trace, gold_database
-        if gold is None and self.row.actions is not None and self.base is not None:
-            gold = (await replay_gold_calls(self.task, self.base, seed=self._seed)).database
-        if self.limits.on_begin is not None:
-            self.limits.on_begin("its reward")
-        try:
-            result = await judged_with_retries(partial(self._judged_once, gold), self.limits.reward_retries)
-        except RewardError as error:
-            trace.error = foreign_text(error)
-            raise
-        finally:
-            if gold is not None and gold is not gold_database:
-                gold.close()
-        trace.result, trace.reward = plain_result(result), float(result.score)
-        return result
-
-    async def _judged_once(self, gold_database: Database | None) -> EvaluateResult | RewardOutput:
-        """The result of the reward; what its own model calls cost is counted here."""
-        trace = self.trace
-        if trace.violations is None and self.task.rules:
-            parts = self.task.rules, trace.fields, trace.messages, trace.tool_calls
-            trace.violations = await in_thread(partial(violations_of, *parts))
-        shown = trace.for_reward()
-        try:
-            return await judge(
-                self.task,
-                trace.messages,
-                self.database,
-                gold_db=gold_database,
-                rollout=shown,
-                timeout=self.limits.reward_timeout,
-                watched=self.watched("the reward"),
-            )
-        finally:
-            for call in shown.counted():
-                self.count_model_call(call)
+    finish = calls.finish
 
     def close(self) -> None:
         """Close the database. May be called again."""
         self.database.close()
 
     start_sync = _sync(start)
-
     call_sync = _sync(call)
-
     say_sync = _sync(say)
-
     finish_sync = _sync(finish)
 
     def __enter__(self) -> Episode:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

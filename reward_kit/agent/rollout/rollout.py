@@ -11,6 +11,7 @@ the answers through it::
 
 from __future__ import annotations
 
+from operator import attrgetter
 from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
@@ -55,13 +56,9 @@ def episode_of(rollout: Rollout) -> Episode:
 
 
 def _of_episode(name: str) -> Any:
-    """An attribute of the episode, which can only be read."""
-    return property(lambda rollout: getattr(episode_of(rollout), name))
-
-
-def _of_trace(name: str) -> Any:
-    """An attribute of the trace, which can only be read."""
-    return property(lambda rollout: getattr(episode_of(rollout).trace, name))
+    """An attribute of the episode (``trace.seed``), which can only be read."""
+    get = attrgetter(name)
+    return property(lambda rollout: get(episode_of(rollout)))
 
 
 class Rollout:
@@ -75,23 +72,23 @@ class Rollout:
         """Unique among all rollouts, 32 hexadecimal digits."""
         self._episode = ref(episode)
 
-    row_id: str = _of_trace("row_id")
+    row_id: str = _of_episode("trace.row_id")
     """The id of the row that is played."""
-    index: int = _of_trace("index")
+    index: int = _of_episode("trace.index")
     """The number of this rollout among those of its row, from 0."""
-    seed: int = _of_trace("seed")
+    seed: int = _of_episode("trace.seed")
     """The seed for the agent's random choices; another one in each rollout."""
-    steps: int = _of_trace("steps")
+    steps: int = _of_episode("trace.steps")
     """Steps (model calls) of the agent so far."""
     max_steps: int = _of_episode("max_steps")
     """Steps that the agent may take."""
-    turns: int = _of_trace("turns")
+    turns: int = _of_episode("trace.turns")
     """The number of the agent's turn, from 1."""
-    stop_reason: StopReason | None = _of_trace("stop_reason")
+    stop_reason: StopReason | None = _of_episode("trace.stop_reason")
     """None until the rollout is over."""
     parallel_tool_calls: bool = _of_episode("parallel_tool_calls")
     """False if only the first tool call of an answer is to be run."""
-    stop_detail: str | None = _of_trace("stop_detail")
+    stop_detail: str | None = _of_episode("trace.stop_detail")
     """A sentence on ``stop_reason``, if there is more to say."""
 
     @property
