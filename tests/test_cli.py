@@ -20,7 +20,7 @@ def command(monkeypatch):
 
     def put(function):
         module = types.ModuleType("reward_kit.cli.preview")
-        module.preview = click.command()(function)
+        module.preview = click.command("preview")(function)
         monkeypatch.setitem(sys.modules, "reward_kit.cli.preview", module)
 
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -54,15 +54,6 @@ _COMMANDS = {
     "preview": "Try an evaluator on a few samples.",
 }
 """The first line of each command's help."""
-_FUNCTIONS = {
-    "deploy": ("preview", "deploy"),
-    "list": ("bundles", "list_bundles"),
-    "gate": ("compare", "gate"),
-    "view": ("show", "view"),
-    **{name: ("bundles", name) for name in ("init", "tools", "pack")},
-    **{name: ("agent_eval", name) for name in ("validate", "play")},
-}
-"""Module and function of the commands whose module and function do not both have their name."""
 
 
 class _LazyGroup(click.Group):
@@ -72,10 +63,11 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name not in _COMMANDS and cmd_name != "deploy":
             return None
-        name = cmd_name.replace("-", "_")
-        module, function = _FUNCTIONS.get(cmd_name, (name, name))
-        command: click.Command = getattr(importlib.import_module(f"reward_kit.cli.{module}"), function)
-        return command
+        module = {"deploy": "preview", "gate": "compare", "list": "bundles"}.get(
+            cmd_name, cmd_name.replace("-", "_")
+        )
+        found = vars(importlib.import_module(f"reward_kit.cli.{module}")).values()
+        return next(one for one in found if isinstance(one, click.Command) and one.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         with formatter.section("Commands"):

@@ -1,26 +1,21 @@
-"""``reward-kit agent-eval``, ``validate`` and ``play``: the command line of an evaluation."""
+"""``reward-kit agent-eval``: evaluate an agent, or several models one after the other."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
-import time
 import traceback
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.files import TO_OUTPUT, check_target
 from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.base.text import count
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.cli.eval_options import GroupedCommand, click_options
 from reward_kit.cli.report_output import print_result, write_asked
@@ -29,13 +24,10 @@ from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, Usag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.checks import Finding
     from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.store.results import EvaluationResult
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
-PLAY = "play"
-"""The address of the page of ``play --browser``."""
 LONGEST_SLUG = 60
 """Characters of a model's name that the name of its evaluation in a sweep ends with."""
 EXIT_CODES = """\
@@ -61,101 +53,16 @@ def agent_eval(context: click.Context, /, **_: Any) -> int:
     return _sweep(given) if isinstance(given.get("model"), tuple) else run(make_config(given))
 
 
-@click.command()
-@click.argument("bundle", required=False)
-@click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
-def validate(
-    bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
-) -> int:
-    """Check a bundle without a model: rows, imports, data, gold actions, reward.
-
-    The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
-    """
-    from reward_kit.agent.evaluation.options import make_config
-    from reward_kit.agent.rows.task_row import row_schema
-
-    if schema:
-        say(json.dumps(row_schema(), indent=2))
-        return 0
-    if bundle is None:
-        raise click.UsageError("Missing argument 'BUNDLE'.")
-    given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
-    options = {name: value for name, value in given.items() if value is not None}
-    return run(make_config({**options, "validate_only": True}))
-
-
-@click.command()
-@click.argument("bundle")
-@click.argument("row")
-@click.option(
-    "--as", "side", type=click.Choice(["agent", "user", "both"]), default="agent", show_default=True
-)
-@click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
-@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
-@click.option("--browser", is_flag=True, help="Play on a page in a browser on this machine.")
-def play(
-    bundle: str,
-    row: str,
-    side: str,
-    model: str | None,
-    user_model: str | None,
-    output_dir: str,
-    browser: bool,
-) -> int:
-    """Be the agent, the user, or both in one rollout at the terminal or in a browser.
-
-    The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
-    with a simulated user, --model if you are the user.
-    """
-    from reward_kit.agent.evaluation.options import make_config
-
-    given: dict[str, Any] = {"dataset": bundle, "task_ids": row, "n_rollouts": 1, "output_dir": output_dir}
-    given |= {"agent": "human" if side != "user" else None, "user": "human" if side != "agent" else None}
-    given |= {"model": model, "sim_model": user_model}
-    given = {name: value for name, value in given.items() if value is not None}
-    return _play_in_browser(given) if browser else run(make_config(given))
-
-
-def _play_in_browser(given: dict[str, Any]) -> int:
-    """Play on a page, and serve it with the others until Ctrl-C."""
-    from reward_kit.agent.evaluation.options import make_config, new_name
-    from reward_kit.agent.evaluation.terminal_progress import outcome_line
-    from reward_kit.agent.players.agents.human import SCREEN
-    from reward_kit.agent.reports.pages.play_page import PlayPage
-    from reward_kit.agent.reports.pages.rendering import rollout_address
-    from reward_kit.agent.reports.pages.site import served
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
-
-    config = make_config({**given, "eval_id": new_name(), "quiet": True})
-    page = PlayPage()
-    SCREEN.set(page)
-    with listen(LOOPBACK, 0) as listener, served(Path(config.output_dir), listener, page.route(PLAY)):
-        site = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-        say(f"{site}/{PLAY} (Ctrl-C ends it)")
-        sys.stdout.flush()
-        code = run(config)
-        if code == INTERRUPTED:
-            return code
-        for outcome in load_evaluation(str(config.eval_id), config.output_dir).outcomes:
-            page.result, page.link = outcome_line(outcome), rollout_address(outcome)
-            say(f"{page.result}\n{site}/{page.link} (Ctrl-C ends it)")
-        sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            while page.link:
-                time.sleep(3600)
-    return code
-
-
 def run(config: EvaluationConfig) -> int:
     """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
     try:
         with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:
-            return _validate(config, output) if config.validate_only else _evaluate(config, output)
+            if config.validate_only:
+                from reward_kit.cli.validate import check
+
+                return check(config, output)
+            return _evaluate(config, output)
     except RewardKitError:
         if config.debug:
             say(redact(traceback.format_exc(), config.secrets()), err=True)
@@ -266,29 +173,6 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     print_result(result, config)
     write_asked(result, config, output)
     return _exit_code(result, config)
-
-
-def _validate(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    from reward_kit.agent.base.encoding import json_bytes
-    from reward_kit.agent.checks import validate
-    from reward_kit.agent.evaluation.run import read_rows
-    from reward_kit.agent.evaluation.schedule import chosen_tasks
-    from reward_kit.agent.evaluation.signals import run_in_loop
-
-    def show(finding: Finding) -> None:
-        if not config.quiet or finding.level == "error":
-            say(str(finding))
-
-    with read_rows(config) as rows, rows.open() as bundle:
-        tasks = chosen_tasks(bundle.tasks, config)
-        report = run_in_loop(validate(bundle, tasks=tasks, strict=config.strict, tell=show))
-    if config.json is not None:
-        write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
-    if not report.ok:
-        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
-        return FAULT
-    say("Task bundle successfully validated.")
-    return DONE
 
 
 def _resume_hint(

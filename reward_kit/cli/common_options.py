@@ -8,9 +8,12 @@ import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import print_lines
+from reward_kit.agent.base.text import from_here
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 runs_option = click.option(
     "-o",
@@ -39,3 +42,13 @@ def print_report(lines: Iterable[str], to_json: Callable[[], Any], json_path: st
     print_lines(lines, err=json_path == TO_OUTPUT)
     if json_path is not None:
         write_output(readable_json(to_json()), json_path)
+
+
+def check_runs_folder(folder: Path) -> None:
+    """Raise ``UsageError`` unless there are evaluations in the folder."""
+    if not (folder / "evals").is_dir():
+        raise UsageError(
+            "there are no evaluations in this folder",
+            place=str(from_here(folder)),
+            remedy="Is --output-dir right?",
+        )
