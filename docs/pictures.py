@@ -129,8 +129,6 @@ def main() -> None:
             **common,
         )
         screenshot(page_of(failed, folder / "failed"), IMAGES / "rollout.png", 1400)
-    reward_kit("plan", "--rate", "0.6", "--spread", "0.3", "--svg", IMAGES / "plan.svg")
-    print("docs/images/plan.svg")
     subprocess.run([sys.executable, ROOT / "docs" / "house.py", "--draw"], check=True)
 
 

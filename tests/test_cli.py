@@ -1,6 +1,7 @@
 """The command group: help, version, exit codes, .env, and parse_args."""
 
 import os
+import re
 import sys
 import types
 
@@ -32,9 +33,15 @@ class TestHelp:
     def test_names_every_command_with_a_line(self, arguments):
         done = run(*arguments)
         assert done.code == 0
-        for line in ("agent-eval Evaluate an agent", "db Open, export", "preview Try an evaluator"):
+        assert max(map(len, done.out.splitlines())) <= 80
+        assert len(done.out.splitlines()) <= 23  # and the prompt after it
+        for line in ("Bundles init Make a new bundle", "Evaluate agent-eval Evaluate an agent on"):
             assert line in " ".join(done.out.split())
-        assert "deploy" not in done.out
+        assert not re.search("deploy|preview|audit|gate|card ", done.out)
+
+    def test_old_commands_are_other_names(self):
+        for old, new in (("gate", "compare"), ("card", "export")):
+            assert run(old, "--help").out.startswith(f"Usage: reward-kit {new} ")
 
     @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
     def test_says_of_each_command_what_the_command_says_of_itself(self, name):
@@ -63,7 +70,10 @@ class TestExitCodes:
         assert capsys.readouterr() == ("", "Error: task.jsonl:3: no such file. Make one.\n")
 
     def test_wrong_usage_is_2(self):
-        for argument, fault in (("nothing", "No such command 'nothing'"), ("--nothing", "No such option")):
+        for argument, fault in (
+            ("valdate", "No such command 'valdate' (did you mean 'validate'?)"),
+            ("--nothing", "No such option"),
+        ):
             done = run(argument)
             assert done.code == 2
             assert fault in done.err

@@ -60,7 +60,7 @@ class EvaluationConfig:
         help="The bundle's folder; its task.jsonl is the dataset unless --dataset names another.",
     )
     task_ids: tuple[str, ...] | None = _task(
-        None, metavar="IDS", usual=True,
+        None, "--rows", "--task-ids", metavar="IDS", usual=True,
         help="Run only these rows: ids, patterns (book.*) or positions from 0, separated by commas.",
     )
     start_index: int | None = _task(None, minimum=0, help="Run only rows from this position (the first: 0).")
@@ -139,9 +139,9 @@ class EvaluationConfig:
         "Default: llm for rows with a sim_user_prompt; for the agents gold and replay, none and the recorded "
         "one.",
     )
-    no_sim_user: bool = _user(False, help="The same as --user none.", fixed=True)
+    no_sim_user: bool = _user(False, help="The same as --user none.", fixed=True, hidden=True)
     sim_model: str | None = _user(
-        None, "--sim-model", "--user-model", metavar="NAME", env="MODEL_SIM", fixed=True, usual=True,
+        None, "--user-model", "--sim-model", metavar="NAME", env="MODEL_SIM", fixed=True, usual=True,
         recorded=True, for_objects=_OF_MODEL.format("user"),
         help="The simulated user's model, named like --model.",
     )
@@ -229,7 +229,7 @@ class EvaluationConfig:
 
     against: str | None = _limit(
         None, metavar="EVAL",
-        help="Compare Pass^1 with this evaluation's, or with that in a baseline file of reward-kit gate.",
+        help="Compare Pass^1 with this evaluation's, or with that of a card in the repository.",
     )
     until_decided: bool = _limit(
         False, "--until-decided/--no-until-decided",
@@ -278,9 +278,9 @@ class EvaluationConfig:
         "output).",
     )
     format: str = _result(
-        "reward-kit", choices=("reward-kit", "tau-bench"), scope="command",
-        in_python="use to_json() of the result, or agent-eval --resume ID --format tau-bench",
-        help="The layout of the file that --json names; the scripts of tau-bench read tau-bench.",
+        "reward-kit", choices=("reward-kit", "tau-bench"), scope="command", hidden=True,
+        in_python="use to_json() of the result, or reward-kit export ID --format tau-bench",
+        help="The layout of the file that --json names: reward-kit export --format tau-bench.",
     )
     from_tau_bench: str | None = _result(
         None, metavar="PATH", scope="run",
@@ -293,11 +293,11 @@ class EvaluationConfig:
 
     # -- Display
     validate_only: bool = _display(
-        False, usual=True, scope="command", in_python="call reward_kit.agent.validate(bundle)",
+        False, hidden=True, scope="command", in_python="call reward_kit.agent.validate(bundle)",
         help="Check the bundle, or the selected rows of it, without a model, then stop.",
     )
     strict: bool = _display(
-        False, scope="command", in_python="call reward_kit.agent.validate(bundle, strict=True)",
+        False, hidden=True, scope="command", in_python="call reward_kit.agent.validate(bundle, strict=True)",
         help="With --validate-only: warnings count as errors.",
     )
     quiet: bool = _display(False, usual=True, help="Print only the scores.", scope="run")
@@ -333,9 +333,9 @@ class EvaluationConfig:
         if self.eval_id is not None:
             check_eval_id(self.eval_id)
         if self.task_ids == ():
-            raise UsageError("--task-ids names no row", remedy="Give ids or positions from 0, or omit it.")
+            raise UsageError("--rows names no row", remedy="Give ids or positions from 0, or omit it.")
         if self.task_ids is not None and (self.start_index is not None or self.end_index is not None):
-            raise UsageError("--task-ids cannot be combined with --start-index and --end-index")
+            raise UsageError("--rows cannot be combined with --start-index and --end-index")
         if self.until_decided and self.against is None:
             raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
         if self.from_tau_bench is not None and self.agent != f"{RESULTS_FILE}{self.from_tau_bench}":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.printing import hide_in_output, say, warn
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.errors import RewardKitError
 from reward_kit.lazy_names import lazy_names
 
@@ -31,47 +32,73 @@ NAME = "reward-kit"
 
 __getattr__, *_ = lazy_names(__name__, {"reward_kit.cli.preview": ["deploy_command", "preview_command"]})
 
-_COMMANDS = {
-    "init": "Make a new bundle: two tools, three tasks, a reward.",
-    "validate": "Check a bundle without a model: rows, imports, data, gold actions, reward.",
-    "tools": "Show a bundle's tools as a model sees them, or call them by hand.",
-    "play": "Be the agent, the user, or both in one rollout at the terminal or in a browser.",
-    "agent-eval": "Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.",
-    "show": "List evaluations; print the report of one again, or a rollout to read.",
-    "view": "Read evaluations and their rollouts in a browser.",
-    "compare": "Compare evaluations, row by row: which is better, and is it noise?",
-    "gate": "Pass or fail an evaluation by a baseline that lies in the repository.",
-    "plan": "Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.",
-    "card": "Write the card of an evaluation: hashes, settings, counts, scores, costs.",
-    "export": "Export the rollouts of an evaluation as training data: JSON lines.",
-    "pack": "Pack a bundle into one file, to share it.",
-    "list": "List the installed bundles.",
-    "db": "Open, export and compare databases of rollouts.",
-    "fastworkflow": "Set up, train and check FastWorkflow as the agent under test.",
-    "mcp": "Serve a bundle's tools to MCP clients.",
-    "audit": "Look for tasks that measure the wrong thing, without a model.",
-    "rescore": "Judge a finished evaluation again by a changed reward.",
-    "preview": "Try an evaluator on a few samples.",
+GROUPS = {
+    "Bundles": {
+        "init": "Make a new bundle, with comments that say what to do.",
+        "validate": "Check a bundle without a model; --deep: its tasks, too.",
+        "tools": "Show a bundle's tools as a model sees them; call them.",
+        "play": "Play a rollout by hand: as agent, as user, or as both.",
+        "pack": "Pack a bundle into one file, to share it.",
+        "list": "List the installed bundles.",
+    },
+    "Evaluate": {
+        "agent-eval": "Evaluate an agent on a bundle.",
+        "show": "Read evaluations and rollouts in the terminal.",
+        "view": "Read evaluations and rollouts in a browser.",
+        "compare": "Compare evaluations: which is better, or is it noise?",
+        "plan": "Say how small a difference your rows can show.",
+    },
+    "Go on": {
+        "rescore": "Judge stored rollouts again by a changed reward.",
+        "export": "Write training data, or the scores as a card.",
+        "explain": "Ask a model who was at fault in each failed rollout.",
+    },
+    "Connect": {
+        "mcp": "Serve a bundle's tools to MCP clients.",
+        "db": "Open and compare databases of rollouts.",
+        "fastworkflow": "Set up, train and check FastWorkflow as the agent.",
+    },
 }
-"""The first line of each command's help."""
+"""The commands of the help, by what they are for."""
+_RENAMED = {
+    "card": ("export", "--format", "card"),
+    "gate": ("compare", "--gate"),
+}
+"""Old commands, with the arguments that replace them."""
+_MODULES = {"deploy": "preview", "list": "bundles"}
+"""Modules that do not have their command's name."""
 
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_COMMANDS)
+        return [name for commands in GROUPS.values() for name in commands]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
-        if cmd_name not in _COMMANDS and cmd_name != "deploy":
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in (*self.list_commands(ctx), "preview", "deploy", "audit"):
             return None
-        module = {"deploy": "preview", "gate": "compare", "list": "bundles"}.get(
-            cmd_name, cmd_name.replace("-", "_")
-        )
+        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         found = vars(importlib.import_module(f"reward_kit.cli.{module}")).values()
         return next(one for one in found if isinstance(one, click.Command) and one.name == cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in _RENAMED:
+            args = [*_RENAMED[args[0]], *args[1:]]
+        elif not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = [*self.list_commands(ctx), *_RENAMED]
+            raise click.UsageError(f"No such command {args[0]!r}{did_you_mean(args[0], known)}.", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        formatter.write("Usage: reward-kit [-v] COMMAND ...    (reward-kit COMMAND --help says more)\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        formatter.write_paragraph()
+        for group, commands in GROUPS.items():
+            for at, (name, text) in enumerate(commands.items()):
+                formatter.write(f"{group if at == 0 else '':10}{name:14}{text}\n")
+        formatter.write("\n-v, --verbose: log on stderr   --version   -h, --help\n")
 
 
 @click.group(
@@ -83,10 +110,7 @@ class _LazyGroup(click.Group):
 @click.version_option(package_name=NAME, prog_name=NAME, message="%(prog)s %(version)s", help="Version.")
 @click.pass_context
 def cli(context: click.Context, verbose: bool) -> None:
-    """Evaluate tool-using agents on task bundles.
-
-    A file .env in the working directory is read first; variables that are set already keep their values.
-    """
+    """Evaluate tool-using agents on task bundles. A file .env here is read first."""
     if verbose:
         import logging
 

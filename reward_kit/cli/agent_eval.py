@@ -37,19 +37,22 @@ set-up or the disk; 130 interrupted. Finished rollouts are always kept."""
 
 
 @click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
+@click.argument("bundle", required=False)
 @click_options
 @click.pass_context
-def agent_eval(context: click.Context, /, **_: Any) -> int:
-    """Evaluate an agent on a task bundle: many rollouts, judged by the bundle's reward.
+def agent_eval(context: click.Context, /, bundle: str | None, **_: Any) -> int:
+    """Evaluate an agent on a bundle.
 
     \b
-      reward-kit agent-eval -d my_task/task.jsonl --model openai/gpt-4o-mini
-      reward-kit agent-eval -d my_task/task.jsonl --agent gold
+      reward-kit agent-eval my_task --model openai/gpt-4o-mini
+      reward-kit agent-eval my_task --agent gold
       reward-kit agent-eval --resume
     """
     from reward_kit.agent.evaluation.options import make_config
 
     given = given_options(context)
+    if bundle is not None and given.setdefault("dataset", bundle) != bundle:
+        raise click.UsageError("Name the bundle once: BUNDLE or --dataset PATH.")
     return _sweep(given) if isinstance(given.get("model"), tuple) else run(make_config(given))
 
 
@@ -133,7 +136,7 @@ def given_options(context: click.Context) -> dict[str, Any]:
     return {
         name: value
         for name, value in context.params.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in OPTIONS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @runs_option
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@file_option("--json", metavar="PATH", help="Write the findings to a file (-: to the output).")
+@file_option("--json", help="Write the findings as JSON.")
 def audit(
     bundle: str,
     task_dir: str | None,

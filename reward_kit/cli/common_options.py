@@ -1,8 +1,11 @@
-"""Options that several commands share, and the files that they name."""
+"""Parts that the commands share: flags of one meaning, suggestions for misspelt ones, files to write."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -12,8 +15,51 @@ from reward_kit.agent.base.text import from_here
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
+
+class Command(click.Command):
+    """A command whose help lists an option's flags up to the first long one; the others are aliases."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Replacements of flags that the command no longer takes, or that other tools have."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = (help_record(parameter, ctx) for parameter in self.get_params(ctx))
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in records if record], col_max=28)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [flag for one in self.get_params(ctx) for flag in (*one.opts, *one.secondary_opts)]
+            near = get_close_matches(
+                error.option_name, [flag for flag in known if flag.startswith("--")], n=1
+            )
+            meant = self.renamed.get(error.option_name) or next(iter(near), None)
+            raise click.UsageError(
+                f"No such option {error.option_name!r}." + (f" Did you mean {meant!r}?" if meant else ""), ctx
+            ) from error
+
+
+command = partial(click.command, cls=Command)
+_RANGE = re.compile(r"\s+\[[^\]]*<[^\]]*\]$")
+"""click's note on the range of a number; a value beyond it gets a message."""
+
+
+def help_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """The flags and the text of a parameter in the help; None for an argument or a hidden option."""
+    record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+    if record is None:
+        return None
+    names, text = record[0], _RANGE.sub("", record[1])
+    first = next((at for at, flag in enumerate(parameter.opts) if flag.startswith("--")), 0)
+    for alias in parameter.opts[first + 1 :]:
+        names = names.replace(f", {alias}", "")
+    return names, text
+
 
 runs_option = click.option(
     "-o",
@@ -21,18 +67,25 @@ runs_option = click.option(
     "--log-dir",
     metavar="DIR",
     default="runs",
-    help="The folder in which names are searched. Default: runs.",
+    help="The folder of evaluations. Default: runs.",
 )
 
 
-def file_option(flag: str, *, help: str, metavar: str = "FILE") -> Callable[..., Any]:  # noqa: A002 - as click's
-    """An option for a file to write, which is checked before any work."""
+def rows_option(help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
+    """The option that chooses rows."""
+    return click.option("--rows", "--task-ids", "--row", "task_ids", metavar="IDS", help=help)
+
+
+def file_option(flag: str, *, help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
+    """An option for a file to write, by default the output, which is checked before any work."""
 
     def checked(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
         check_target(flag, path)
         return path
 
-    return click.option(flag, f"{flag.strip('-')}_path", metavar=metavar, callback=checked, help=help)
+    name = f"{flag.strip('-')}_path"
+    about: dict[str, Any] = {"metavar": "[FILE]", "is_flag": False, "flag_value": TO_OUTPUT, "help": help}
+    return click.option(flag, name, callback=checked, **about)
 
 
 def print_report(lines: Iterable[str], to_json: Callable[[], Any], json_path: str | None) -> None:

@@ -35,7 +35,7 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def db() -> None:
-    """Open, export and compare databases of rollouts.
+    """Open and compare databases of rollouts.
 
     NAME is a database file, the id of a rollout, or 'EVALUATION ROW#1'.
     """

@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from reward_kit.agent.base.printing import warn
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, OTHER_NAMES, flag_of
+from reward_kit.cli.common_options import Command, help_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.option import Option
 
 _ALL = "reward_kit.help_all"
 
 
-class GroupedCommand(click.Command):
+class GroupedCommand(Command):
     """A command that lists its options under the headings of the configuration."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        f"--{other.replace('_', '-')}": flag_of(name) for other, name in OTHER_NAMES.items()
+    } | {"--env": "BUNDLE (tau_retail_task for retail)"}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for parameter in self.get_params(ctx):
-            names, text = parameter.get_help_record(ctx) or ("", "")
             option = OPTIONS.get(parameter.name or "")
             if option and not option.usual and not ctx.meta.get(_ALL):
                 continue
-            for alias in option.flags[len(option.shown) :] if option else ():
-                names = names.replace(f", {alias}", "")
-            records[option.group if option else GROUPS[-1]].append((names, text))
+            if record := help_record(parameter, ctx):
+                records[option.group if option else GROUPS[-1]].append(record)
         for group, lines in records.items():
             with formatter.section(group):
                 formatter.write_dl(lines, col_max=28)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            parsed = as_click_parses(args)
-            self._warn_of_repeated(ctx, parsed)
-            return super().parse_args(ctx, parsed)
-        except click.NoSuchOption as error:
-            meant = OTHER_NAMES.get(error.option_name.lstrip("-").replace("-", "_"))
-            if meant is None:
-                raise
-            text = f"No such option {error.option_name!r}. Did you mean {flag_of(meant)!r}?"
-            raise click.UsageError(text, ctx) from error
-        except click.UsageError as error:
-            if not error.message.startswith("Got unexpected extra argument"):
-                raise
-            text = f"{error.message}. This command takes only options; the dataset is --dataset PATH."
-            raise click.UsageError(text, ctx) from error
+        parsed = as_click_parses(args)
+        rest = super().parse_args(ctx, list(parsed))
+        self._warn_of_repeated(ctx, parsed)
+        return rest
 
     def _warn_of_repeated(self, ctx: click.Context, args: list[str]) -> None:
         """Warn that only the last of several values of an option counts."""
@@ -62,11 +54,17 @@ class GroupedCommand(click.Command):
 
 
 def as_click_parses(args: list[str]) -> list[str]:
-    """Translate the two forms of tau-bench's flags that click does not know.
+    """Translate the forms of tau-bench's flags that click does not know.
 
-    ``--task-ids 2 4 6`` becomes ``--task-ids 2,4,6``; after ``--shuffle``, ``1`` is dropped, and ``0`` with
-    the flag. The command takes no arguments besides its options, so nothing else can be meant.
+    ``--task-ids 2 4 6`` becomes ``--task-ids 2,4,6``. After a flag without a value, ``1`` and ``true`` are
+    dropped, ``0`` and ``false`` with the flag.
     """
+    plain = {
+        flag
+        for option in OPTIONS.values()
+        if option.kind is bool and "/" not in option.flags[0]
+        for flag in option.flags
+    }
     taken: list[str] = []
     waiting = list(args)
     while waiting:
@@ -76,8 +74,8 @@ def as_click_parses(args: list[str]) -> list[str]:
             while waiting and not waiting[0].startswith("-"):
                 values.append(waiting.pop(0))
             taken += [word, ",".join(values)] if values else [word]
-        elif word == "--shuffle" and waiting and waiting[0] in ("0", "1"):
-            taken += [word] * (waiting.pop(0) == "1")
+        elif word in plain and waiting and waiting[0].lower() in ("0", "1", "false", "true"):
+            taken += [word] * (waiting.pop(0).lower() in ("1", "true"))
         else:
             taken.append(word)
     return taken
@@ -101,7 +99,7 @@ def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Show all options and exit.",
     )(command)
     for name, option in reversed(list(OPTIONS.items())):
-        about = {"default": None, "help": _help(name, option), **_kind(name, option)}
+        about = {"default": None, "help": _help(name, option), "hidden": option.hidden, **_kind(name, option)}
         command = click.option(*option.flags, name, **about)(command)
     return command
 

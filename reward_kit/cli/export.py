@@ -1,4 +1,4 @@
-"""``reward-kit export``: the rollouts of an evaluation as training data, or as files."""
+"""``reward-kit export``: rollouts as training data or files, and the scores as a card."""
 
 from __future__ import annotations
 
@@ -7,72 +7,94 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT
-from reward_kit.agent.base.printing import print_lines
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli.common_options import file_option, runs_option
+from reward_kit.cli.common_options import command, rows_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.after.export import Export
 
+LINES = ("full", "openai", "trl")
 
-@click.command("export")
-@click.argument("evaluation", metavar="EVALUATION")
+
+@command("export")
+@click.argument("evaluation", metavar="EVALUATION", required=False)
+@click.argument("folder", required=False)
 @runs_option
-@click.argument("folder", metavar="[DIR]", required=False)
-@file_option("--out", help="Write the lines to this file. Default: the output.")
 @click.option(
     "--format",
     "layout",
-    type=click.Choice(["full", "openai", "trl", "rollouts"]),
+    type=click.Choice([*LINES, "rollouts", "card", "tau-bench"]),
     default="full",
-    help="Format of the messages and columns; rollouts writes a roll_ID.json each to DIR. Default: full.",
+    metavar="FORMAT",
+    help="full, openai, trl: a JSON line for each rollout. rollouts: a file for each, in the folder --out. "
+    "card: one file of scores, to publish or to compare with. tau-bench: a results file of tau-bench. "
+    "Default: full.",
 )
+@click.option("--out", "--output", metavar="FILE", help="Write to this file or folder. Default: the output.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
-@click.option("--rows", metavar="IDS", help="Only these rows, separated by commas.")
+@rows_option("Only these rows: ids, patterns (book.*) or positions from 0, separated by commas.")
 @click.option("--min-reward", type=float, metavar="REWARD", help="Leave out rollouts with a lower reward.")
 @click.option("--max-reward", type=float, metavar="REWARD", help="Leave out rollouts with a higher reward.")
-@click.option(
-    "--unjudged", is_flag=True, help="Include rollouts that could not be judged; their reward is null."
-)
+@click.option("--unjudged", is_flag=True, help="Include rollouts without a reward; theirs is null.")
+@click.option("--audit", metavar="FILE", help="Keep the JSON of validate --deep in the card.")
+@click.option("--verify", metavar="FILE", help="Check a card against itself and its evaluation instead.")
 def export(
-    evaluation: str,
+    evaluation: str | None,
     folder: str | None,
     output_dir: str,
-    out_path: str | None,
+    out: str | None,
     layout: str,
-    columns: str | None,
-    **options: Any,
+    audit: str | None,
+    verify: str | None,
+    **chosen: Any,
 ) -> int:
-    """Export the rollouts of an evaluation as training data: JSON lines.
+    """Write training data, or the scores as a card.
 
-    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. Each line has
-    the conversation, the tools and the reward of a rollout. With --format rollouts DIR, each rollout
-    is written whole to a file in DIR instead. The exit code is 1 if there was none to export, and 2 after
-    an error.
+    \b
+      reward-kit export latest --format openai --min-reward 1 --out train.jsonl
+      reward-kit export main --format card --out baseline.json
+
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The exit code is 1 if
+    there was no rollout to export or a card is wrong, and 2 after an error.
     """
-    from reward_kit.agent.after.export import export as chosen
-    from reward_kit.agent.after.export import write_lines, write_rollouts
+    out = out or folder
+    asked = [name for name, value in chosen.items() if value not in (None, False)]
+    if layout in ("card", "tau-bench") and asked:
+        raise click.UsageError(f"--{asked[0].replace('_', '-')} does not go with --format {layout}.")
+    if (audit or verify) and layout != "card":
+        raise click.UsageError("--audit and --verify go with --format card.")
+    if verify is not None:
+        return _verified(Path(verify), evaluation, output_dir)
+    if evaluation is None:
+        raise click.UsageError("Missing argument 'EVALUATION'.")
+    if layout == "card":
+        return _card(evaluation, output_dir, out or TO_OUTPUT, audit)
+    if layout == "tau-bench":
+        return _tau_bench(evaluation, output_dir, out or TO_OUTPUT)
+    return _rollouts(evaluation, output_dir, out, layout, **chosen)
+
+
+def _rollouts(
+    evaluation: str, output_dir: str, out: str | None, layout: str, columns: str | None, **chosen: Any
+) -> int:
+    from reward_kit.agent.after.export import export, write_lines, write_rollouts
 
     as_files = layout == "rollouts"
-    if as_files != (folder is not None):
-        raise click.UsageError("--format rollouts takes a folder DIR, other formats do not")
-    if as_files and (out_path is not None or columns is not None):
-        raise click.UsageError("--format rollouts cannot be combined with --out or --columns")
-    found = chosen(
-        evaluation,
-        output_dir,
-        format="full" if as_files else layout,  # type: ignore[arg-type]  # one of FORMATS
-        columns=columns,
-        **options,
-    )
-    path = None if out_path in (None, TO_OUTPUT) else Path(str(out_path))
+    if as_files and (out in (None, TO_OUTPUT) or columns is not None):
+        raise click.UsageError("--format rollouts takes a folder, --out DIR, and no --columns.")
+    check_target("--out", None if as_files else out)
+    chosen["rows"] = chosen.pop("task_ids")
+    layout = "full" if as_files else layout
+    found = export(evaluation, output_dir, format=layout, columns=columns, **chosen)  # type: ignore[arg-type]  # one of FORMATS
+    path = None if out in (None, TO_OUTPUT) else Path(str(out))
     if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
-        raise click.UsageError(f"--out {path} is among the files of evaluations")
-    if folder is not None:
-        path = Path(folder)
+        raise click.UsageError(f"--out {path} is among the files of evaluations.")
+    if as_files:
+        assert path is not None, "checked above"
         number = write_rollouts(found, path)
     else:
         number = write_lines(found, path)
@@ -102,3 +124,66 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
             f"warning: there are no tools for {count(found.without_tools, 'rollout')}; "
             f"reward-kit agent-eval --resume {found.evaluation.eval_id} adds them if the bundle is the same"
         )
+
+
+def _tau_bench(evaluation: str, output_dir: str, target: str) -> int:
+    from reward_kit.agent.bundles.bundle import read_bundle
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.tau.results_file import results_parts, task_numbers
+
+    check_target("--out", target)
+    stored = load_evaluation(evaluation, output_dir)
+    configuration = stored.configuration
+    with read_bundle(configuration["dataset"], configuration.get("task_dir")) as read:
+        parts = results_parts(stored, task_numbers(read.rows))
+    write_output(parts, target)
+    say(f"{count(len(stored.outcomes), 'rollout')} exported", err=True)
+    return 0
+
+
+def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:
+    from reward_kit.agent.base.encoding import readable_json
+    from reward_kit.agent.comparison.card import card_of
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    check_target("--out", target)
+    stored = load_evaluation(evaluation, output_dir)
+    if stored.results.get("decision", {}).get("verdict", "not decided") != "not decided":
+        warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
+    made = card_of(stored, None if audit is None else _audit(Path(audit)))
+    write_output(readable_json(made), target)
+    if target != TO_OUTPUT:
+        say(f"{target}: {count(len(made['rows']), 'row')}, {made['denominators']['judged']} judged rollouts")
+    return 0
+
+
+def _audit(path: Path) -> object:
+    from reward_kit.agent.base.strict_json import parsed_json
+    from reward_kit.errors import UsageError
+
+    try:
+        return parsed_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fault = f"is not the JSON of validate --deep: {error}"
+        raise UsageError(fault, place=str(path)) from error
+
+
+def _verified(path: Path, evaluation: str | None, output_dir: str) -> int:
+    from reward_kit.agent.comparison.card import differences_from, faults_of, read_card
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.errors import UsageError
+
+    card = read_card(path)
+    lines = faults_of(card)
+    name = evaluation or str(card.get("evaluation"))
+    try:
+        stored = load_evaluation(name, output_dir)
+    except UsageError as error:
+        if evaluation is not None:
+            raise
+        warn(f"only the card itself was checked, for its evaluation is not here: {error}")
+    else:
+        lines += [line for line in differences_from(card, stored) if line not in lines]
+    print_lines(lines)
+    say(f"{path}: {count(len(lines), 'difference') if lines else 'nothing differs'}")
+    return int(bool(lines))

@@ -32,7 +32,7 @@ _folder = click.option(
 
 @click.group()
 def fastworkflow() -> None:
-    """Set up, train and check FastWorkflow as the agent under test.
+    """Set up, train and check FastWorkflow as the agent.
 
     \b
       reward-kit fastworkflow setup

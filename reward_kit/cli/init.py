@@ -15,7 +15,7 @@ from reward_kit.errors import RewardKitError, UsageError
 @click.option("--from-openapi", type=click.Path(path_type=Path), help="Make tools of an OpenAPI 3 file.")
 @click.option("--from-mcp", metavar="COMMAND", help="Make tools of the MCP server that COMMAND starts.")
 def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
-    """Make a new bundle: two tools, three tasks, a reward.
+    """Make a new bundle, with comments that say what to do.
 
     NAME is its folder. It validates as it is; its comments say what to change. With --from-openapi or
     --from-mcp, it has the tools of that API, with bodies, data and tasks to be written.

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.text import count
-from reward_kit.cli.common_options import file_option, print_report, runs_option
+from reward_kit.cli.common_options import command, file_option, print_report, runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,29 +29,46 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str | Non
     return sorted({int(part) for part in parts}) or None
 
 
-@click.command("plan")
+@command("plan")
 @click.argument("evaluations", metavar="[EVAL [EVAL]]", nargs=-1)
 @runs_option
 @click.option("--rate", type=SHARE, metavar="M", help="Assume this mean of the rows' rates, without EVAL.")
 @click.option(
-    "--spread", type=SHARE, metavar="S", help="Their standard deviation, with --rate. Default: 0.3."
+    "--spread", type=SHARE, metavar="S", help="With --rate: the rates' standard deviation. Default: 0.3."
 )
-@click.option("--correlation", type=SHARE, metavar="R", help="Of two agents' rates of rows. Default: 0.8.")
-@click.option("--rows", callback=_numbers, metavar="N,N", help="Rows. Default: as many as EVAL, and around.")
-@click.option("--rollouts", callback=_numbers, metavar="K,K", help="Of each row. Default: 1,2,4,8,16.")
-@click.option("--power", type=POWER, metavar="P", default=0.8, help="Chance to show it. Default: 0.8.")
-@file_option("--svg", help="Draw the table into a file.")
-@file_option("--json", metavar="PATH", help="Write the table to a file (-: to the output).")
-def plan(evaluations: tuple[str, ...], svg_path: str | None, json_path: str | None, **options: Any) -> None:
-    """Print the smallest difference of Pass^1 that numbers of rows and rollouts can show.
+@click.option(
+    "--correlation",
+    type=SHARE,
+    metavar="R",
+    help="The correlation of two agents' rates of the rows. Default: 0.8.",
+)
+@click.option(
+    "--n-rows",
+    "rows",
+    callback=_numbers,
+    metavar="N,N",
+    help="Numbers of rows. Default: as many as EVAL has, half, twice ...",
+)
+@click.option(
+    "--n-rollouts",
+    "--rollouts",
+    "rollouts",
+    callback=_numbers,
+    metavar="K,K",
+    help="Numbers of rollouts of each row. Default: 1,2,4,8,16.",
+)
+@click.option("--power", type=POWER, metavar="P", default=0.8, help="The chance to show it. Default: 0.8.")
+@file_option("--json", help="Write the table as JSON.")
+def plan(evaluations: tuple[str, ...], json_path: str | None, **options: Any) -> None:
+    """Say how small a difference your rows can show.
 
     The rates of rows are estimated from EVAL, with a second evaluation also the correlation of two agents'
-    rates, or assumed. Each table is for one question: these tasks, where only the rollouts are random, or
-    tasks like these, where the rows are a sample as well.
+    rates, or assumed. There is a table for these tasks, where only the rollouts are random, one for tasks
+    like these, where the rows are a sample as well, and one of the smallest --margin within which a gate can
+    show that an agent is no worse.
     """
     from reward_kit.agent.base.encoding import as_json
     from reward_kit.agent.reports.comparison import QUESTIONS
-    from reward_kit.agent.reports.pages.rendering import render
     from reward_kit.agent.reports.tables import table_lines
 
     rates, rows, source = _rates(evaluations, **options)
@@ -60,23 +76,25 @@ def plan(evaluations: tuple[str, ...], svg_path: str | None, json_path: str | No
         rates = replace(rates, correlation=options["correlation"])
     facts = f"Pass^1 {rates.mean:.3f}, standard deviation of rows {rates.spread:.3f}"
     rows, rollouts, power = options["rows"] or rows, options["rollouts"] or ROLLOUTS, options["power"]
-    table = {(n, k): rates.smallest_difference(n, k, power) for n in rows for k in rollouts}
-    known = [size for found in table.values() for size in found if size is not None]
+    table = {
+        (n, k): (*rates.smallest_difference(n, k, power), rates.smallest_margin(n, k, power))
+        for n in rows
+        for k in rollouts
+    }
     title = f"Smallest difference of Pass^1, in points, that is shown with power {100 * power:g} %"
     lines = [f"{source}: {facts}, correlation {rates.correlation:.2f}", f"{title}, by rollouts of each row"]
-    for at, question in enumerate(QUESTIONS):
+    for at, question in enumerate((*QUESTIONS, "no difference: --margin")):
         cells = [[question, *map(str, rollouts)]]
         for n in rows:
             sizes = [table[n, k][at] for k in rollouts]
             cells.append([count(n, "row"), *("-" if size is None else f"{100 * size:.1f}" for size in sizes)])
         lines += ["", *table_lines(cells, right=range(1, len(cells[0])))]
-    names = ("rows", "rollouts", "these_tasks", "tasks_like_these")
+    names = ("rows", "rollouts", "these_tasks", "tasks_like_these", "margin")
     designs = [dict(zip(names, (*size, *found), strict=True)) for size, found in table.items()]
     print_report(lines, lambda: {**as_json(rates), "power": power, "designs": designs}, json_path)
-    if svg_path is not None:
-        top = 0.04 * math.ceil(max(known, default=1.0) / 0.04)  # four grid lines at whole points
-        picture = render("plan.svg", table=table, title=title, questions=QUESTIONS, top=top)
-        write_output([picture.encode()], svg_path)
+
+
+plan.renamed = {"--rows": "--n-rows"}
 
 
 def _rates(

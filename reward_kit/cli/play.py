@@ -37,7 +37,7 @@ def play(
     output_dir: str,
     browser: bool,
 ) -> int:
-    """Be the agent, the user, or both in one rollout at the terminal or in a browser.
+    """Play a rollout by hand: as agent, as user, or as both.
 
     The reward is shown at the end. The other side is a model: --user-model if you are the agent of a row
     with a simulated user, --model if you are the user.

@@ -10,7 +10,7 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.scoring.numbers import score
-from reward_kit.cli.common_options import file_option, print_report, runs_option
+from reward_kit.cli.common_options import command, file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHOWN = 40
 
 
-@click.command("rescore")
+@command("rescore")
 @click.argument("evaluation", metavar="EVALUATION")
 @runs_option
 @click.option(
@@ -28,9 +28,7 @@ SHOWN = 40
 )
 @click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
 @click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
-@file_option(
-    "--json", metavar="PATH", help="Write both rewards of every rollout to a file (-: to the output)."
-)
+@file_option("--json", help="Write both rewards of every rollout as JSON.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -38,7 +36,7 @@ SHOWN = 40
     help="Time for one reward. Default: 300.",
 )
 def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
-    """Judge a finished evaluation again by a changed reward.
+    """Judge stored rollouts again by a changed reward.
 
     EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
     reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is

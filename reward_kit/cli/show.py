@@ -12,14 +12,14 @@ import click
 
 from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.cli.common_options import check_runs_folder, runs_option
+from reward_kit.cli.common_options import check_runs_folder, command, runs_option
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.store.results import EvaluationResult
 
 
-@click.command()
+@command("show")
 @click.argument("what", metavar="[WHAT]", required=False)
 @runs_option
 @click.option(
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="Print scores by groups of rows instead: those with the same value of a field (metadata.domain).",
 )
 def show(what: str | None, output_dir: str, field: str | None) -> None:
-    """List evaluations; print the report of one again, or a rollout to read.
+    """Read evaluations and rollouts in the terminal.
 
     \b
     WHAT is one of these:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--call", nargs=2, multiple=True, metavar="TOOL ARGUMENTS", help="Call a tool; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the schemas as a model gets them.")
 def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_json: bool) -> int:
-    """Show a bundle's tools as a model sees them, or call them by hand.
+    """Show a bundle's tools as a model sees them; call them.
 
     \b
       reward-kit tools my_task

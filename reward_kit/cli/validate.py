@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def validate(
     bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
 ) -> int:
-    """Check a bundle without a model: rows, imports, data, gold actions, reward.
+    """Check a bundle without a model; --deep: its tasks, too.
 
     The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
     """

@@ -11,20 +11,20 @@ import click
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import say
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.cli.common_options import check_runs_folder, runs_option
+from reward_kit.cli.common_options import check_runs_folder, command, runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 
-@click.command()
+@command("view")
 @click.argument("evaluations", metavar="[EVALUATION]...", nargs=-1)
 @runs_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port. Default: a free one.")
 @click.option("--out", metavar="DIR", help="Write the pages to this folder instead of serving them.")
 def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | None) -> int:
-    """Read evaluations and their rollouts in a browser.
+    """Read evaluations and rollouts in a browser.
 
     Serves pages of all evaluations in the runs folder on this machine until Ctrl-C, and prints the address:
     that of EVALUATION, if one is named (latest: the last). Pages of a running evaluation are kept up to date.

@@ -15,7 +15,7 @@ from reward_kit.cli.agent_eval import agent_eval, given_options
 
 def test_every_field_is_an_option_of_the_command_and_the_other_way_round() -> None:
     commands = {parameter.name: parameter for parameter in agent_eval.params}
-    assert set(commands) == {field.name for field in fields(EvaluationConfig)} | {"help_all"}
+    assert set(commands) == {field.name for field in fields(EvaluationConfig)} | {"bundle", "help_all"}
     for name, option in OPTIONS.items():
         said = [*commands[name].opts, *commands[name].secondary_opts]
         assert sorted(said) == sorted(flag for flags in option.flags for flag in flags.split("/"))
@@ -62,7 +62,7 @@ def test_the_defaults_of_the_contract() -> None:
         ({"eval_id": "a" * 250}, "is not a valid file name. Use at most 200 letters"),
         ({"n_rollouts": 1_000_001}, "--n-rollouts must be at most 1000000, not 1000001"),
         ({"model_args": ["=1"]}, "is not KEY=VALUE"),
-        ({"task_ids": ""}, "--task-ids names no row"),
+        ({"task_ids": ""}, "--rows names no row"),
         ({"task_ids": 3}, 'not 3. Give a list, or a text such as "0,3"'),
         ({"agent": object}, r"--agent takes text.*module:factory \(__main__:factory in a notebook"),
         ({"model_args": 3}, "--model-arg takes names and values, not 3. Give a dict."),

@@ -123,7 +123,7 @@ def test_what_is_no_model_is_refused_before_anything_runs(bundle: Bundle, models
 def test_a_model_in_the_place_of_its_name_is_told_where_it_belongs(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"--model takes text.*models=\{'agent': model\}"):
         agent_eval(bundle.dataset, model=Policy(""))
-    with pytest.raises(UsageError, match=r"--sim-model takes text.*models=\{'user': model\}"):
+    with pytest.raises(UsageError, match=r"--user-model takes text.*models=\{'user': model\}"):
         agent_eval(bundle.dataset, sim_model=Policy(""))
 
 

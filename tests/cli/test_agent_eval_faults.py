@@ -41,7 +41,7 @@ def test_no_dataset(agent_eval: Command) -> None:
         (["--fail-under", "2"], ["--fail-under must be at most 1"]),
         (["--eval-id", "../x"], ["--eval-id", "'../x'"]),
         (["--task-ids", "nobody"], ["nobody", "there is no row"]),
-        (["--task-ids", "0", "--end-index", "1"], ["--task-ids cannot be combined with"]),
+        (["--task-ids", "0", "--end-index", "1"], ["--rows cannot be combined with"]),
         (["--agent", "unheard"], ["unheard", "tool-calling, act, react, few-shot, gold, human,"]),
         (["--user", "unheard"], ["unheard", "llm, react, verify, reflection, human, none, replay:PATH"]),
         (["--resume", "never-begun"], ["never-begun"]),

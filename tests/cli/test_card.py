@@ -1,4 +1,4 @@
-"""``reward-kit card``: a file that says what a score claims, and whether it was altered."""
+"""``export --format card`` (``card``): a file that says what a score claims, and whether it was altered."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, every in (("main", 3), ("other", 4)):
             Path(f"{name}_agents.py").write_text(AGENTS.format(every=every))
             agent_eval(bundle.dataset, agent=f"{name}_agents:Agent", eval_id=name, seed=1)
-            assert run_command("card", name).code == 0
+            assert run_command("export", name, "--format", "card", "--out", f"{name}.card.json").code == 0
     return folder
 
 
@@ -193,11 +193,11 @@ def test_rollouts_that_are_not_judged_count_as_in_the_evaluation(card: Path, com
     ("arguments", "fault"),
     [
         (("main", "--output", "missing/card.json"), "missing"),
-        (("main", "--audit", "runs/evals/main.db"), "is no JSON result of an audit"),
+        (("main", "--audit", "runs/evals/main.db"), "is not the JSON of validate --deep"),
         (("--verify", "nothing.json"), "nothing.json: cannot be read: No such file"),
         (("--verify", "runs/evals/main.json"), "is no card (reward-kit.card/1)"),
-        (("--verify", "main.card.json", "--audit", "x"), "--verify goes with neither --output nor --audit"),
-        ((), "Name the evaluation"),
+        ((), "Missing argument 'EVALUATION'"),
+        (("main", "--min-reward", "1"), "--min-reward does not go with --format card"),
     ],
 )
 def test_wrong_use_is_one_clear_error(card: Path, command: Command, arguments: Any, fault: str) -> None:

@@ -1,6 +1,5 @@
-"""``reward-kit gate``: the baseline's file, exit codes, the comment, and changes that change nothing."""
+"""``compare --gate``: the baseline, exit codes, the comment, and changes that change nothing."""
 
-import json
 import random
 import re
 import sqlite3
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Finished, run_command
 from flight_bundle import Bundle
 from planned_agent import evaluate, rows_of
 
 from reward_kit.agent import load_evaluation
-from reward_kit.agent.comparison.baseline import load_baseline
-from reward_kit.agent.reports.gate import judge
+from reward_kit.agent.comparison.compare import load
+from reward_kit.agent.comparison.gate import judge
 
 Plan = Mapping[str, Sequence[int]]
 BASE: Plan = {"b": [1] * 8, "a": [1] * 8, "flaky": [1, 0, 0, 0] * 2, "c": [1] * 8}
@@ -27,54 +26,46 @@ FILE = Path("gate.json")
 def _baseline(bundle: Bundle, command: Command) -> None:
     """The evaluation ``main``, and its baseline."""
     evaluate(bundle, "main", BASE)
-    ran = command("--baseline", "gate.json", "--write-baseline", "main")
-    assert (ran.code, ran.out, ran.error) == (0, "gate.json: 4 rows of main\n", "")
+    write_card("main", "gate.json")
 
 
-def test_the_same_results_have_the_same_lines(bundle: Bundle, command: Command) -> None:
-    plain = json.loads(FILE.read_text())
-    assert plain["totals"] == {"rows": 4, "rollouts": 32, "successes": 26}
-    assert plain["measured"] == {"agent": "planned_agent:Planned", "user": "none"}
-    lines = FILE.read_text().splitlines()
-    found = [re.match(r'  {"id":"(\w+)","content":"\w{16}","n":8,"c":\d}', line) for line in lines]
-    assert [row[1] for row in found if row] == ["a", "b", "c", "flaky"]
-    evaluate(bundle, "again", dict(reversed(BASE.items())))
-    command("--baseline", "again.json", "--write-baseline", "again")
-    different = set(lines) ^ set(Path("again.json").read_text().splitlines())
-    assert different == {' "evaluation": "main",', ' "evaluation": "again",'}
+def write_card(name: str, path: str) -> Finished:
+    ran = run_command("export", name, "--format", "card", "--out", path)
+    assert ran.code == 0, ran.error
+    return ran
 
 
 @pytest.mark.parametrize(
     ("plan", "options", "code", "line"),
     [
-        ({}, {}, 3, "not decided against main after round 8 of 8: +0.0 points"),
+        ({}, {}, 3, "not decided against main: +0.0 points"),
         ({}, {"margin": 50, "until_decided": True}, 0, "within 50 points of main after round 2 of 8"),
-        ({"flaky": [1] * 8}, {}, 0, "better than main after round 8 of 8: +18.8 points"),
+        ({"flaky": [1] * 8}, {}, 0, "better than main: +18.8 points"),
         ({"a": [0] * 8}, {}, 1, "certainly worse, although they always succeeded in the baseline: a"),
-        ({"flaky": [0] * 8, "a": [1, 0] * 4}, {}, 1, "worse than main after round 8 of 8"),
+        ({"flaky": [0] * 8, "a": [1, 0] * 4}, {}, 1, "worse than main: "),
         ({"a": [0] * 8, "flaky": [1] * 8}, {"margin": 99}, 1, "within 99 points of main"),
     ],
 )
 def test_exit_codes(bundle: Bundle, command: Command, plan: Plan, options: Any, code: int, line: str) -> None:
     evaluate(bundle, "new", {**BASE, **plan}, against="gate.json", **options)
     for named in ("gate.json", "main"):
-        ran = command("--baseline", named)
+        ran = command(named)
         assert (ran.code, ran.error, line in ran.out) == (code, "", True), ran.out
 
 
 def test_the_comment_shows_what_got_worse_and_the_database(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "new", {**BASE, "a": [0] * 8, "flaky": [0] * 7 + [1]}, seed=11)
-    ran = command("--baseline", "gate.json", "--markdown", "-")
+    ran = command("gate.json", "--markdown", "-")
     assert (ran.code, ran.err.startswith("worse than main")) == (1, True)
     lines = ran.out.splitlines()
     assert lines[:3] == ["### Worse: `new` against `main`", "", "**Pass^1 0.812 → 0.531**"]
-    assert "- `different: seed was None, is 11`" in lines
+    assert "- `different: --seed was 10, is 11`" in lines
     certain, flaky = (line for line in lines if line.startswith("| `"))
     failed = "`failed: a #1: partially_completed in step 1: 0 of 2"
     assert certain.startswith(f"| `a` | 8/8 | 0/8 | certain | {failed}")
     assert re.search(r'`data: bookings #\w+: missing row {"id": "\w+", .*"status": "paid"', certain)
     assert flaky.startswith("| `flaky` | 2/8 | 1/8 | flaky |")
-    command("--baseline", "gate.json", "--markdown", "comment.md")
+    command("gate.json", "--markdown", "comment.md")
     assert Path("comment.md").read_text() == ran.out
 
 
@@ -83,35 +74,45 @@ def test_rows_that_are_not_the_same_are_named_and_not_judged(bundle: Bundle, com
     rows = rows_of(plan)
     rows[0]["system_prompt"] = "Be brief."
     evaluate(bundle, "new", plan, rows=rows)
-    ran = command("--baseline", "gate.json")
-    said = "1 changed since the baseline (a), 1 not in the baseline (new), 2 only in the baseline (c, flaky)"
-    assert (ran.code, ran.out.splitlines()[1]) == (3, f"not compared: {said}")
+    ran = command("gate.json")
+    said = "1 changed since the baseline (row): a; 1 not in the baseline: new; 2 only in the baseline: c, "
+    assert (ran.code, ran.out.splitlines()[1]) == (3, f"not compared: {said}flaky")
     evaluate(bundle, "other", {"x": [1]})
-    ran = command("--baseline", "gate.json")
-    assert (ran.code, "no row can be compared: 1 not in the baseline (x)" in ran.error) == (2, True)
+    ran = command("gate.json")
+    assert (ran.code, "no row can be compared: 1 not in the baseline: x" in ran.error) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ('"n":8,"c":2', '"n":8,"c":9', "content, n > 0 and c <= n, got {'id': "),
-        ('"id":"b"', '"id":"a"', "expected a row with its own id"),
-        ('"c":2', '"c":3', "its totals are"),
-        ("reward-kit.baseline/1", "reward-kit.baseline/9", "is no baseline (reward-kit.baseline/1)"),
-        (' "rows": [', "<<<<<<< HEAD", "gate.json:6: is no JSON"),
-        ("main", "\udcff", "can't decode byte"),
-    ],
-)
-def test_a_faulty_baseline_is_refused(command: Command, old: str, new: str, fault: str) -> None:
-    FILE.write_bytes(FILE.read_text().replace(old, new, 1).encode(errors="surrogateescape"))
-    ran = command("--baseline", "gate.json")
-    assert (ran.code, fault in ran.error) == (2, True), ran.error
-    assert "reward-kit gate --baseline FILE --write-baseline" in ran.error
+def test_a_faulty_baseline_is_refused(command: Command) -> None:
+    whole = FILE.read_text()
+    for text, fault in (
+        (whole.replace('"c":2', '"c":3', 1), "gate.json: hash: the card was altered"),
+        (whole.replace("reward-kit.card/1", "reward-kit.baseline/1"), "is no card (reward-kit.card/1)"),
+        (whole.replace(' "rows": [', "<<<<<<< HEAD", 1), "gate.json: is not JSON"),
+        ("[]", "Write a card: reward-kit export EVALUATION --format card --out FILE"),
+    ):
+        FILE.write_text(text)
+        ran = command("gate.json", "main")
+        assert (ran.code, fault in ran.error) == (2, True), ran.error
+
+
+def test_old_spellings_are_understood_or_answered(command: Command) -> None:
+    assert command("--baseline", "gate.json", "--eval", "main").code == 3
+    ran = command("--baseline", "gate.json", "--write-baseline", "main")
+    assert (ran.code, "Did you mean 'reward-kit export EVALUATION --format card" in ran.error) == (2, True)
+
+
+def test_the_margin_that_can_be_shown_is_said_beforehand(bundle: Bundle, command: Command) -> None:
+    ran = command("gate.json", "main")
+    said = re.search(r"show no difference only within --margin (\d+) or more", ran.out)
+    assert said
+    options = ("--gate", "--margin", said[1])
+    assert run_command("compare", "gate.json", "main", *options).code == 0
+    assert run_command("compare", "gate.json", "main", *options[:2], str(int(said[1]) // 3)).code == 3
 
 
 def test_a_baseline_of_a_stopped_evaluation_is_warned_of(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "new", dict.fromkeys(BASE, [0] * 8), against="main", until_decided=True)
-    assert "stopped when it was decided" in command("--baseline", "b.json", "--write-baseline", "new").err
+    assert "stopped when it was decided" in write_card("new", "b.json").err
 
 
 def test_changes_that_change_nothing_rarely_fail(bundle: Bundle) -> None:
@@ -120,7 +121,7 @@ def test_changes_that_change_nothing_rarely_fail(bundle: Bundle) -> None:
     evaluation = evaluate(bundle, "new", dict.fromkeys(rates, [1] * 6)).log_path
     failed, draws = 0, 60
     for _ in range(draws):
-        baseline = load_baseline("new", "runs")
+        baseline = load("new", "runs")
         with closing(sqlite3.connect(evaluation)) as connection, connection:
             values = [(float(rng.random() < rates[row]), row, at) for row in rates for at in range(6)]
             connection.executemany("UPDATE rollouts SET reward = ? WHERE row_id = ? AND idx = ?", values)

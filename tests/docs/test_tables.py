@@ -200,7 +200,8 @@ def test_public_names(package: Any) -> None:
 def test_options_have_the_names_of_their_long_flags() -> None:
     by_flag = {name: flag_of(name).removeprefix("--").replace("-", "_") for name in OPTIONS}
     others = {name: flag for name, flag in by_flag.items() if name != flag}
-    assert others == {"model_args": "model_arg", "user_model_args": "user_model_arg"}
+    plural = {"model_args": "model_arg", "user_model_args": "user_model_arg"}
+    assert others == {**plural, "task_ids": "rows", "sim_model": "user_model"}
 
 
 def test_flags_and_strategies_of_tau_bench() -> None:

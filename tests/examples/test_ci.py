@@ -28,7 +28,7 @@ def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed
     flight_bundle(tmp_path).rows(*({"id": name, "actions": GOLD} for name in "abc"))
     (tmp_path / "lazy.py").write_text("async def answer(rollout):\n    return 'Sorry.'\n")
     evaluate = "agent-eval -d flight_task --no-sim-user --quiet --agent gold --eval-id main"
-    for command in (evaluate, "gate --baseline baseline.json --write-baseline main"):
+    for command in (evaluate, "export main --format card --out baseline.json"):
         assert run_command(*command.split(), cwd=tmp_path).code == 0
     for name in ("pip", "gh"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> called\n')

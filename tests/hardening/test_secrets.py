@@ -121,7 +121,7 @@ def test_no_secret_is_in_any_text_and_what_is_stored_says_so(bundle: Bundle) -> 
     for others in (
         ("export", "e", "files", "--format", "rollouts"),
         ("view", "e", "--out", "pages"),
-        ("card", "e"),
+        ("card", "e", "--out", "e.card.json"),
     ):
         assert also(*others).code == 0
     assert "judged [hidden]" in also("validate", "task.jsonl", "--json", "validated.json").out

@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.after.explanation import (
     NOTE,
@@ -19,23 +19,27 @@ from reward_kit.agent.after.explanation import (
     read_verdict,
     stored_explanations,
 )
+from reward_kit.agent.base.encoding import readable_json
+from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.budgets import Budget
-from reward_kit.agent.rollout.outcome import BrokenOff
+from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.store.loading import load_rollout
+from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.types import Message, Model
-    from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.store.writer import Store
+    from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation
 
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
@@ -81,6 +85,41 @@ def make_explainer(config: EvaluationConfig) -> Explainer | None:
         limiters=limiters,
     )
     return Explainer(model, Budget(config.max_cost), concurrency=config.max_concurrency, seed=config.seed)
+
+
+async def explain_async(
+    evaluation: Named,
+    *,
+    model: str,
+    output_dir: str | Path = "runs",
+    max_cost: float | None = None,
+    max_concurrency: int = 10,
+) -> StoredEvaluation:
+    """Judge the failed rollouts of an evaluation, and store the judgements with it.
+
+    ``max_cost`` (dollars) counts the rollouts and earlier judgements as well. Raises ``UsageError`` for an
+    unknown evaluation, ``ModelSetupError`` if the model cannot be called, ``StorageError`` if the evaluation
+    is damaged or being written.
+    """
+    options: dict[str, Any] = {"max_cost": max_cost, "max_concurrency": max_concurrency}
+    explainer = make_explainer(EvaluationConfig(explain=model, **options))
+    assert explainer is not None, "a model is named"
+    stored = load_evaluation(evaluation, output_dir)
+    with Store(stored.path) as store:
+        store.continue_run()
+        try:
+            await explainer.explain(stored.outcomes, store, spent=total_usage(stored.usage.values()).paid)
+        finally:
+            stored = replace(stored, explanations=explainer.result)
+            results = {**stored.results, "explanations": stored.members()["explanations"]}
+            store.add_note("results", results)
+            write_text(stored.results_path, readable_json({**stored.members(), **results}))
+    return stored
+
+
+def explain(evaluation: Named, **options: Any) -> StoredEvaluation:
+    """``explain_async``, waited for."""
+    return asyncio.run(explain_async(evaluation, **options))
 
 
 @dataclass(slots=True)

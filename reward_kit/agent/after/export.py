@@ -12,6 +12,7 @@ from reward_kit.agent.after.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Forma
 from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.bundles.task import positions_of
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.loading import read_rollouts
@@ -19,7 +20,7 @@ from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, lo
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.rollout.outcome import Outcome
@@ -97,9 +98,11 @@ def export(
 ) -> Export:
     """The rollouts of the evaluation that ``name`` means (see ``load_evaluation``), row by row.
 
-    ``columns`` and ``rows`` are lists, or texts with commas between names. Rewards may be as low as
-    ``min_reward`` and as high as ``max_reward``. Rollouts without a reward are left out unless ``unjudged``.
-    Raises ``UsageError`` for an unknown evaluation, format, column or row, ``StorageError`` for an evaluation
+    ``columns`` and ``rows`` (ids, patterns or positions) are lists, or texts with commas between names.
+    Rewards may be as low as ``min_reward`` and as high as ``max_reward``. Rollouts without a reward are left
+    out unless ``unjudged``.
+    Raises ``UsageError`` for an unknown evaluation, format or column, ``BundleError`` for an unknown row,
+    ``StorageError`` for an evaluation
     that is damaged.
     """
     if format not in FORMATS:
@@ -107,13 +110,18 @@ def export(
     known = OPENAI_COLUMNS if format == "openai" else COLUMNS
     there_are = f"There are: {', '.join(known)}."
     chosen = known if columns is None else tuple(dict.fromkeys(_names(columns)))
-    _check_known(chosen, known, "column", f" in the format {format}", there_are)
+    for one in chosen:
+        if one not in known:
+            fault = f"there is no column {one!r} in the format {format}{did_you_mean(one, known)}"
+            raise UsageError(fault, remedy=there_are)
     if not chosen:
         raise UsageError("no column is named", remedy=there_are)
     stored = load_evaluation(name, output_dir)
-    ids = {row.row_id for row in stored.rows}
-    asked = ids if rows is None else _names(rows)
-    _check_known(asked, ids, "row", f" in {stored.eval_id}", None)
+    ids = [row.row_id for row in stored.rows]
+    asked = ids
+    if rows is not None:
+        named = rows.split(",") if isinstance(rows, str) else rows
+        asked = [ids[position] for position in positions_of(ids, named, f"{stored.eval_id}: --rows")]
     low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
     outcomes: list[Outcome] = []
     left_out: Counter[str] = Counter()
@@ -178,11 +186,3 @@ def _encoded(line: Any) -> bytes:
 def _names(given: str | Iterable[str]) -> list[str]:
     names = given.split(",") if isinstance(given, str) else given
     return [name.strip() for name in names if name.strip()]
-
-
-def _check_known(
-    names: Iterable[str], known: Collection[str], noun: str, where: str, remedy: str | None
-) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"there is no {noun} {name!r}{where}{did_you_mean(name, known)}", remedy=remedy)

@@ -28,8 +28,8 @@ class Option:
     ``kind`` is the type of its value (``dict``: repeated ``key=value``). ``env`` names the environment
     variable that is the default. ``bare`` is the value of a flag that nothing follows. ``without`` says what
     omitting the option means, where other tools have 0 for it. ``--help`` lists the ``usual`` options,
-    ``--help-all`` all. The command line accepts ``several`` values of an option. ``other_names`` are those
-    in other tools.
+    ``--help-all`` all but ``hidden`` ones, which another option or command has replaced. The command line
+    accepts ``several`` values of an option. ``other_names`` are those in other tools.
 
     A ``fixed`` option cannot change when an evaluation is resumed, since results under different values do
     not belong together; a ``scored`` one can, and changes the scores. A resumed evaluation keeps its options
@@ -51,6 +51,7 @@ class Option:
     bare: str | None = None
     without: str | None = None
     usual: bool = False
+    hidden: bool = False
     several: bool = False
     other_names: tuple[str, ...] = ()
     fixed: bool = False
@@ -100,7 +101,7 @@ def split_ids(task_ids: str | Iterable[str | int]) -> tuple[str, ...]:
     """Row ids and positions, from a list or a comma-separated text."""
     if not isinstance(task_ids, Iterable):
         raise UsageError(
-            f"--task-ids takes ids or positions, not {task_ids!r}",
+            f"--rows takes ids or positions, not {task_ids!r}",
             remedy='Give a list, or a text such as "0,3".',
         )
     parts = task_ids.split(",") if isinstance(task_ids, str) else map(str, task_ids)

@@ -103,15 +103,14 @@ def select_tasks(
         ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
         raise BundleError(f"{ids} cannot be given together with {start} or {end}")
     names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
-    return _named(tasks, names, called("task_ids"))[:max_tasks]
+    row_ids = [task.id if isinstance(task, TaskRow) else task.row.id for task in tasks]
+    return [tasks[position] for position in positions_of(row_ids, names, called("task_ids"))[:max_tasks]]
 
 
-def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list[_T]:
-    positions = {
-        (task.id if isinstance(task, TaskRow) else task.row.id): position
-        for position, task in enumerate(tasks)
-    }
-    chosen: dict[int, _T] = {}
+def positions_of(row_ids: Sequence[str], names: Iterable[str | int], called: str) -> list[int]:
+    """The positions of the rows that ``names`` mean, as in ``select_tasks``, which calls them ``called``."""
+    positions = {row_id: position for position, row_id in enumerate(row_ids)}
+    chosen: dict[int, None] = {}
     unknown: list[str] = []
     for item in names:
         name = str(item).strip()
@@ -120,15 +119,15 @@ def _named(tasks: Sequence[_T], names: Iterable[str | int], called: str) -> list
         elif isinstance(item, str) and GLOB.search(name):
             found = [position for row_id, position in positions.items() if fnmatchcase(row_id, name)]
         else:
-            is_position = name.isascii() and name.isdigit() and int(name) < len(tasks)
+            is_position = name.isascii() and name.isdigit() and int(name) < len(positions)
             found = [int(name)] if is_position else []
-        chosen |= {position: tasks[position] for position in found}
+        chosen |= dict.fromkeys(found)
         if name and not found:
             unknown.append(f"{name!r}{did_you_mean(name, positions)}")
     if unknown:
-        rows = "1 row" if len(tasks) == 1 else f"{len(tasks)} rows"
-        remedy = f"The dataset has {rows}; give ids or positions from 0 to {len(tasks) - 1}."
+        rows = "1 row" if len(positions) == 1 else f"{len(positions)} rows"
+        remedy = f"The dataset has {rows}; give ids or positions from 0 to {len(positions) - 1}."
         raise BundleError(f"there is no row {', '.join(unknown)}", place=called, remedy=remedy)
     if not chosen:
         raise BundleError("names no row", place=called)
-    return list(chosen.values())
+    return list(chosen)

@@ -43,6 +43,8 @@ NORMAL = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
 LONGEST_VALUE = 60
 
+WRITE = "Write a card: reward-kit export EVALUATION --format card --out FILE"
+
 Card = dict[str, Any]
 
 
@@ -163,15 +165,6 @@ def _hash(card: Card) -> str:
 # --- reading and checking
 
 
-def is_card(path: Path) -> bool:
-    """True if the file begins as a card does."""
-    try:
-        with path.open("rb") as file:
-            return path.suffix == ".json" and b'"reward-kit.card/' in file.read(200)
-    except OSError:
-        return False
-
-
 def read_card(path: Path) -> Card:
     """The card in a file, which may have been altered; raises ``UsageError`` if it is none."""
     try:
@@ -179,9 +172,9 @@ def read_card(path: Path) -> Card:
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
     except ValueError as error:
-        raise UsageError(f"is no JSON: {error}", place=str(path)) from error
+        raise UsageError(f"is not JSON: {error}", place=str(path), remedy=WRITE) from error
     if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise UsageError(f"is no card ({FORMAT})", place=str(path), remedy="Write one: reward-kit card EVAL.")
+        raise UsageError(f"is no card ({FORMAT})", place=str(path), remedy=WRITE)
     return card
 
 
@@ -190,7 +183,9 @@ def load_card(path: Path) -> StoredEvaluation:
     card = read_card(path)
     faults = faults_of(card)
     if faults:
-        raise UsageError(faults[0], place=str(path), remedy=f"See all: reward-kit card --verify {path}.")
+        raise UsageError(
+            faults[0], place=str(path), remedy=f"See all: reward-kit export --format card --verify {path}."
+        )
     return _evaluation(card, path)
 
 

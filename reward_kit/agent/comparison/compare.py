@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import html_table
-from reward_kit.agent.comparison.card import is_card, load_card
-from reward_kit.agent.comparison.measures import CHANGED, CONTENT, Measure, RowPair, measures_of, metrics_of
+from reward_kit.agent.comparison.card import load_card
+from reward_kit.agent.comparison.measures import (
+    CHANGED,
+    CONTENT,
+    Measure,
+    RowPair,
+    changed_parts,
+    measures_of,
+    metrics_of,
+)
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
@@ -121,13 +129,18 @@ def compare(
     failed only if both evaluations were configured so. Raises ``UsageError`` for an unknown evaluation or
     without comparable rows, ``StorageError`` for a damaged file.
     """
-    return _compared(_loaded(a, output_dir), _loaded(b, output_dir), changed_rows)
+    return _compared(load(a, output_dir), load(b, output_dir), changed_rows)
 
 
-def _loaded(name: Named, output_dir: str | Path) -> StoredEvaluation:
-    """The evaluation, or as much of it as a card tells."""
-    if isinstance(name, str | os.PathLike) and is_card(Path(name)):
-        return load_card(Path(name))
+def load(name: Named, output_dir: str | Path) -> StoredEvaluation:
+    """The evaluation, or as much of it as a card tells.
+
+    Raises ``UsageError`` if there is none, or for a card that contradicts itself.
+    """
+    if isinstance(name, str | os.PathLike):
+        path = Path(name)
+        if path.suffix == ".json" and path.is_file() and not path.with_suffix(".db").is_file():
+            return load_card(path)
     return load_evaluation(name, output_dir)
 
 
@@ -154,9 +167,9 @@ def compare_with(
     changed_rows: bool = False,
 ) -> BaselineComparison:
     """Compare each of ``others`` with ``baseline``, which is skipped among them; otherwise as ``compare``."""
-    one = _loaded(baseline, output_dir)
+    one = load(baseline, output_dir)
     named = others if isinstance(others, Sequence) and not isinstance(others, str) else [others]
-    loaded = [_loaded(other, output_dir) for other in named]
+    loaded = [load(other, output_dir) for other in named]
     compared = tuple(
         _compared(one, other, changed_rows)
         for other in loaded
@@ -226,14 +239,13 @@ def changed_rows_between(
     return [
         row_id
         for row_id, before in a.fingerprints.items()
-        if (now := b.fingerprints.get(row_id)) is not None
-        and any(before.get(part) != now.get(part) for part in parts)
+        if (now := b.fingerprints.get(row_id)) is not None and changed_parts(before, now, parts)
     ]
 
 
 def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
     """Return the names of a row's changed fields; a card has none."""
-    before, now = ({} if is_card(one.path) else one.fields_of(row_id) or {} for one in (a, b))
+    before, now = (one.fields_of(row_id) or {} if one.path.suffix == ".db" else {} for one in (a, b))
     if not before or not now:
         return []
     return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]

@@ -13,7 +13,7 @@ from reward_kit.agent.scoring.intervals import Interval, Intervals, difference_i
 from reward_kit.agent.scoring.metrics import average, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
@@ -67,6 +67,13 @@ class RowPair:
             "b": b,
             "failed_rollout": failed.id if failed else None,
         }
+
+
+def changed_parts(
+    before: Mapping[str, Any], now: Mapping[str, Any], parts: Sequence[str] = CONTENT
+) -> list[str]:
+    """The ``parts`` of a row's fingerprints that differ."""
+    return [part for part in parts if before.get(part) != now.get(part)]
 
 
 class Verdicts(NamedTuple):

@@ -9,11 +9,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.comparison.baseline import load_baseline, reasons
+from reward_kit.agent.comparison.compare import load
+from reward_kit.agent.comparison.gate import decide_against, left_out_of, reasons
 from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.evaluation.schedule import jobs_of
 from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
+from reward_kit.agent.scoring.sequential import RowProgress, decide
 from reward_kit.agent.store.differences import check_same
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import more_than_asked
@@ -111,16 +113,23 @@ class Rounds:
     def __init__(self, config: EvaluationConfig, root: Path) -> None:
         assert config.against is not None
         self._config = config
-        self._baseline = load_baseline(config.against, root)
-        self.against = str(self._baseline.path)
-        if self._baseline.path == root / "evals" / f"{config.eval_id}.db":
+        self._baseline = load(config.against, root)
+        self.against = str(self._baseline.path.absolute())
+        if self._baseline.path.absolute() == root / "evals" / f"{config.eval_id}.db":
             raise UsageError("--against names the evaluation itself", place=f"evaluation {config.eval_id}")
 
     def check(self, run: Run, warn: Callable[[str], None]) -> None:
         """Warn of rows that cannot be compared; raises ``UsageError`` if none can be."""
         fingerprints = {row.row.id: row.fingerprints for row in run.rows}
-        if left_out := self._baseline.left_out(fingerprints, run.eval_id):
-            warn(f"--against {self._baseline.name}: not compared: {reasons(left_out)}")
+        if left_out := left_out_of(self._baseline, fingerprints, run.eval_id):
+            warn(f"--against {self._baseline.eval_id}: not compared: {reasons(left_out)}")
+        asked = {row.row.id: row.n_rollouts for row in run.rows}
+        before = [row for row in self._baseline.rows if row.n_scored and row.row_id in asked]
+        rows = [RowProgress(row.n_scored, row.passed, (), asked[row.row_id]) for row in before]
+        config, name = self._config, self._baseline.eval_id
+        decision = decide(rows, margin=config.margin, until_decided=config.until_decided, baseline=name)
+        if decision.least_margin > decision.margin:
+            warn(f"--against {decision.baseline}: {decision.advice}")
 
     async def run(self, plan: Plan, runner: JobRunner, store: Store) -> None:
         """Run the jobs round by round, as few rounds as decide."""
@@ -147,4 +156,6 @@ class Rounds:
     def decide(self, stored: StoredEvaluation) -> Decision:
         """The decision so far."""
         config = self._config
-        return self._baseline.decide(stored, margin=config.margin, until_decided=config.until_decided)
+        return decide_against(
+            self._baseline, stored, margin=config.margin, until_decided=config.until_decided
+        )

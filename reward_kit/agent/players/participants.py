@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MODEL_REMEDIES = {
     "agent": "Name one with --model or the environment variable MODEL_AGENT.",
-    "user": "Name one with --sim-model or the environment variable MODEL_SIM, "
+    "user": "Name one with --user-model or the environment variable MODEL_SIM, "
     "or do without a user: --no-sim-user.",
 }
 

@@ -31,6 +31,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from reward_kit.agent.after.explanation import Explanations
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
@@ -161,7 +162,8 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
         rollouts = count(faults.simulated, "rollout")
         yield "user faults", f"the simulated user misbehaved in {faults.faulty} of {rollouts}"
         yield "", tallied(faults.kinds)
-    yield from _explanations(result)
+    if result.explanations is not None:
+        yield from explanation_facts(result.explanations)
 
 
 def _averages(result: EvaluationResult) -> Iterator[Fact]:
@@ -255,10 +257,8 @@ def _rules(result: EvaluationResult) -> Iterator[Fact]:
         yield "", f"{name}: broken in {number} of {count(checked, 'rollout')}{where}"
 
 
-def _explanations(result: EvaluationResult) -> Iterator[Fact]:
-    explained = result.explanations
-    if explained is None:
-        return
+def explanation_facts(explained: Explanations) -> Iterator[Fact]:
+    """Who was at fault, and which explanations are missing."""
     yield "explanations", f"{len(explained.made)} by {explained.model}, {money(explained.usage)}"
     if explained.authors:
         yield "", f"at fault: {shares(explained.authors)}"
@@ -270,8 +270,7 @@ def _explanations(result: EvaluationResult) -> Iterator[Fact]:
         yield "", f"{count(len(problems), 'failure')} not explained, the first: {first}"
     if explained.missing:
         why = f": {one_line(explained.reason)}" if explained.reason else ""
-        larger = " --max-cost USD" if "--max-cost" in (explained.reason or "") else ""
-        yield "", f"{explained.missing} missing{why}; --resume {result.eval_id}{larger} makes the rest"
+        yield "", f"{explained.missing} missing{why}; reward-kit explain makes the rest"
 
 
 def _command(result: EvaluationResult, *words: str) -> str:

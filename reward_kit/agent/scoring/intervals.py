@@ -57,8 +57,9 @@ class RowCounts:
     the limits are quantiles of Beta(x + 1/3, t - x + 2/3) and Beta(x + 2/3, t - x + 1/3).
     """
 
-    def __init__(self, counts: Iterable[Count]) -> None:
+    def __init__(self, counts: Iterable[Count], tail: float = TAIL) -> None:
         self._rows = Counter(count for count in counts if count[0] > 0)
+        self._tail = tail
 
     def intervals(self, k: int = 1, *, at: bool = False) -> Intervals:
         """The intervals of Pass^k, or with ``at`` of Pass@k, over the rows with at least k rollouts.
@@ -100,7 +101,7 @@ class RowCounts:
                 )
                 variance += shared / rows**2
         trials = expected * (1 - expected) / variance if variance > 0 else float(rows)
-        low, high = _beta_interval(_mean(values), trials)
+        low, high = _beta_interval(_mean(values), trials, self._tail)
         if k > 1 and rows == self._rows.total():  # Pass^k is at most Pass^1
             high = min(high, self.these_tasks(1).high)
         return Interval(low, high)
@@ -182,6 +183,14 @@ def difference_intervals(pairs: Iterable[tuple[Count, Count]], k: int = 1) -> In
     return Intervals(these, _hull(these, _newcombe(means, like_a, like_b, correlation)))
 
 
+def difference_on_these_tasks(pairs: Sequence[tuple[Count, Count]], tail: float = TAIL) -> Interval:
+    """The interval of ``difference_intervals`` on these tasks for Pass^1, with the chance ``tail`` outside
+    at either end; each side needs a rollout."""
+    a, b = (RowCounts(counts, tail) for counts in zip(*pairs, strict=True))
+    means = _mean(a.values(1)), _mean(b.values(1))
+    return _newcombe(means, a.these_tasks(1), b.these_tasks(1), 0.0)
+
+
 def _newcombe(means: tuple[float, float], a: Interval, b: Interval, correlation: float) -> Interval:
     value = means[1] - means[0]
 
@@ -258,11 +267,11 @@ def _overlaps(n: int, k: int) -> Iterator[tuple[int, float]]:
         yield j, math.exp(ways - log(n - 2 * k + j + 1))
 
 
-def _beta_interval(value: float, trials: float) -> Interval:
+def _beta_interval(value: float, trials: float, tail: float = TAIL) -> Interval:
     """The interval of a share ``value`` of effective ``trials``, which contains the value."""
     hits, misses = value * trials, (1 - value) * trials
-    low = 0.0 if value <= 0 else beta_quantile(TAIL, hits + _NEUTRAL, misses + 1 - _NEUTRAL)
-    high = 1.0 if value >= 1 else beta_quantile(1 - TAIL, hits + 1 - _NEUTRAL, misses + _NEUTRAL)
+    low = 0.0 if value <= 0 else beta_quantile(tail, hits + _NEUTRAL, misses + 1 - _NEUTRAL)
+    high = 1.0 if value >= 1 else beta_quantile(1 - tail, hits + 1 - _NEUTRAL, misses + _NEUTRAL)
     return Interval(min(low, value), max(high, value))
 
 

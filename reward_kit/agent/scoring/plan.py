@@ -56,6 +56,15 @@ class RowRates:
             found.append(high if room else None)
         return found[0], found[1]
 
+    def smallest_margin(self, rows: int, rollouts: int, power: float) -> float:
+        """The margin within which equal agents are shown to be, with this ``power``, on these tasks.
+
+        Two one-sided tests at 5 %: the standard error times the sum of the normal quantiles of 95 % and of
+        (1 + power) / 2.
+        """
+        quantiles = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf((1 + power) / 2)
+        return quantiles * math.sqrt(self._within(0.0) / (rows * rollouts))
+
     def _within(self, difference: float) -> float:
         other = self.mean + math.copysign(difference, 0.5 - self.mean)
         return sum(max(mean * (1 - mean) - self.spread**2, 0.0) for mean in (self.mean, other))

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.text import count
-from reward_kit.agent.scoring.intervals import Interval
+from reward_kit.agent.scoring.intervals import Interval, difference_on_these_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,8 @@ class Decision:
     """The verdict after ``round`` of ``rounds`` rounds, ``played`` of ``planned`` rollouts of these rows.
 
     ``difference`` is Pass^1 minus that of ``baseline`` (a name), ``interval`` its interval at ``level``
-    percent for any number of looks; None before the first. ``margin`` is in points.
+    percent for any number of looks; None before the first. ``margin`` is in points, and so is
+    ``least_margin``: the smallest that all planned rollouts show in 80 % of runs if nothing differs.
     """
 
     verdict: Verdict
@@ -64,6 +65,7 @@ class Decision:
     difference: float | None = None
     interval: Interval | None = None
     level: int = 95
+    least_margin: float = 0.0
 
     @property
     def is_final(self) -> bool:
@@ -72,15 +74,30 @@ class Decision:
 
     def __str__(self) -> str:
         """One line: ``worse than main after round 2 of 8: -12.1 points, 95 % interval -20.0 to -4.2 …``."""
+        rollouts = f"{self.played} of {count(self.planned, 'rollout')}"
+        after = f" after round {self.round} of {self.rounds}"
+        if self.round == self.rounds:
+            rollouts, after = count(self.planned, "rollout"), ""
         if self.difference is None or self.interval is None:
             return f"not decided against {self.baseline}: no round is complete"
         within = f"within {self.margin:g} points of"
         words = {"within the margin": within, "not decided": "not decided against"}
         low, high = (f"{100 * one:+.1f}" for one in self.interval)
+        line = (
+            f"{words.get(self.verdict, f'{self.verdict} than')} {self.baseline}{after}: "
+            f"{100 * self.difference:+.1f} points, {self.level} % interval {low} to {high} "
+            f"(these tasks: {count(self.rows, 'row')}, {rollouts})"
+        )
+        return line if self.is_final else f"{line}; {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The margin that can be shown, in words; empty if ``margin`` can."""
+        if self.least_margin <= self.margin:
+            return "more rollouts would decide"
         return (
-            f"{words.get(self.verdict, f'{self.verdict} than')} {self.baseline} after round {self.round} of "
-            f"{self.rounds}: {100 * self.difference:+.1f} points, {self.level} % interval {low} to {high} "
-            f"(these tasks: {count(self.rows, 'row')}, {self.played} of {count(self.planned, 'rollout')})"
+            f"{count(self.rows, 'row')} with these rollouts show no difference only within --margin "
+            f"{math.ceil(self.least_margin)} or more"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -91,32 +108,47 @@ class Decision:
 def decide(rows: Sequence[RowProgress], *, margin: float, until_decided: bool, baseline: str) -> Decision:
     """The verdict at the first look that decides, else at the last.
 
-    With ``until_decided`` there is a look after each complete round, else one after all of them. *Better* or
-    *worse*: the 95 % interval of the difference excludes zero. *Within the margin* (points): the 90 %
-    interval lies inside of ± ``margin``, which is two one-sided tests at 5 %.
+    With ``until_decided`` there is a look after each complete round, else one after all of them, with the
+    interval of ``difference_intervals``. *Better* or *worse*: the 95 % interval of the difference excludes
+    zero. *Within the margin* (points): the 90 % interval lies inside of ± ``margin``, which is two one-sided
+    tests at 5 %.
     """
     rounds = max(row.planned for row in rows)
     complete = min(rounds if len(row.results) >= row.planned else len(row.results) for row in rows)
     looks = looks_of([(row.n, row.planned) for row in rows]) if until_decided else {rounds: 1.0}
     shares = tuple(looks.values())
     planned = sum(row.planned for row in rows)
-    decision = Decision("not decided", 0, rounds, len(rows), 0, planned, margin, baseline)
     bounds = critical_values(shares), critical_values(shares, 2 * ALPHA)
-    for look, z, z_margin in zip(looks, *bounds, strict=True):
+    least = (bounds[1][-1] + NormalDist().inv_cdf(0.9)) * 100
+    least *= _error([(row.n, row.c, row.planned, row.planned * row.c / row.n) for row in rows if row.planned])
+    decision = Decision("not decided", 0, rounds, len(rows), 0, planned, margin, baseline, least_margin=least)
+    for look, *both in zip(looks, *bounds, strict=True):
         if look > complete or decision.is_final:
             break
         if (found := difference_of(rows, look)) is None:
             continue
         value, error = found
+        wide, narrow = (Interval(max(-1, value - z * error), min(1, value + z * error)) for z in both)
+        if not until_decided:
+            wide, narrow = (
+                difference_on_these_tasks(_counts(rows), alpha / 2) for alpha in (ALPHA, 2 * ALPHA)
+            )
         verdict: Verdict = "not decided"
-        level, half = 95, z * error
-        if abs(value) > half:
+        level, interval = 95, wide
+        if wide.low > 0 or wide.high < 0:
             verdict = "better" if value > 0 else "worse"
-        elif abs(value) + z_margin * error < margin / 100:
-            verdict, level, half = "within the margin", 90, z_margin * error
+        elif -margin / 100 < narrow.low and narrow.high < margin / 100:
+            verdict, level, interval = "within the margin", 90, narrow
         played = sum(min(look, row.planned) for row in rows)
-        reached = look, rounds, len(rows), played, planned, margin, baseline, value
-        decision = Decision(verdict, *reached, Interval(max(-1, value - half), min(1, value + half)), level)
+        decision = replace(
+            decision,
+            verdict=verdict,
+            round=look,
+            played=played,
+            difference=value,
+            interval=interval,
+            level=level,
+        )
     return decision
 
 
@@ -128,19 +160,29 @@ def difference_of(rows: Sequence[RowProgress], rounds: int) -> tuple[float, floa
     sum over rows is McNemar's), or by Jeffreys' prior, (x + ½)(N - x + ½) / ((N + 1)(N + 2)). The larger of
     the two sums counts, so that rows that always succeed leave some doubt. None if no rollout is judged.
     """
-    differences, unbiased, jeffreys = [], 0.0, 0.0
-    for row in rows:
-        judged = [result for result in row.results[:rounds] if result is not None]
-        if judged:
-            m, x = len(judged), sum(judged)
-            differences.append(x / m - row.c / row.n)
-            total, passed, weight = m + row.n, x + row.c, 1 / m + 1 / row.n
-            unbiased += weight * passed * (total - passed) / (total * (total - 1))
-            jeffreys += weight * (passed + 0.5) * (total - passed + 0.5) / ((total + 1) * (total + 2))
-    if not differences:
+    counts = _counts(rows, rounds)
+    if not counts:
         return None
-    number = len(differences)
-    return math.fsum(differences) / number, math.sqrt(max(unbiased, jeffreys)) / number
+    differences = [x / m - c / n for (n, c), (m, x) in counts]
+    return math.fsum(differences) / len(counts), _error([(*before, *now) for before, now in counts])
+
+
+def _counts(
+    rows: Sequence[RowProgress], rounds: int | None = None
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The counts ``(n, c)`` of the baseline and the first ``rounds`` rounds, of rows with both."""
+    judged = ((row, [one for one in row.results[:rounds] if one is not None]) for row in rows)
+    return [((row.n, row.c), (len(results), sum(results))) for row, results in judged if results]
+
+
+def _error(counts: Sequence[tuple[int, int, int, float]]) -> float:
+    """The standard error of the mean difference of rows ``(n, c, m, x)``."""
+    unbiased = jeffreys = 0.0
+    for n, c, m, x in counts:
+        total, passed, weight = m + n, x + c, 1 / m + 1 / n
+        unbiased += weight * passed * (total - passed) / (total * (total - 1))
+        jeffreys += weight * (passed + 0.5) * (total - passed + 0.5) / ((total + 1) * (total + 2))
+    return math.sqrt(max(unbiased, jeffreys)) / max(len(counts), 1)
 
 
 def looks_of(rows: Sequence[tuple[int, int]]) -> dict[int, float]:

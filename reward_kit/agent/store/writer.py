@@ -158,6 +158,10 @@ class Store:
             if results:
                 self.add_note("results", results)
 
+    def continue_run(self) -> None:
+        """Store notes with the last run, which is over."""
+        (self.run,) = self._connection.execute("SELECT max(run) FROM evaluation").fetchone()
+
     def add(self, played: Sequence[Played]) -> None:
         """Store attempts in one transaction; they are on the disk when this returns.
 

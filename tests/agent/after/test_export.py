@@ -13,7 +13,7 @@ from stored_rollouts import change_trajectory, edit, query
 from reward_kit.agent import TaskBundle, agent_eval, export, load_rollout
 from reward_kit.agent.after.export import write_lines
 from reward_kit.agent.after.lines import COLUMNS
-from reward_kit.errors import UsageError
+from reward_kit.errors import BundleError, UsageError
 
 PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}
 
@@ -104,7 +104,7 @@ class TestLines:
     def test_wrong_arguments_are_told_at_once(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
         faults: list[tuple[Any, dict[str, Any], str]] = [
-            ("first", {"rows": ["aa"]}, r"no row 'aa' in first \(did you mean 'a'\?\)"),
+            ("first", {"rows": ["aa"]}, r"first: --rows: there is no row 'aa' \(did you mean 'a'\?\)"),
             ("first", {"columns": "rewards"}, r"no column 'rewards' .*\(did you mean 'reward'\?\)"),
             ("first", {"columns": []}, "no column is named"),
             ("first", {"format": "sft"}, "no format 'sft'"),
@@ -112,7 +112,7 @@ class TestLines:
             (5, {}, "no evaluation is named by 5"),
         ]
         for source, options, told in faults:
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises((UsageError, BundleError), match=told):
                 export(source, **options)
 
 

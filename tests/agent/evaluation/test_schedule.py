@@ -52,7 +52,7 @@ def test_shuffling_with_a_limit_draws_a_sample_that_repeats(tasks: list[Task]) -
 
 def test_a_wrong_choice_is_reported_by_its_flag(tasks: list[Task]) -> None:
     for options, fault in (
-        ({"task_ids": "row9"}, "--task-ids: there is no row 'row9'"),
+        ({"task_ids": "row9"}, "--rows: there is no row 'row9'"),
         ({"start_index": 7}, "--start-index: got 7"),
         ({"start_index": 2, "end_index": 1}, r"--end-index: got 1, expected more than --start-index \(2\)"),
     ):
