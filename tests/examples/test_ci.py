@@ -34,7 +34,13 @@ def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> called\n')
         (tmp_path / name).chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = {"BUNDLE": "flight_task", "OPTIONS": f"--no-sim-user {options}", "NUMBER": "7"}
+    wheel = "./reward_kit-0.5.0-py3-none-any.whl"
+    given = {
+        "BUNDLE": "flight_task",
+        "REWARD_KIT": wheel,
+        "OPTIONS": f"--no-sim-user {options}",
+        "NUMBER": "7",
+    }
     environment = {**os.environ, **given, "PATH": path, "GITHUB_STEP_SUMMARY": "summary.md"}
     ended: dict[str, int] = {}
     output = ""
@@ -48,7 +54,7 @@ def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed
             ended[step["name"]] = done.returncode
             output += done.stdout + done.stderr
     assert [name for name, code in ended.items() if code] == [failed] * bool(failed), output
-    called = ["pip install reward-kit>=0.5", *[COMMENT] * bool(said)]
+    called = [f"pip install {wheel}", *[COMMENT] * bool(said)]
     assert (tmp_path / "called").read_text().splitlines() == called
     if said is not None:
         assert (tmp_path / "summary.md").read_text().startswith(f"### {said}: `pr` against `main`")

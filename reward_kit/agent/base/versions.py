@@ -1,10 +1,11 @@
-"""Versions of the software that makes a result."""
+"""Versions of the software that makes a result, and the packages that an extra needs."""
 
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 
 def versions() -> dict[str, str]:
@@ -20,6 +21,17 @@ def versions() -> dict[str, str]:
     if "litellm" in sys.modules:
         found["litellm"] = _version("litellm")
     return found
+
+
+def install_line(extra: str) -> str:
+    """The command that installs the packages of an extra, however this package was installed."""
+    marked = (one.partition(";") for one in requires("reward-kit") or ())
+    found = [
+        requirement.strip()
+        for requirement, _, marker in marked
+        if f"extra == '{extra}'" in marker.replace('"', "'")
+    ]
+    return shlex.join(["pip", "install", *found])
 
 
 def _version(distribution: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.bundles.files import read_text
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
@@ -207,7 +208,7 @@ def tools_of_mcp(command: str) -> list[ToolOutline]:
         from mcp.client.stdio import stdio_client
     except ImportError:
         raise RewardKitError(
-            "needs the package mcp", place="--from-mcp", remedy="Run pip install 'reward-kit[mcp]'."
+            "needs the package mcp", place="--from-mcp", remedy=f"Run {install_line('mcp')}"
         ) from None
 
     async def listed() -> list[ToolOutline]:

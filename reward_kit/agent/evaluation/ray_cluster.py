@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.base.versions import versions
+from reward_kit.agent.base.versions import install_line, versions
 from reward_kit.agent.evaluation.connection import CLOSE_GRACE, Worker, WorkerDiedError
 from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
 from reward_kit.agent.models.local.recognise import names_local_model
@@ -365,9 +365,7 @@ def _ray() -> Any:
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]  # an extra
     except ImportError:
-        raise UsageError(
-            "--ray needs Ray, which is not installed", remedy="pip install 'reward-kit[ray]'"
-        ) from None
+        raise UsageError("--ray needs Ray, which is not installed", remedy=install_line("ray")) from None
     return ray
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, redact
+from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.evaluation.spans import spans_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ CONTENTS_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 WITH_CONTENTS = frozenset({"true", "1", "span_only", "span_and_event"})
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-INSTALL = "pip install 'reward-kit[otel]'"
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,9 @@ def open_telemetry() -> Telemetry | None:
         if names := exporter_names(os.environ):
             return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
-        logger.warning("no spans are sent: %s is not installed. %s", error.name or error, INSTALL)
+        logger.warning(
+            "no spans are sent: %s is not installed. %s", error.name or error, install_line("otel")
+        )
     except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
         logger.warning("no spans are sent: %s", redact(str(error)))
     return None
@@ -69,7 +71,7 @@ def exporter_names(environment: Mapping[str, str]) -> list[str]:
 def _exporter(name: str) -> SpanExporter:
     found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
     if found is None:
-        hint = INSTALL if name == "otlp_proto_http" else "it needs another package"
+        hint = install_line("otel") if name == "otlp_proto_http" else "it needs another package"
         raise LookupError(f"no exporter {name} is installed ({hint})")
     made: SpanExporter = found.load()()
     return made

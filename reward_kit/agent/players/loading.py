@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.imports import no_bytecode_kept
 from reward_kit.agent.players.names import AGENTS, HTTP_AGENTS, USERS, is_address, named_object
 from reward_kit.agent.players.wrappers import (
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
+
+SHOWN = 8
+"""Names of a module that a message lists."""
 
 
 def load_agent(spec: str | Agent | Callable[..., Any]) -> Callable[[], Agent]:
@@ -71,7 +75,8 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     if not module or not attribute:
         names = ", ".join([*built_in, "replay:PATH"])
         remedy = f"Built in are {names}; your own is module:factory."
-        raise BundleError(f"there is no {kind} {spec!r}", place=f"--{kind}", remedy=remedy)
+        fault = f"there is no {kind} {spec!r}{did_you_mean(spec, built_in)}"
+        raise BundleError(fault, place=f"--{kind}", remedy=remedy)
     if module.endswith(".py"):
         name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise BundleError(f"{module} is a file", place=place, remedy=f"Name the module: {name}:{attribute}.")
@@ -80,7 +85,10 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     try:
         found = _attribute(spec)
     except AttributeError:
-        raise BundleError(f"{module} has no {attribute}", place=place) from None
+        members = vars(sys.modules[module]).items()
+        known = [name for name, one in members if getattr(one, "__module__", None) == module]
+        has = f"; it has {', '.join(known[:SHOWN])}" if known else ""
+        raise BundleError(f"{module} has no {attribute}{has}", place=place) from None
     return _maker(found, spec, kind, place=f"--{kind}")
 
 

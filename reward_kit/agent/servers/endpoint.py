@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.rollout.rollout import RolloutStopped, episode_of
 from reward_kit.agent.servers.access import ASK_FOR_TOKEN, foreign_origin
 from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
@@ -39,7 +40,6 @@ KEEP_ALIVE = 600
 
 _UNKNOWN = "no running rollout has this token; send 'Authorization: Bearer <token>'"
 _PATHS = "there are GET /tools, POST /tools/{name}, GET /rollout and /mcp"
-_NO_MCP = "MCP needs the package mcp in the environment of reward-kit: pip install 'reward-kit[mcp]'"
 
 
 class Admission:
@@ -202,7 +202,7 @@ class ToolEndpoint:
 
     async def _explain_mcp(self, request: Request) -> Response:
         self._admission(request.headers)
-        raise HTTPException(501, _NO_MCP)
+        raise HTTPException(501, f"MCP needs the package mcp beside reward-kit: {install_line('mcp')}")
 
 
 class _Server(uvicorn.Server):

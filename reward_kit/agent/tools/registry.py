@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import did_you_mean, foreign_name
+from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
@@ -234,7 +235,7 @@ def mcp_server_of(registry: ToolRegistry, task: Task | None = None) -> McpServer
         module = _server_module("mcp_server")
     except ImportError as error:
         raise RewardKitError(
-            f"MCP needs the package mcp, version 2: {error}", remedy="pip install 'reward-kit[mcp]'"
+            f"MCP needs the package mcp, version 2: {error}", remedy=install_line("mcp")
         ) from error
     server: McpServer = module.McpServer(registry, task)
     return server

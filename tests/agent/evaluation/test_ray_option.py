@@ -16,7 +16,7 @@ ROWS = [{"actions": GOLD}]
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"agent": "gold"}, r"--ray needs Ray, which is not installed. pip install 'reward-kit\[ray\]'"),
+        ({"agent": "gold"}, r"--ray needs Ray, which is not installed. pip install 'ray>="),
         ({"agent": "human", "user": "none"}, "--ray cannot be combined with a person at the terminal"),
         ({"agent": "gold", "cache": True}, "--ray cannot be combined with --cache"),
         ({"agent": "replay:runs/evals/one.db"}, "--ray cannot be combined with a replay"),

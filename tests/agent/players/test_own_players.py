@@ -219,8 +219,7 @@ def test_what_no_import_finds_is_to_be_given_again(bundle: Bundle, role: str, ki
     with pytest.raises(BundleError) as caught:
         agent_eval(resume="begun", n_rollouts=2)
     _, _, attribute = name_of(given[kind]).partition(":")
-    assert str(caught.value) == (
-        f"--{role} {name_of(given[kind])}: {HERE} has no {attribute}. "
-        f"If it was given from Python, give it again: agent_eval(resume=..., {role}=...)."
-    )
+    told = str(caught.value)
+    assert told.startswith(f"--{role} {name_of(given[kind])}: {HERE} has no {attribute}; it has Counting, ")
+    assert told.endswith(f". If it was given from Python, give it again: agent_eval(resume=..., {role}=...).")
     assert len(agent_eval(resume="begun", n_rollouts=2, **{role: given[kind]}).outcomes) == 2

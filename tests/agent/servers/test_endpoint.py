@@ -209,7 +209,7 @@ class TestMcp:
         _, client = stage.admit()
         status, answer = await client.request("POST", "/mcp", json={})
         assert (status, stage.endpoint.addresses["mcp_url"]) == (501, None)
-        assert "reward-kit[mcp]" in answer["detail"]
+        assert "pip install 'mcp<3" in answer["detail"]
         assert (await client.call("ping"))[1]["result"] == "pong"
 
 

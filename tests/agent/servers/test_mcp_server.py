@@ -133,4 +133,4 @@ def test_without_the_package_the_error_says_what_to_install():
     )
     out = run_python(code).out
     assert out.startswith("RewardKitError MCP needs the package mcp")
-    assert "reward-kit[mcp]" in out
+    assert "pip install 'mcp<3" in out
