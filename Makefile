@@ -2,14 +2,15 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
+.PHONY: help eval test test-quick test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
-eval: $(READY)  ## the main job, offline: 115 retail tasks, their gold actions replayed
+eval: $(PLAIN)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
 # Two more than a small machine has cores: many tests wait for servers and clocks.
@@ -18,6 +19,9 @@ WORKERS ?= 4
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-quick: $(READY)  ## a few hundred tests of everything that a first change touches (about a minute)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/test_cli.py tests/agent/bundles tests/agent/tools tests/agent/rewards tests/agent/scoring
 
 test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
 	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/store/test_resume_kills.py
@@ -102,12 +106,25 @@ pictures: $(READY)  ## docs/images made again from real runs; needs Chromium or 
 docs: $(READY)  ## run every example of the documentation
 	$(BIN)/python -m pytest tests/docs
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	@echo "Setting up $(VENV): about a minute, once."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+# uv takes seconds where pip takes a minute, or ten on a busy machine; pip if uv cannot be had or fails
+define install
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true
+	@PATH="$(BIN):$$PATH" uv pip install --python $(BIN)/python --constraint constraints.txt --editable $(1) || { \
+		echo "uv failed; installing with pip instead"; \
+		$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable $(1); }
+endef
+
+$(PLAIN): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "Setting up $(VENV) with Reward Kit and its dependencies, once (half a minute; longer without uv)"
+	@$(PYTHON) -m venv $(VENV)
+	$(call install,.)
+	@touch $@
+
+$(READY): $(PLAIN)
+	@echo "Adding the tools of the tests to $(VENV), once"
+	$(call install,'.[dev]')
+	@touch $@
 
 clean:
 	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(ADAPTERS) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
