@@ -22,13 +22,15 @@ lazy_requests = _Requests()
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Collection[str]]
+    package: str, homes: Mapping[str, Collection[str]], older: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` for a module; submodules are attributes, too.
 
-    ``homes`` maps modules to the names they define.
+    ``homes`` maps modules to the names they define; ``older`` names are importable, but not in ``__all__``.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    listed = sorted(name for names in homes.values() for name in names)
+    homes_and_older = [*homes.items(), *(older or {}).items()]
+    home_of = {name: home for home, names in homes_and_older for name in names}
     attributes = vars(sys.modules[package])
 
     def find(name: str) -> Any:
@@ -39,4 +41,4 @@ def lazy_names(
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find, lambda: sorted({*attributes, *home_of}), sorted(home_of)
+    return find, lambda: sorted({*attributes, *home_of}), listed

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from reward_kit.agent.after.explainer import explain as explain
+    from reward_kit.agent.after.explainer import explain_async as explain_async
     from reward_kit.agent.after.export import export as export
     from reward_kit.agent.after.rescore import rescore as rescore
+    from reward_kit.agent.after.rescore import rescore_async as rescore_async
     from reward_kit.agent.base.types import Completion as Completion
     from reward_kit.agent.base.types import Model as Model
     from reward_kit.agent.base.types import ToolCall as ToolCall
@@ -42,8 +45,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.budgets import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.episode import Episode as Episode
     from reward_kit.agent.rollout.judge import judge as judge
-    from reward_kit.agent.rollout.judge import judge_sync as judge_sync
+    from reward_kit.agent.rollout.judge import judge_async as judge_async
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
+    from reward_kit.agent.rollout.orchestrator import run_rollout_async as run_rollout_async
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
     from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
     from reward_kit.agent.rollout.rollout import TaskView as TaskView
@@ -74,14 +78,15 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.players.loading": ["load_agent", "load_user"],
         "reward_kit.agent.store.loading": ["load_rollout"],
         "reward_kit.agent.rollout.trace": ["Trace"],
-        "reward_kit.agent.after.rescore": ["rescore"],
+        "reward_kit.agent.after.explainer": ["explain", "explain_async"],
+        "reward_kit.agent.after.rescore": ["rescore", "rescore_async"],
         "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
         "reward_kit.agent.rollout.episode": ["Episode"],
-        "reward_kit.agent.rollout.judge": ["judge", "judge_sync"],
+        "reward_kit.agent.rollout.judge": ["judge", "judge_async"],
         "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
-        "reward_kit.agent.rollout.orchestrator": ["run_rollout"],
+        "reward_kit.agent.rollout.orchestrator": ["run_rollout", "run_rollout_async"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
-        "reward_kit.agent.evaluation.run": ["agent_eval", "evaluate", "evaluate_async", "run_evaluation"],
+        "reward_kit.agent.evaluation.run": ["evaluate", "evaluate_async"],
         "reward_kit.agent.evaluation.progress": ["Progress"],
         "reward_kit.agent.store.results": ["EvaluationResult"],
         "reward_kit.agent.store.stored_evaluation": ["load_evaluation"],
@@ -92,4 +97,5 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.errors": ["ToolError"],
         "reward_kit.models": ["StepData"],
     },
+    older={"reward_kit.agent.evaluation.run": ["agent_eval", "run_evaluation"]},
 )

@@ -43,7 +43,7 @@ def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
-    from reward_kit.agent.after.rescore import rescore as judge_again
+    from reward_kit.agent.after.rescore import rescore_async as judge_again
     from reward_kit.agent.evaluation.signals import run_in_loop
 
     given = {name: value for name, value in options.items() if value is not None}

@@ -12,7 +12,7 @@ from reward_kit.agent.bundles.bundle import Seed, Task
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolError, ToolRegistry
 
@@ -171,4 +171,4 @@ async def play(task: Task, agent: Any, *, user: Any = None, **options: Any) -> E
     limits = {name: options.pop(name) for name in list(options) if name in RolloutLimits.__slots__}
     options["base"] = options.get("base") or seeded(task.folder)
     options |= {"agent": agent, "user": user, "limits": RolloutLimits(**limits)}
-    return await run_rollout(task, options.pop("index", 0), **options)
+    return await run_rollout_async(task, options.pop("index", 0), **options)

@@ -1,6 +1,5 @@
 """``reward-kit rescore``: a changed reward on what a finished evaluation has left."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def test_clock_and_changes_are_those_of_the_rollout(bundle: Bundle, keep: str, w
     bundle.rows({"actions": GOLD, "n_rollouts": 1, "now": "2025-05-19T09:00:00"})
     played = agent_eval(bundle.dataset, agent="gold", eval_id="timed", keep_db=keep)
     assert [outcome.reward for outcome in played.outcomes] == [1.0]
-    done = asyncio.run(rescore("timed"))
+    done = rescore("timed")
     assert [(one.now.reward, one.reason) for one in done.rollouts] == [(1.0, "2025-05-19 09:00:00 and 1 row")]
 
 
@@ -191,7 +190,7 @@ def test_a_new_evaluation_is_there_when_it_is_whole(bundle: Bundle, finished: An
         there.append(query(path, "SELECT count(*) AS runs FROM evaluation")[0]["runs"])
 
     monkeypatch.setattr(Store, "add", seen)
-    asyncio.run(rescore(finished.log_path, eval_id="second"))
+    rescore(finished.log_path, eval_id="second")
     assert set(there) == {0}
     names = sorted(one.name for one in path.parent.iterdir())
     assert names == ["first.db", "first.json", "second.db", "second.json"]

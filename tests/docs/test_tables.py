@@ -28,7 +28,7 @@ from reward_kit.agent.players.agents.fastworkflow.agent import TURN_LIMIT
 from reward_kit.agent.players.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, TOKEN
 from reward_kit.agent.players.agents.http_protocol import PROTOCOL
 from reward_kit.agent.players.names import AGENTS, USERS
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure
 from reward_kit.agent.scoring.user_faults import UserFaultKind
 from reward_kit.agent.servers.endpoint import MAX_BODY
@@ -109,7 +109,7 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
     async with serving(script) as stub:
         agents = load_agent(stub.url)
         await agents.open()
-        await run_rollout(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
+        await run_rollout_async(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
         await agents.close()
     nested = ("rollout", "door")
     sent = {name for name in stub.turns[0] if name not in nested}

@@ -12,7 +12,7 @@ from command import run_command
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.checks import validate
 from reward_kit.agent.database import Database
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flight_task"
 
@@ -83,7 +83,7 @@ async def test_the_rewards_tell_right_from_wrong(
     (task,) = bundle.select(task_ids=[row])
     agent = Caller(*calls, text=text or "Done")
     with Database.seed(tmp_path / "base.db", task.seed.sql, origin=task.seed.origin) as base:
-        finished = await run_rollout(task, 0, base=base, agent=agent, seed=0)
+        finished = await run_rollout_async(task, 0, base=base, agent=agent, seed=0)
         finished.database.close()
     assert (finished.trace.error, finished.trace.reward) == (None, expected)
 

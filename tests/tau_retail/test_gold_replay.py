@@ -13,7 +13,7 @@ from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
 from reward_kit.agent.players.agents.gold import GoldAgent
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 
 IDLE_IS_RIGHT = {
     "task.jsonl": {10, 12, 25, 50, 57, 65, 106},
@@ -56,8 +56,8 @@ async def _play_all(dataset: str, folder: Any) -> list[Played]:
 
 
 async def _play(task: Any, base: Database) -> Played:
-    gold = await run_rollout(task, 0, base=base, agent=GoldAgent())
-    idle = await run_rollout(task, 0, base=base, agent=Idle())
+    gold = await run_rollout_async(task, 0, base=base, agent=GoldAgent())
+    idle = await run_rollout_async(task, 0, base=base, agent=Idle())
     with gold.database, idle.database:
         return Played(
             index=task.row.metadata["index"],

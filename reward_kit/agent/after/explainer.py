@@ -24,6 +24,7 @@ from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.budgets import Budget
@@ -119,7 +120,7 @@ async def explain_async(
 
 def explain(evaluation: Named, **options: Any) -> StoredEvaluation:
     """``explain_async``, waited for."""
-    return asyncio.run(explain_async(evaluation, **options))
+    return run_sync(explain_async(evaluation, **options))
 
 
 @dataclass(slots=True)

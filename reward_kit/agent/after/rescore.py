@@ -18,6 +18,7 @@ from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option import check_eval_id
 from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.rollout.judge import names_argument, plain_result
 from reward_kit.agent.rollout.outcome import Outcome, Played, is_success
@@ -137,7 +138,7 @@ class Rescoring:
         }
 
 
-async def rescore(
+async def rescore_async(
     name: Named,
     output_dir: str | Path = "runs",
     *,
@@ -180,6 +181,11 @@ async def rescore(
             warn(redacted_warning(judge.redacted))
         done = Rescoring(stored, config, tuple(rollouts), time.perf_counter() - started)
         return done if eval_id is None else store_rescoring(done, bundle)
+
+
+def rescore(name: Named, output_dir: str | Path = "runs", **options: Any) -> Rescoring:
+    """``rescore_async``, waited for."""
+    return run_sync(rescore_async(name, output_dir, **options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.judge import plain_result
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.agent.rollout.outcome import Played, total_usage
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.kept_gold import KeptGold
@@ -184,7 +184,7 @@ class InProcess(Executor):
         watch = self.watch if request.watched else None
         if watch is not None:
             watch(PLAYERS)
-        episode = await run_rollout(
+        episode = await run_rollout_async(
             task,
             request.index,
             base=row.base,

@@ -18,7 +18,7 @@ from reward_kit.agent.models.answer_parts import without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import judge, judged_with_retries, plain_result
+from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ async def _judged_once(episode: Episode, gold_database: Database | None) -> Eval
         trace.violations = await in_thread(partial(violations_of, *parts))
     shown = trace.for_reward()
     try:
-        return await judge(
+        return await judge_async(
             episode.task,
             trace.messages,
             episode.database,

@@ -3,7 +3,7 @@
 To judge a conversation and a database without an evaluation::
 
     with TaskBundle.load("seat_task") as bundle:
-        result = await judge(bundle.tasks[0], messages, db)
+        result = await judge_async(bundle.tasks[0], messages, db)
         print(result.score, result.reason)
 """
 
@@ -45,7 +45,7 @@ LONGEST_REASON = 300
 EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
 
 
-async def judge(
+async def judge_async(
     task: Task,
     messages: Sequence[Message],
     db: Database,
@@ -80,11 +80,11 @@ async def judge(
             gold.close()
 
 
-def judge_sync(
+def judge(
     task: Task, messages: Sequence[Message], db: Database, **options: Any
 ) -> EvaluateResult | RewardOutput:
-    """As ``judge``, for code without an event loop."""
-    return run_sync(judge(task, messages, db, **options))
+    """As ``judge_async``, for code without an event loop."""
+    return run_sync(judge_async(task, messages, db, **options))
 
 
 class _Signature(NamedTuple):

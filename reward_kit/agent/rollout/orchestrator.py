@@ -1,4 +1,4 @@
-"""``run_rollout``: one rollout from start to reward, by an agent and a user."""
+"""``run_rollout_async``: one rollout from start to reward, by an agent and a user."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base import deadline
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-async def run_rollout(
+async def run_rollout_async(
     task: Task,
     index: int,
     *,
@@ -67,6 +68,11 @@ async def run_rollout(
         trace.seconds = perf_counter() - clock
         opened.pop_all()
     return episode
+
+
+def run_rollout(task: Task, index: int, **options: Any) -> Episode:
+    """``run_rollout_async``, waited for."""
+    return run_sync(run_rollout_async(task, index, **options))
 
 
 async def _play(episode: Episode, agent: Agent) -> None:

@@ -1,6 +1,5 @@
 """Rules of procedure: the file, and what becomes of a violation in rewards, reports and stored rollouts."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -145,7 +144,7 @@ def test_a_reward_reads_the_violations_also_when_it_judges_again(bundle: Bundle)
     assert judged["reason"] == "broke the rule paid_last"
     unpaid = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM calls WHERE name = 'x')"
     bundle.write("rules.sql", f"-- rule: unpaid\n{unpaid}")
-    done = asyncio.run(rescore("e", eval_id="again"))
+    done = rescore("e", eval_id="again")
     assert [row.passed for row in done.now.rows] == [0, 0]
     assert load_evaluation("again").broken_rules == {"unpaid": 4}
     assert load_rollout("again a#1").violations == {"unpaid": [{"1": 1}]}

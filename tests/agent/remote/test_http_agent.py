@@ -14,7 +14,7 @@ from small_task import BOOKED, ScriptedUser, seeded, small_task
 from reward_kit.agent import load_agent
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.orchestrator import run_rollout
+from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.errors import BundleError, ModelSetupError
 
 
@@ -43,7 +43,7 @@ async def play(
     async with serving(script) as stub, opened(stub.url) as agents:
         task = small_task(folder, **fields)
         options = {"base": seeded(folder), "user": user, "limits": limits, "seed": 11}
-        finished = await run_rollout(task, 3, agent=agents(), **options)
+        finished = await run_rollout_async(task, 3, agent=agents(), **options)
     return finished, stub
 
 

@@ -6,7 +6,7 @@ import pytest
 from flight_bundle import GOLD, Bundle
 from small_task import ScriptedUser
 
-from reward_kit.agent import RolloutStopped, TaskBundle, judge_sync
+from reward_kit.agent import RolloutStopped, TaskBundle, judge
 from reward_kit.errors import AgentError, RewardError, UsageError
 
 ROWS = [{"id": "alice", "actions": GOLD}]
@@ -66,7 +66,7 @@ def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
         episode.call_sync("pay_booking", {"booking_id": booked.value["booking_id"]})
         assert episode.say_sync("Done") is None
         assert episode.finish_sync().score == 1.0
-        again = judge_sync(loaded.tasks[0], episode.messages, episode.database)
+        again = judge(loaded.tasks[0], episode.messages, episode.database)
         assert again.score == 1.0
 
 

@@ -1,6 +1,5 @@
 """Whatever foreign code hands over: the evaluation ends, neighbours score 1.0, and all of it can be read."""
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -139,7 +138,7 @@ def check_all_is_read(result: EvaluationResult) -> None:
     for row in ("odd", "good"):
         shown = CliRunner().invoke(show, [f"{result.eval_id} {row}#1"])
         assert (shown.exit_code, shown.exception) == (0, None), shown.output
-    assert {change.now.reward for change in asyncio.run(rescore(result.log_path)).changed} == set()
+    assert {change.now.reward for change in rescore(result.log_path).changed} == set()
 
 
 @settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
