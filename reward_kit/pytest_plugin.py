@@ -13,6 +13,7 @@ It is loaded in every run of pytest, so it imports nothing of the package until 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from reward_kit.agent import Episode, EvaluationResult
 
 MARK = "bundle"
-_OWN = frozenset({"row", "n", "min_pass1"})
+_OWN = ("row", "n", "min_pass1")
 """Arguments of the mark that are no options of an evaluation."""
+_FAULT = pytest.StashKey[str | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,31 +49,46 @@ def _marked(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> EvaluationResult:
-    """The result of evaluating the test's bundle; fails below ``min_pass1``, or if a rollout has no reward.
+    """The result of evaluating the test's bundle; the test fails below ``min_pass1``, or without a reward.
 
     The arguments of the mark are options of ``evaluate``, ``n`` is short for ``n_rollouts``.
     """
     from reward_kit.agent import evaluate
+    from reward_kit.agent.base.text import did_you_mean
+    from reward_kit.agent.config import OPTIONS
     from reward_kit.errors import RewardKitError
 
     dataset, given = _marked(request)
     options = {name: value for name, value in given.items() if name not in _OWN}
+    known = [*OPTIONS, *_OWN, "models"]
+    for name in given:
+        if name not in known:
+            pytest.fail(f"@pytest.mark.{MARK}: unknown {name}={did_you_mean(name, known)}", pytrace=False)
     if "n" in given:
         options["n_rollouts"] = given["n"]
     try:
         result = evaluate(dataset, output_dir=tmp_path / "runs", quiet=True, **options)
     except RewardKitError as error:
-        pytest.fail(str(error), pytrace=False)
-    fault = _fault(result, given.get("min_pass1"))
-    if fault:
+        fault = str(error)
+    else:
+        request.node.stash[_FAULT] = _fault(result, given.get("min_pass1"))
+        return result
+    pytest.fail(fault, pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail the test of an evaluation with a fault, not its set-up."""
+    if fault := item.stash.get(_FAULT, None):
         pytest.fail(fault, pytrace=False)
-    return result
 
 
 def _fault(result: EvaluationResult, least: float | None) -> str | None:
     failed = [outcome for outcome in result.outcomes if not outcome.scored]
+    to_read = f"Read it: reward-kit show {result.log_path}"
     if failed:
-        return f"{len(failed)} rollouts were not judged, {failed[0].row_id}: {failed[0].trouble}"
+        trouble = f"{failed[0].row_id}: {failed[0].trouble}"
+        return f"{len(failed)} rollouts were not judged, {trouble}\n{to_read}"
     first = result.pass_power.get(1)
     if least is None or (first is not None and first.value >= least):
         return None
@@ -81,7 +98,7 @@ def _fault(result: EvaluationResult, least: float | None) -> str | None:
         if one.failure is not None
     ]
     value = "unknown" if first is None else f"{first.value:.3f}"
-    return "\n".join([f"Pass^1 is {value}, less than {least:g}", *shown[:10]])
+    return "\n".join([f"Pass^1 is {value}, less than {least:g}", *shown[:10], to_read])
 
 
 @pytest.fixture
@@ -91,9 +108,13 @@ def bundle_episode(request: pytest.FixtureRequest) -> Iterator[Episode]:
     from reward_kit.errors import RewardKitError
 
     dataset, given = _marked(request)
-    try:
-        bundle = TaskBundle.load(dataset)
-    except RewardKitError as error:
-        pytest.fail(str(error), pytrace=False)
-    with bundle, bundle.episode(given.get("row", 0)) as episode:
-        yield episode
+    with ExitStack() as opened:
+        try:
+            bundle = opened.enter_context(TaskBundle.load(dataset))
+            episode = opened.enter_context(bundle.episode(given.get("row", 0)))
+        except RewardKitError as error:
+            fault = str(error)
+        else:
+            yield episode
+            return
+    pytest.fail(fault, pytrace=False)

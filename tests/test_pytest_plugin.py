@@ -32,6 +32,16 @@ def test_missing(bundle_evaluation):
     pass
 
 
+@pytest.mark.bundle("library_task", agent="gold", mni_pass1=1)
+def test_misspelt(bundle_evaluation):
+    pass
+
+
+@pytest.mark.bundle("library_task", row="lend.9")
+def test_no_such_row(bundle_episode):
+    pass
+
+
 def test_unmarked(bundle_evaluation):
     pass
 """
@@ -50,12 +60,17 @@ def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
     done = subprocess.run(PYTEST, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     shown = done.stdout + done.stderr
     assert "2 passed" in shown, shown
-    assert "3 errors" in shown
+    assert "1 failed" in shown
+    assert "4 errors" in shown
     for said in (
         "Pass^1 is 0.000, less than 0.9",
         "  lend.1 #1: partially_completed",
+        "Read it: reward-kit show /",
+        "unknown mni_pass1= (did you mean 'min_pass1'?)",
+        "there is no row 'lend.9' (did you mean 'lend.",
         "missing_task: no such file or folder",
         'mark the test with @pytest.mark.bundle("my_task", ...)',
     ):
         assert said in shown
+    assert "Traceback" not in shown
     assert "AssertionError" not in shown

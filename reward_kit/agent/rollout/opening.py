@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from weakref import WeakKeyDictionary, finalize
 
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.database import Database
 from reward_kit.errors import UsageError
@@ -31,10 +32,10 @@ def task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
         if -len(bundle.tasks) <= row < len(bundle.tasks):
             return bundle.tasks[row]
         raise UsageError(f"there is no row {row}: the bundle has {len(bundle.tasks)}")
-    for task in bundle.tasks:
-        if task.row.id == row:
-            return task
-    raise UsageError(f"the bundle has no row {row!r}", place=str(bundle.dataset))
+    known = {task.row.id: task for task in bundle.tasks}
+    if row not in known:
+        raise UsageError(f"there is no row {row!r}{did_you_mean(row, known)}", place=str(bundle.dataset))
+    return known[row]
 
 
 class _Bases(ExitStack):
