@@ -16,6 +16,7 @@ import asyncio
 import math
 import reprlib
 import uuid
+from importlib import import_module
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -27,6 +28,7 @@ from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
 from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls
 from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.opening import base_of, task_of
@@ -123,10 +125,17 @@ class Episode:
     def of(cls, bundle: TaskBundle, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
         """An episode of a bundle's ``row`` (its id, its position or its task), which the caller closes.
 
-        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode. Raises
-        ``UsageError`` if the bundle has no such row, ``BundleError`` for a faulty seed.
+        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode. As for
+        ``evaluate``, ``models`` may be functions and ``user`` a name; with a model of the role "user", a row
+        with a ``sim_user_prompt`` has the user ``llm``. Raises ``UsageError`` if the bundle has no such row,
+        ``BundleError`` for a faulty seed or an unknown user.
         """
         task = task_of(bundle, row)
+        models = options["models"] = checked_models(options.get("models") or {})
+        by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
+        user = options.get("user", by_default)
+        if isinstance(user, str):  # players build on rollouts
+            options["user"] = import_module("reward_kit.agent.players.loading").load_user(user)()
         episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
         episode.owner = bundle
         return episode

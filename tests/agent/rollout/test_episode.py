@@ -59,6 +59,21 @@ async def test_a_user_answers_until_it_leaves(bundle: Bundle) -> None:
             await episode.call("search_flights", {})
 
 
+def test_a_function_is_the_model_of_the_user(bundle: Bundle) -> None:
+    bundle.rows({"id": "talk", "actions": GOLD, "initial_messages": [], "sim_user_prompt": "Be Alice."})
+
+    def model(messages: list[Any], **_: Any) -> str:
+        assert "Be Alice." in messages[0]["content"]
+        return "Hello" if len(messages) == 2 else "###STOP###"
+
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, models={"user": model}) as episode:
+        assert episode.start_sync() == "Hello"
+        assert episode.say_sync("You are booked.") is None
+        assert episode.stop_reason == "user_stop"
+        with pytest.raises(UsageError, match="there is no role 'usr'"):
+            loaded.episode(0, models={"usr": model})
+
+
 def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
     with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
         assert episode.start_sync() is None
