@@ -1,0 +1,253 @@
+"""Data of JSON objects in a table, for tools that were written for a dict.
+
+``seed.py`` writes the objects, a row each; a tool reads and changes them as a dict of dicts::
+
+    def seed(db):
+        seed_objects(db, {"tickets": {"T1": {"subject": "Printer on fire", "status": "open"}}})
+
+    @R.tool
+    def close_ticket(ticket_id: str, db) -> dict:
+        with Objects(db) as data:
+            data["tickets"][ticket_id]["status"] = "closed"
+            return data["tickets"][ticket_id]
+
+Only the objects that are touched are parsed. Those that have changed are written back at the end, one row
+each, so that changes, comparisons and rules see them one by one. ``on_objects`` makes tools of functions
+whose first parameter is the data.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, Self
+
+from reward_kit.errors import BundleError, ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pydantic import BaseModel
+
+TABLE = "objects"
+SCHEMA = (
+    f"CREATE TABLE IF NOT EXISTS {TABLE} (kind TEXT, id TEXT, json TEXT NOT NULL, PRIMARY KEY (kind, id))"
+)
+_READ = f"SELECT json FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608 - a constant
+_READ_ALL = f"SELECT id, json FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
+_IDS = f"SELECT id FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
+_INSERT = f"INSERT INTO {TABLE} VALUES (?, ?, ?)"  # noqa: S608
+_UPDATE = f"UPDATE {TABLE} SET json = ? WHERE kind = ? AND id = ?"  # noqa: S608
+_DELETE = f"DELETE FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
+
+
+def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write ``{kind: {id: object}}`` in its order; makes the table ``objects`` (kind, id, json) if need be.
+
+    Objects are JSON values or pydantic models. Raises ``BundleError`` for an object that JSON cannot hold.
+    """
+    db.execute(SCHEMA)
+    rows = (
+        (kind, key, _text(kind, key, value)) for kind, found in data.items() for key, value in found.items()
+    )
+    db.executemany(_INSERT, rows)
+
+
+class Objects(MutableMapping[str, "Kind"]):
+    """The objects of a synchronous database by kind, then by id; as attributes, too (``data.tickets``).
+
+    ``models`` are pydantic models by kind, which its objects become. Leaving the block writes what has
+    changed, unless it is left by an exception.
+    """
+
+    def __init__(self, db: Any, models: Mapping[str, type[BaseModel]] | None = None) -> None:
+        self._db = db
+        self._models = models or {}
+        self._kinds: dict[str, Kind] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.write()
+
+    def write(self) -> None:
+        """Write the objects that have changed, been added or been removed since they were read."""
+        for kind in self._kinds.values():
+            kind.write()
+
+    def __getitem__(self, kind: str) -> Kind:
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = Kind(self._db, kind, self._models.get(kind))
+        return found
+
+    def __getattr__(self, kind: str) -> Kind:
+        if kind.startswith("_"):
+            raise AttributeError(kind)
+        return self[kind]
+
+    def __setitem__(self, kind: str, values: Any) -> None:
+        found = self[kind]
+        if values is not found:
+            found.clear()
+            found.update(values)
+
+    def __delitem__(self, kind: str) -> None:
+        self[kind].clear()
+
+    def __iter__(self) -> Iterator[str]:
+        stored = self._db.fetch_all(f"SELECT kind FROM {TABLE} GROUP BY kind ORDER BY min(rowid)")  # noqa: S608
+        names = dict.fromkeys([*(row[0] for row in stored), *self._kinds])
+        return iter([name for name in names if len(self[name])])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Kind(MutableMapping[str, Any]):
+    """The objects of one kind by id, in the order in which they were added.
+
+    Each is parsed when it is first read, and remembered.
+    """
+
+    def __init__(self, db: Any, name: str, model: type[BaseModel] | None = None) -> None:
+        self._db = db
+        self._name = name
+        self._model = model
+        self._known: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}  # of stored objects, as read
+        self._added: dict[str, None] = {}
+        self._removed: dict[str, None] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._known:
+            return self._known[key]
+        if not isinstance(key, str) or key in self._removed:
+            raise KeyError(key)
+        row = self._db.fetch_one(_READ, (self._name, key))
+        if row is None:
+            raise KeyError(key)
+        return self._read(key, row[0])
+
+    def _read(self, key: str, text: str) -> Any:
+        self._texts[key] = text
+        value = json.loads(text) if self._model is None else self._model.model_validate_json(text)
+        self._known[key] = value
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if not self._is_stored(key):
+            self._added[key] = None
+        self._known[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        stored = self._is_stored(key)
+        if not stored and key not in self._added:
+            raise KeyError(key)
+        self._known.pop(key, None)
+        self._added.pop(key, None)
+        if stored:
+            self._removed[key] = None
+
+    def _is_stored(self, key: str) -> bool:
+        """True if the table has the object, and it was not removed since; notes its text."""
+        if key in self._removed:
+            return False
+        if key not in self._texts and key not in self._added:
+            row = self._db.fetch_one(_READ, (self._name, key))
+            if row is not None:
+                self._texts[key] = row[0]
+        return key in self._texts
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and (key in self._added or self._is_stored(key))
+
+    def __iter__(self) -> Iterator[str]:
+        stored = [row[0] for row in self._db.fetch_all(_IDS, (self._name,))]
+        return iter([*(key for key in stored if key not in self._removed), *self._added])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def values(self) -> Any:
+        """The objects, read in one query."""
+        self._read_all()
+        return super().values()
+
+    def items(self) -> Any:
+        """The ids and objects, read in one query."""
+        self._read_all()
+        return super().items()
+
+    def _read_all(self) -> None:
+        for key, text in self._db.fetch_all(_READ_ALL, (self._name,)):
+            if key not in self._known and key not in self._removed:
+                self._read(key, text)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{key!r}: …' for key in self)}}}"
+
+    def write(self) -> None:
+        """Write what has changed."""
+        for key in self._removed:
+            self._db.execute(_DELETE, (self._name, key))
+            self._texts.pop(key, None)
+        for key, value in self._known.items():
+            text = _text(self._name, key, value)
+            before = self._texts.get(key)
+            if before is None:
+                self._db.execute(_INSERT, (self._name, key, text))
+            elif before != text and _canonical(before) != text:
+                self._db.execute(_UPDATE, (text, self._name, key))
+            self._texts[key] = text
+        self._added.clear()
+        self._removed.clear()
+
+
+def _text(kind: str, key: str, value: Any) -> str:
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    try:
+        return json.dumps(plain, ensure_ascii=False, default=_of_model)
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"{kind} {key!r} cannot be written as JSON: {error}") from error
+
+
+def _of_model(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text), ensure_ascii=False)
+
+
+def on_objects(
+    function: Callable[..., Any],
+    *,
+    models: Mapping[str, type[BaseModel]] | None = None,
+    errors: tuple[type[Exception], ...] = (ValueError,),
+) -> Callable[..., Any]:
+    """The function on a rollout's objects in place of its first parameter, to be registered with ``R.tool``.
+
+    Exceptions of the types ``errors`` become ``ToolError``, which the model reads; after any exception
+    nothing is written.
+    """
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+
+    @functools.wraps(function)
+    def call(db: Any, **arguments: Any) -> Any:
+        with Objects(db, models) as data:
+            try:
+                return function(data, **arguments)
+            except errors as error:
+                raise ToolError(str(error)) from error
+
+    database = inspect.Parameter("db", inspect.Parameter.KEYWORD_ONLY)
+    call.__signature__ = inspect.Signature([*own, database])  # type: ignore[attr-defined]  # what R.tool reads
+    call.__annotations__ = {}
+    return call

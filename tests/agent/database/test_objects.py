@@ -1,0 +1,140 @@
+"""JSON objects as a table: what a dict does, with as few rows read and written as it takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from reward_kit.agent import Database
+from reward_kit.agent.objects import Objects, seed_objects
+from reward_kit.errors import BundleError
+
+DATA = {
+    "tickets": {"T1": {"subject": "Fire", "tags": ["a"]}, "T2": {"subject": "Slow", "price": 1.0}},
+    "users": {"ann": {"name": "Ann", "age": 60}},
+}
+
+
+class User(BaseModel):
+    name: str
+    age: int | float
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Database.seed(
+        tmp_path_factory.mktemp("objects") / "base.db", script=lambda db: seed_objects(db, DATA)
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def database(base: Database) -> Any:
+    with base.fork() as fork:
+        yield fork
+
+
+def plain(database: Database) -> dict[str, dict[str, Any]]:
+    return {kind: dict(values) for kind, values in Objects(database.sync).items()}
+
+
+def test_touched_objects_are_written_and_no_others(database: Database) -> None:
+    with Objects(database.sync) as data:
+        data["tickets"]["T1"]["tags"].append("b")
+        assert data.users["ann"] is data["users"]["ann"]
+        assert data["tickets"]["T2"]["subject"] == "Slow"
+    changes = [(change.op, change.key) for change in database.sync.changes()]
+    assert changes == [("update", {"kind": "tickets", "id": "T1"})]
+    assert plain(database)["tickets"]["T1"]["tags"] == ["a", "b"]
+
+
+def test_an_exception_writes_nothing(database: Database) -> None:
+    def fail(data: Objects) -> None:
+        del data["tickets"]["T1"]
+        data["tickets"]["T3"] = {}
+        raise LookupError
+
+    with pytest.raises(LookupError), Objects(database.sync) as data:
+        fail(data)
+    assert not database.sync.changes()
+
+
+def test_models_are_made_and_written(database: Database) -> None:
+    with Objects(database.sync, {"users": User}) as data:
+        user = data["users"]["ann"]
+        assert isinstance(user, User)
+        user.age = 61
+        data["users"]["bob"] = User(name="Bob", age=1.5)
+    assert plain(database)["users"] == {"ann": {"name": "Ann", "age": 61}, "bob": {"name": "Bob", "age": 1.5}}
+
+
+def test_a_number_of_another_type_is_a_change(database: Database) -> None:
+    with Objects(database.sync) as data:
+        data["tickets"]["T2"]["price"] = 1
+    assert len(database.sync.changes()) == 1
+
+
+def test_what_json_cannot_hold_is_named(database: Database) -> None:
+    data = Objects(database.sync)
+    data["tickets"]["T1"]["tags"] = {1}
+    with pytest.raises(BundleError, match="tickets 'T1' cannot be written as JSON: set is no JSON value"):
+        data.write()
+
+
+KEYS = st.sampled_from(["T1", "T2", "T3", "T4"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, st.integers() | st.text() | st.lists(st.floats(allow_nan=False))),
+        st.tuples(st.just("delete"), KEYS, st.none()),
+        st.tuples(st.just("pop"), KEYS, st.none()),
+        st.tuples(st.just("read"), KEYS, st.none()),
+        st.tuples(st.just("list"), KEYS, st.none()),
+        st.tuples(st.just("write"), KEYS, st.none()),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_it_does_what_a_dict_does(base: Database, steps: list[tuple[str, str, Any]]) -> None:
+    with base.fork() as fork:
+        expected = json.loads(json.dumps(DATA["tickets"]))
+        data = Objects(fork.sync)
+        for step, key, value in steps:
+            found = []
+            for tickets in (expected, data["tickets"]):
+                try:
+                    if step == "set":
+                        tickets[key] = {"value": value}
+                    elif step == "delete":
+                        del tickets[key]
+                    elif step == "pop":
+                        found.append(tickets.pop(key, "none"))
+                    elif step == "read":
+                        found.append(tickets[key])
+                    elif step == "list":
+                        found.append((len(tickets), list(tickets.items()), key in tickets))
+                    elif tickets is not expected:
+                        data.write()
+                except KeyError as error:
+                    found.append(str(error))
+            assert len(found) != 2 or found[0] == found[1]
+        data.write()
+        stored = Objects(fork.sync)["tickets"]
+        assert list(stored.items()) == list(expected.items())
+
+
+def test_reading_one_object_of_many_reads_one(tmp_path: Path) -> None:
+    many = {"flights": {f"F{n}": {"n": n, "text": "x" * 500} for n in range(2000)}}
+    with (
+        Database.seed(tmp_path / "many.db", script=lambda db: seed_objects(db, many)) as base,
+        base.fork() as fork,
+    ):
+        data = Objects(fork.sync)
+        assert data["flights"]["F1999"]["n"] == 1999
+        assert "F5" in data["flights"]
+        assert len(data["flights"]._known) == 1
