@@ -117,6 +117,8 @@ class Connection:
             self.sqlite = overlay.connect(f"PRAGMA max_page_count={pages}", file=self._file)
             self.sqlite.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             self.sqlite.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+            # else SQLite, built with STAT4, prepares a statement again for every new set of parameters
+            self.sqlite.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         except apsw.Error as error:
             raise DatabaseError(f"cannot open the database: {error}", place=str(base.path)) from error
         for limit, value in numeric_limits(limits):
