@@ -1,12 +1,16 @@
 """The datasets hold what the benchmark's tasks are: how many, which calls, which outputs."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from task_rows import BUNDLE, DATASETS, rows
 
 from reward_kit.agent.bundles.bundle import TaskBundle
 
+NONE: dict[str, list[str]] = {"accept": []}
 CORRECTED_OUTPUTS = {34, 37, 38}
 
 
@@ -50,3 +54,16 @@ def test_metadata_tell_of_every_correction() -> None:
     assert {index for index, text in told.items() if "Outputs:" in text} == CORRECTED_OUTPUTS
     others = [row for dataset in DATASETS if dataset != "task.jsonl" for row in rows(dataset)]
     assert not any("correction" in row["metadata"] for row in others)
+
+
+def test_deep_validation_finds_nothing_that_a_row_does_not_accept(tmp_path: Path) -> None:
+    """One row for each kind that rows accept; all 115 rows take half a minute."""
+    by_kind = {
+        kind: row for row in rows("task.jsonl") for kind in row["metadata"].get("audit", NONE)["accept"]
+    }
+    chosen = {row["id"] for row in by_kind.values()}
+    assert "retail.test.106" in chosen
+    found = tmp_path / "found.json"
+    done = run_command("audit", str(BUNDLE), "--task-ids", ",".join(sorted(chosen)), "--json", str(found))
+    assert done.code == 0, done.out + done.err
+    assert json.loads(found.read_text(encoding="utf-8"))["findings"] == []

@@ -28,7 +28,8 @@ def add_duplicates(
 ) -> None:
     """Add the rows that are alike: within ``rows``, and those of the other datasets.
 
-    A dataset of which every other row is alike is another version of this one and is named once.
+    A dataset of which every other row is alike is another version of this one and is named once. Rows of two
+    datasets that name one split, in ``metadata.split``, are not compared.
     """
     for first, second in _alike(rows, rows, least=1.0):
         if first.place < second.place or first.id < second.id:
@@ -43,7 +44,8 @@ def add_duplicates(
             if against is not None:
                 raise
             continue  # a file beside the dataset that is none
-        pairs = {mine.id: (mine, their) for mine, their in _alike(rows, theirs, least=SIMILAR)}
+        alike = _alike(rows, theirs, least=SIMILAR)
+        pairs = {mine.id: (mine, their) for mine, their in alike if not _of_one_split(mine, their)}
         if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
             report.add("near-duplicate", name, (), text, grade="note")
@@ -68,6 +70,11 @@ def _alike(
             shared = 2 * (mine & theirs).total() / (mine.total() + theirs.total())
             if shared >= least:
                 yield row, other
+
+
+def _of_one_split(row: TaskRow, other: TaskRow) -> bool:
+    split = row.metadata.get("split")
+    return split is not None and split == other.metadata.get("split")
 
 
 def _gold(row: TaskRow) -> str:

@@ -234,6 +234,15 @@ def test_rows_of_another_split_that_ask_for_the_same_are_found(tmp_path: Path) -
         report_of(folder, against=[folder / "nowhere.jsonl"])
 
 
+def test_rows_of_one_split_in_two_files_are_not_compared(tmp_path: Path) -> None:
+    folder = write(tmp_path, SOUND | {"metadata": {"split": "test"}}, ANSWER)
+    (folder / "older.jsonl").write_text((folder / "task.jsonl").read_text().splitlines()[0] + "\n")
+    assert report_of(folder).findings == []
+    edited = (folder / "older.jsonl").read_text().replace('"test"', '"train"')
+    (folder / "older.jsonl").write_text(edited)
+    assert [finding.kind for finding in report_of(folder).findings] == ["near-duplicate"]
+
+
 AGENTS = """\
 class Booking:
     def __init__(self, room):
