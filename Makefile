@@ -46,7 +46,7 @@ test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings t
 	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
 
 test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENCH=DIR TAU2_BENCH=DIR
-	$(BIN)/python -m pytest -n 0 tests_tau_bench
+	$(BIN)/python -m pytest -n 0 -o timeout=900 tests_tau_bench
 
 ADAPTERS ?= .venv-adapters
 test-adapters:  ## the examples of adapters with the real packages; verifiers needs an environment of its own
@@ -69,7 +69,7 @@ test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
 lint: $(READY)  ## style, format, spelling, import contract and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell *.md docs examples reward_kit tau_retail_task
+	$(BIN)/codespell *.md docs examples reward_kit tau_port tau_retail_task
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

@@ -1,5 +1,5 @@
 -- The procedure that policy.md asks for, as queries over a conversation; docs/rules.md describes the tables.
--- A replay of tool calls without a user, such as that of the gold actions, keeps every rule.
+-- A replay of tool calls without a user, as of the gold actions, keeps every rule.
 
 -- rule: identity_first  The customer is found by email, or by name and zip code, before a profile or an order is read or changed.
 SELECT position, name, arguments FROM calls
@@ -41,7 +41,7 @@ SELECT position, name, user_id FROM concerned
 WHERE user_id != (SELECT user_id FROM concerned WHERE user_id IS NOT NULL ORDER BY position LIMIT 1)
   AND EXISTS (SELECT 1 FROM lines WHERE speaker = 'user')
 
--- rule: items_once  Items of an order are changed or exchanged by one call; a second one is tried in vain.
+-- rule: items_once  Items of an order are changed or exchanged by one call; a second call is refused.
 SELECT again.position, again.name, again.arguments FROM calls AS first
 JOIN calls AS again ON again.arguments ->> 'order_id' = first.arguments ->> 'order_id'
                    AND again.position > first.position

@@ -1,12 +1,13 @@
 -- The retail domain of tau-bench: a shop with 500 users, 50 products in 591 items, and 1000 orders.
--- Written by build_seed.py from the data of github.com/sierra-research/tau-bench (MIT licence).
+-- The rows were written by reward-kit's tau_port/build_seed.py from the data of
+-- github.com/sierra-research/tau-bench (MIT licence).
 --
--- `place` counts from 1 and keeps the order of a list. Columns without a type hold numbers just as they are
--- written: 60 stays a whole number and 60.0 a float, and the tools show the difference.
+-- `place` is a position in a list, from 1. Columns without a type keep a number as it is written: 60 stays a
+-- whole number and 60.0 a float, and the tools show the difference.
 
 CREATE TABLE users (
     user_id          TEXT PRIMARY KEY,
-    position         INTEGER NOT NULL UNIQUE,     -- where several users fit a search, the first one is found
+    position         INTEGER NOT NULL UNIQUE,     -- if several users match a search, the first is found
     first_name       TEXT NOT NULL,
     last_name        TEXT NOT NULL,
     email            TEXT NOT NULL,
@@ -16,7 +17,7 @@ CREATE TABLE users (
     country          TEXT NOT NULL,
     state            TEXT NOT NULL,
     zip              TEXT NOT NULL,
-    address_replaced INTEGER NOT NULL DEFAULT 0   -- 1: written by a tool; decides how tools show it, no more
+    address_replaced INTEGER NOT NULL DEFAULT 0   -- 1: a tool wrote the address; decides the order of its keys
 ) WITHOUT ROWID;
 CREATE INDEX users_by_email ON users (email COLLATE NOCASE, position);
 CREATE INDEX users_by_name ON users (last_name COLLATE NOCASE, first_name COLLATE NOCASE, zip, position);
@@ -26,9 +27,9 @@ CREATE TABLE payment_methods (
     user_id           TEXT NOT NULL REFERENCES users,
     place             INTEGER NOT NULL,
     source            TEXT NOT NULL CHECK (source IN ('credit_card', 'gift_card', 'paypal')),
-    brand             TEXT,                       -- of credit cards
-    last_four         TEXT,                       -- of credit cards
-    balance                                       -- of gift cards, in dollars
+    brand             TEXT,                       -- for credit cards
+    last_four         TEXT,                       -- for credit cards
+    balance                                       -- for gift cards, in dollars
 );
 CREATE UNIQUE INDEX payment_methods_by_user ON payment_methods (user_id, place);
 
@@ -38,7 +39,7 @@ CREATE TABLE products (
 ) WITHOUT ROWID;
 CREATE INDEX products_by_name ON products (name);
 
-CREATE TABLE items (                              -- what can be ordered: one variant of a product
+CREATE TABLE items (                              -- the variants of a product, which customers order
     item_id    TEXT PRIMARY KEY,
     product_id TEXT NOT NULL REFERENCES products,
     place      INTEGER NOT NULL,
@@ -47,7 +48,7 @@ CREATE TABLE items (                              -- what can be ordered: one va
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX items_by_product ON items (product_id, place);
 
-CREATE TABLE item_options (                       -- the items of a product have the same options
+CREATE TABLE item_options (                       -- all items of a product have the same names
     item_id TEXT NOT NULL REFERENCES items,
     place   INTEGER NOT NULL,
     name    TEXT NOT NULL,
@@ -89,7 +90,7 @@ CREATE TABLE payments (                           -- the payment history of an o
     PRIMARY KEY (order_id, place)
 );
 
-CREATE TABLE fulfillments (                       -- a shipment holds all items of its order
+CREATE TABLE fulfillments (                       -- one shipment with all items of the order
     order_id    TEXT PRIMARY KEY REFERENCES orders,
     tracking_id TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -102,10 +103,10 @@ CREATE TABLE return_requests (
 CREATE TABLE exchange_requests (
     order_id          TEXT PRIMARY KEY NOT NULL REFERENCES orders,
     payment_method_id TEXT NOT NULL REFERENCES payment_methods,
-    price_difference  NOT NULL                    -- in dollars; above 0: the customer pays
+    price_difference  NOT NULL                    -- in dollars; the customer pays it if above 0
 );
 
-CREATE TABLE requested_items (                    -- which item is exchanged for which is not kept
+CREATE TABLE requested_items (                    -- the lists are sorted: no item is paired with another
     order_id TEXT NOT NULL REFERENCES orders,
     list     TEXT NOT NULL CHECK (list IN ('return', 'exchange', 'exchange for')),
     place    INTEGER NOT NULL,
@@ -113,7 +114,7 @@ CREATE TABLE requested_items (                    -- which item is exchanged for
     PRIMARY KEY (order_id, list, place)
 ) WITHOUT ROWID;
 
-CREATE VIEW catalogue AS                          -- for people: every item with its options in words
+CREATE VIEW catalogue AS                          -- for reading: every item with its options
 SELECT items.item_id, products.name AS product, items.price, items.available,
        group_concat(item_options.name || ': ' || item_options.value, ', ') AS options
 FROM items JOIN products USING (product_id) JOIN item_options USING (item_id)
@@ -2625,7 +2626,7 @@ INSERT INTO item_options (item_id, place, name, value)
 SELECT item_id, key + 1, value, json_extract(chosen, '$[' || key || ']')
 FROM given JOIN items USING (item_id) JOIN differing USING (product_id), json_each(names);
 
--- Orders that go to the user's default address.
+-- Orders to the user's default address.
 WITH given (order_id, user_id, place, status) AS (VALUES
 ('#W2611340','james_li_5688',1,'processed'),
 ('#W4817420','ava_moore_2033',1,'delivered'),
@@ -3431,7 +3432,7 @@ WITH given (order_id, user_id, place, status) AS (VALUES
 INSERT INTO orders (order_id, user_id, place, status, address1, address2, city, country, state, zip)
 SELECT order_id, user_id, place, status, address1, address2, city, country, state, zip FROM given JOIN users USING (user_id);
 
--- Orders that go somewhere else.
+-- Orders to another address.
 INSERT INTO orders (order_id, user_id, place, status, address1, address2, city, country, state, zip) VALUES
 ('#W9549057','mason_johansson_2485',1,'processed','692 Elm Street','Suite 220','San Francisco','USA','CA','94128'),
 ('#W8327915','ava_lopez_2676',1,'pending','229 Lakeview Drive','Suite 364','Chicago','USA','IL','60637'),
@@ -4639,7 +4640,7 @@ WITH given (order_id, list) AS (VALUES
 INSERT INTO order_items (order_id, place, item_id)
 SELECT order_id, key + 1, value FROM given, json_each(list);
 
--- Every order was paid once, and of those that are cancelled all was paid back.
+-- Every order was paid once; cancelled orders were refunded.
 WITH given (order_id, amount, payment_method_id) AS (VALUES
 ('#W2611340',536.65,'gift_card_1725971'),
 ('#W4817420',1380.79,'gift_card_8168843'),

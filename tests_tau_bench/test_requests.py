@@ -18,7 +18,7 @@ from stub_server import Answer, StubServer, calls
 from their_code import AGENT_MODEL, USER_MODEL
 
 from reward_kit.agent import agent_eval
-from tau_retail_task.port import port
+from tau_port import port
 
 TAU_BENCH, TAU2_BENCH = os.environ.get("TAU_BENCH"), os.environ.get("TAU2_BENCH")
 tau_bench = pytest.mark.skipif(not TAU_BENCH, reason="TAU_BENCH names no checkout of tau-bench")

@@ -1,4 +1,4 @@
-"""What ``python -m tau_retail_task.port`` makes of a source, and how it says that it cannot."""
+"""``python -m tau_port``: the bundle that it writes from a source, and its errors."""
 
 import asyncio
 import hashlib
@@ -28,11 +28,11 @@ from small_sources import (
 )
 
 from reward_kit.agent import TaskBundle, agent_eval, validate
-from tau_retail_task.build_seed import SourceError
-from tau_retail_task.port import port
-from tau_retail_task.port.command import main
-from tau_retail_task.port.inspect_evals import Wheel
-from tau_retail_task.port.seed import make_seed
+from tau_port import port
+from tau_port.build_seed import SourceError
+from tau_port.command import main
+from tau_port.inspect_evals import Wheel
+from tau_port.seed import make_seed
 
 TAU2 = "data/tau2/domains/retail"
 CANCEL = {"order_id": "#W0000001", "reason": "no longer needed"}
@@ -150,7 +150,7 @@ def test_code_of_a_checkout_is_not_run(tau_bench: Path, out: Path, tmp_path: Pat
     for name in ("tasks_test.py", "tools/__init__.py", "tools/cancel_pending_order.py"):
         file = tau_bench / RETAIL / name
         file.write_text(trap + file.read_text(encoding="utf-8"), encoding="utf-8")
-    command = [sys.executable, "-m", "tau_retail_task.port", "--from", str(tau_bench), "--out", str(out)]
+    command = [sys.executable, "-m", "tau_port", "--from", str(tau_bench), "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "ran").exists()
@@ -218,7 +218,7 @@ def test_data_that_fit_no_table_are_explained(tau_bench: Path, refused: Any, cha
 
 def test_folder_that_is_no_checkout_is_refused_with_what_would_be_one(tmp_path: Path, refused: Any) -> None:
     assert f"has neither {RETAIL} nor {TAU2}" in refused(tmp_path)
-    assert "is not there" in refused(tmp_path / "nowhere")
+    assert "does not exist" in refused(tmp_path / "nowhere")
 
 
 def test_folder_with_something_in_it_is_kept_unless_forced(tau_bench: Path, out: Path, capsys: Any) -> None:
@@ -325,15 +325,18 @@ def test_tau2_tools_are_described_as_its_models_see_them(tau2_bench: Path, out: 
         "type": "object",
     }
     assert (item["name"], item["description"]) == ("get_item_details", "Look at one pen.")
-    assert written.warnings == ("There is no code for these tools, which are left out: guess_item.",)
+    assert written.warnings == ("These tools have no code here and are left out: guess_item.",)
 
 
 @pytest.mark.parametrize(
     ("tasks", "fault"),
     [
-        ([{**tau2_task("0"), "initial_state": {"message_history": []}}], "a state of its own"),
-        ([tau2_task("0"), tau2_task("0")], "has the id '0' of a task before it"),
-        ([tau2_task("0", actions=[{"name": "x", "arguments": {}, "requestor": "user"}])], "of the user's"),
+        ([{**tau2_task("0"), "initial_state": {"message_history": []}}], "has an initial state"),
+        ([tau2_task("0"), tau2_task("0")], "has the id '0' of an earlier task"),
+        (
+            [tau2_task("0", actions=[{"name": "x", "arguments": {}, "requestor": "user"}])],
+            "an action of the user",
+        ),
         ([], "has no tasks"),
         ([tau2_task("0")], "the split 'base' names the task '1'"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 from places import BUNDLE
 from reference import state_hash
 
-from tau_retail_task.build_seed import FINGERPRINTS, main
+from tau_port.build_seed import FINGERPRINTS, main
 
 SEEDED = "c49125b83c32941ba527a31dce753cef1dee9a65fe2633c3a3c50816cef083ab"
 
@@ -55,5 +55,5 @@ def test_other_data_are_refused_and_nothing_is_written(data: Any, tmp_path: Path
     data["users"]["noah_brown_6181"]["address"]["zip"] = "80270"
     (folder / "users.json").write_text(json.dumps(data["users"]), encoding="utf-8")
     assert main(["--from", str(folder), "--out", str(tmp_path / "seed.sql")]) == 2
-    assert "users.json holds other data: SHA-256" in capsys.readouterr().err
+    assert "users.json has other data: SHA-256" in capsys.readouterr().err
     assert not list(tmp_path.glob("*seed*"))

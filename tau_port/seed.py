@@ -1,4 +1,4 @@
-"""The seed of a written bundle: this package's where the source has the same data, else one of its own."""
+"""The seed of the new bundle: that of ``tau_retail_task`` if the source has the same data, else a new one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.database import Database
+from reward_kit.agent import Database
 from reward_kit.errors import RewardKitError
+from tau_retail_task.tools import R
 
-from ..build_seed import FINGERPRINTS, seed_sql
-from ..tools import R
+from .build_seed import FINGERPRINTS, SEED, seed_sql
 from .source import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Domain = dict[str, dict[str, Any]]
-SAME = "those of tau-bench commit 59a200c, checked by hash; the seed is this package's own"
+SAME = "equal to tau-bench commit 59a200c, checked by hash; the seed is that of `tau_retail_task`"
 OTHER = (
-    "written otherwise than those of tau-bench commit 59a200c; the seed was made from them, and the tools "
-    "show every user, product and order just as the source has it"
+    "different from tau-bench commit 59a200c; the seed was made from them, and the tools show every user, "
+    "product and order as the source has it"
 )
 _WITHOUT_ROWS = re.compile(
     r"^(?:INSERT INTO [^\n]* VALUES\n;|WITH given \([^\n]*\) AS \(VALUES\n\n\)\nINSERT INTO .*?;)\n",
     re.MULTILINE | re.DOTALL,
 )
-"""Statements for what a small source has none of, credit cards for example: SQL knows no empty VALUES."""
+"""Statements without rows, for a source without credit cards for example: SQL has no empty VALUES."""
 _ORDER = {
     "name": ("first_name", "last_name"),
     "address": ("address1", "address2", "city", "country", "state", "zip"),
@@ -38,16 +38,16 @@ _ORDER = {
 
 
 def make_seed(domain: Domain, known: Mapping[str, str] = FINGERPRINTS) -> tuple[str, str]:
-    """The SQL, and a sentence about where it comes from; raises ``SourceError`` for data that do not fit.
+    """Return the SQL and a sentence about the data; raise ``SourceError`` for data that do not fit.
 
-    ``known`` has the SHA-256 of the data that this package's own seed holds, by file.
+    ``known`` has the SHA-256 of the data in the seed of ``tau_retail_task``, by file.
     """
     fingerprints = {
         f"{name}.json": hashlib.sha256(json.dumps(content).encode()).hexdigest()
         for name, content in domain.items()
     }
     if fingerprints == known:
-        return (Path(__file__).parents[1] / "seed.sql").read_text(encoding="utf-8"), SAME
+        return SEED.read_text(encoding="utf-8"), SAME
     for name in ("users", "products"):
         if not domain[name]:
             raise SourceError(f"the source has no {name}")
@@ -66,7 +66,7 @@ def make_seed(domain: Domain, known: Mapping[str, str] = FINGERPRINTS) -> tuple[
 
 
 def _in_order(domain: Domain) -> Domain:
-    """The same data with names and addresses in the order in which the seed takes them."""
+    """Return the same data with the keys of names and addresses in the order of the seed's columns."""
     return {
         collection: {
             key: {
@@ -84,7 +84,7 @@ def _is_record(name: str, value: Any) -> bool:
 
 
 async def _check(sql: str, domain: Domain) -> None:
-    """Raise ``SourceError`` if the tools show anything else than the source says."""
+    """Raise ``SourceError`` if a tool shows a record that differs from the source."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Database.seed(Path(folder) / "seed.db", sql, origin="seed.sql") as base,
@@ -99,7 +99,7 @@ async def _check(sql: str, domain: Domain) -> None:
                 shown = await R.execute_tool(tool, {parameter: key}, db=db)
                 if _canonical(_parsed(shown)) != _canonical(record):
                     raise SourceError(
-                        f"the source's data do not fit the tables: {collection[:-1]} {key} would be shown as "
+                        f"the source's data do not fit the tables: {collection[:-1]} {key} would show "
                         f"{_difference(_parsed(shown), record)}"
                     )
 
@@ -116,7 +116,7 @@ def _canonical(value: Any) -> str:
 
 
 def _difference(shown: Any, record: Any) -> str:
-    """The parts of the record that differ."""
+    """List the parts of a record that differ."""
     if not isinstance(shown, dict) or not isinstance(record, dict):
         return f"{shown!r} instead of {record!r}"
     absent = object()

@@ -1,4 +1,4 @@
-"""What a bundle is made from: the files of a source, and what was read from them."""
+"""A source of a bundle: its files, and the parts that were read from them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..build_seed import SourceError
+from .build_seed import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Row = dict[str, Any]
-"""A row of a dataset, without ``toolset``, which depends on the name of the bundle."""
+"""A row of a dataset without ``toolset``, which depends on the bundle's name."""
 
 __all__ = ["Row", "Source", "SourceError", "SourceFiles"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """All that is taken from a source.
+    """The parts of a source.
 
-    ``tools`` are in the OpenAI format, ``rows`` by the name of their file, ``domain`` has ``users``,
-    ``products`` and ``orders`` by id, ``texts`` are files that are written as they stand. ``options`` are
-    those of ``agent-eval`` with which the benchmark's defaults hold. ``digests`` has the
-    SHA-256 of every file that was read. ``differences`` are sentences for the bundle's README, ``warnings``
-    such that are printed as well.
+    ``tools`` are in the OpenAI format, ``rows`` by file name, ``domain`` has ``users``, ``products`` and
+    ``orders`` by id, ``texts`` are files to copy unchanged. ``options`` are the options of ``agent-eval`` for
+    the benchmark's defaults. ``digests`` has the SHA-256 of every file that was read. ``differences`` are
+    sentences for the bundle's README; ``warnings`` are printed as well.
     """
 
     title: str
@@ -48,9 +47,9 @@ class Source:
 
 @dataclass(slots=True)
 class SourceFiles:
-    """The files below ``root``, a folder or a place in a wheel; ``name`` is how the user calls it.
+    """The files below ``root``, a folder or a path in a wheel; ``name`` is its name in messages.
 
-    ``digests`` fills as files are read.
+    ``digests`` has the files that were read so far.
     """
 
     root: Path | zipfile.Path
@@ -64,7 +63,7 @@ class SourceFiles:
         return f"{self.name}/{path}"
 
     def data(self, path: str, what: str) -> bytes:
-        """The content; ``what`` says in an error what was expected there."""
+        """Return the content; ``what`` is the expected content, for errors."""
         if not self.has(path):
             raise SourceError(f"{self.place(path)} is missing. Expected there: {what}")
         try:
@@ -83,12 +82,12 @@ class SourceFiles:
             ) from error
 
     def json(self, path: str, what: str, expected: type) -> Any:
-        """The JSON value, which has to be an ``expected`` (``dict`` or ``list``)."""
+        """Return the JSON value; raise ``SourceError`` unless its type is ``expected`` (dict or list)."""
         return read_json(self.text(path, what), self.place(path), what, expected)
 
 
 def read_json(text: str | bytes, place: str, what: str, expected: type) -> Any:
-    """The value of a JSON text from ``place``; raises ``SourceError`` where it is none or no ``expected``."""
+    """Return the value of a JSON text; raise ``SourceError`` unless its type is ``expected``."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

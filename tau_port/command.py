@@ -1,4 +1,4 @@
-"""The command: read a source, write a bundle, say what was written."""
+"""The command: read a source, write a bundle, report it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .build_seed import BUNDLE
 from .folder import check_target, write_folder
 from .inspect_evals import PINNED, Wheel, check, fetch, read_inspect_evals, user_cache
 from .offer import make_offer
@@ -36,7 +37,7 @@ _SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: the folder, the number of tasks by file, and what a person should know."""
+    """The result: the folder, the source, a sentence about the data, and warnings."""
 
     folder: Path
     source: Source
@@ -52,9 +53,9 @@ def port(
     wheel: Wheel = PINNED,
     cache: Path | None = None,
 ) -> Written:
-    """Write the bundle of ``source`` to the folder ``out``; raises ``SourceError``, and then writes nothing.
+    """Write the bundle of ``source`` to the folder ``out``; write nothing if it raises ``SourceError``.
 
-    ``wheel`` is the release that ``inspect-evals`` means, ``cache`` the folder in which it is kept.
+    ``wheel`` is the release that the word ``inspect-evals`` stands for, ``cache`` the folder for downloads.
     """
     target = check_target(Path(out), force=force, spare=[Path(source)])
     found = _read(source, wheel, cache or user_cache())
@@ -62,7 +63,7 @@ def port(
     sql, seed = make_seed(found.domain)
     warnings = found.warnings
     if offer.left_out:
-        warnings += (f"There is no code for these tools, which are left out: {', '.join(offer.left_out)}.",)
+        warnings += (f"These tools have no code here and are left out: {', '.join(offer.left_out)}.",)
     tools = {
         "tools": offer.tools,
         "terminal": list(found.terminal),
@@ -84,16 +85,16 @@ def port(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code, 2 where nothing was written."""
+    """Run the command; return its exit code: 2 if nothing was written."""
     parser = argparse.ArgumentParser(
-        prog="python -m tau_retail_task.port",
+        prog="python -m tau_port",
         description=(
             "Write a task bundle with the benchmark's own instructions, policy, tool descriptions and gold."
         ),
     )
     parser.add_argument("--from", dest="source", metavar="SOURCE", required=True, help=_SOURCES)
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder of the new bundle")
-    parser.add_argument("--force", action="store_true", help="replace DIR if there is something in it")
+    parser.add_argument("--force", action="store_true", help="replace DIR if it is not empty")
     options = parser.parse_args(arguments)
     try:
         written = port(options.source, options.out, force=options.force)
@@ -112,7 +113,7 @@ def _read(source: str | Path, wheel: Wheel, cache: Path) -> Source:
         check(path, wheel)
         return read_inspect_evals(path, wheel)
     if not path.is_dir():
-        raise SourceError(f"{source} is not there. Expected: {_SOURCES}")
+        raise SourceError(f"{source} does not exist. Expected: {_SOURCES}")
     files = SourceFiles(path, str(path))
     if (path / TAU_FOLDER).is_dir():
         return read_tau_bench(files)
@@ -124,12 +125,11 @@ def _read(source: str | Path, wheel: Wheel, cache: Path) -> Source:
 
 
 def _code() -> dict[str, bytes]:
-    """The files of this package that a bundle needs, by their path in it."""
-    package = _HERE.parent
-    files = {f"retail_tools/{path.name}": path for path in (package / "tools").glob("*.py")}
+    """Read the files of code that a bundle needs, by their path in it."""
+    files = {f"retail_tools/{path.name}": path for path in (BUNDLE / "tools").glob("*.py")}
     files["retail_tools/item_details.py"] = _HERE / "written" / "item_details.py"
     files["tools.py"] = _HERE / "written" / "tools.py"
-    files["reward.py"] = package / "reward.py"
+    files["reward.py"] = BUNDLE / "reward.py"
     return {name: path.read_bytes() for name, path in files.items()}
 
 

@@ -1,4 +1,4 @@
-"""Values out of Python files that are parsed and never run."""
+"""Values from Python files that are parsed and never run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PythonFile:
 
     @classmethod
     def read(cls, files: SourceFiles, path: str, what: str) -> PythonFile:
-        """Parse the file at ``path``; ``what`` says in an error what was expected there."""
+        """Parse the file at ``path``; ``what`` is the expected content, for errors."""
         text = files.text(path, what)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about escapes in the texts of somebody else's file
+                warnings.simplefilter("ignore")  # the file's author sees those about escapes
                 return cls(files.place(path), ast.parse(text).body)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise SourceError(
@@ -34,7 +34,7 @@ class PythonFile:
             ) from error
 
     def fault(self, node: ast.AST, expected: str) -> SourceError:
-        """An error about ``node``: where it stands, what it is, what was expected."""
+        """Make an error about ``node``: its line, its text, the expected text."""
         found = " ".join(ast.unparse(node).split())
         if len(found) > _QUOTED:
             found = f"{found[: _QUOTED - 3]}..."
@@ -42,37 +42,37 @@ class PythonFile:
         return SourceError(f"{self.place}:{line}: found `{found}`. Expected there: {expected}")
 
     def assigned(self, name: str, expected: str) -> ast.expr:
-        """The value of ``name``, which has to be assigned once and not be touched by anything else."""
+        """Return the value of ``name``; raise ``SourceError`` unless one assignment is its only mention."""
         mentions = [statement for statement in self.body if _mentions(statement, name)]
         if not mentions:
             raise SourceError(f"{self.place} has no {name}. Expected there: {expected}")
         first, *others = mentions
         if others:
-            raise self.fault(others[0], f"nothing more about {name} after line {first.lineno}")
+            raise self.fault(others[0], f"no other mention of {name} after line {first.lineno}")
         value = first.value if isinstance(first, (ast.Assign, ast.AnnAssign)) else None
         if value is None:
             raise self.fault(first, expected)
         return value
 
     def absent(self, expected: str) -> SourceError:
-        """An error about something that the file does not have."""
+        """Make an error about something that the file lacks."""
         return SourceError(f"{self.place} has no {expected}")
 
     def value(self, name: str, expected: str) -> ast.expr:
-        """The value that is first assigned to ``name``, whatever else is done with it."""
+        """Return the value that is first assigned to ``name``."""
         for statement in self.body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
                 return statement.value
         raise self.absent(f"{name}, {expected}")
 
     def elements(self, node: ast.expr, expected: str) -> list[ast.expr]:
-        """The members of a list that is written out."""
+        """Return the elements of a list literal."""
         if not isinstance(node, (ast.List, ast.Tuple)) or any(isinstance(e, ast.Starred) for e in node.elts):
             raise self.fault(node, expected)
         return node.elts
 
     def arguments(self, node: ast.expr, function: str) -> dict[str, ast.expr]:
-        """The named arguments of a call of ``function``, or of ``anything.function``."""
+        """Return the keyword arguments of a call of ``function`` or ``anything.function``."""
         expected = f"{function}(name=value, ...)"
         if not isinstance(node, ast.Call) or node.args or _last_name(node.func) != function:
             raise self.fault(node, expected)
@@ -82,12 +82,12 @@ class PythonFile:
         return named
 
     def literal(self, node: ast.expr, expected: str) -> Any:
-        """A value that is written out and that JSON can hold."""
+        """Return the value of a literal that JSON can represent."""
         try:
             value = ast.literal_eval(node)
             json.dumps(value, allow_nan=False)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-            raise self.fault(node, f"{expected}, written out") from error
+            raise self.fault(node, f"{expected}, as a literal") from error
         return value
 
     def text(self, node: ast.expr, expected: str) -> str:

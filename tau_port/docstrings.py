@@ -1,4 +1,4 @@
-"""A tool's description out of a function's docstring (Google style) and annotations."""
+"""A tool's description, made from a function's docstring (Google style) and annotations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LISTS: dict[str, Any] = {"str": list[str], "int": list[int], "float": list[floa
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A function as its docstring describes it. ``types`` maps parameters to Python types, in order."""
+    """The parts of a docstring; ``types`` maps parameters to Python types, in order."""
 
     name: str
     lead: str
@@ -29,12 +29,11 @@ class Described:
     types: dict[str, Any]
 
     def without_titles(self) -> dict[str, Any]:
-        """The description that Inspect makes of it: the lead as it stands, and a schema without titles."""
+        """Describe the tool as Inspect does: the unchanged lead, and a schema without titles."""
         schema = self.schema(self.name)
         properties = {}
         for name, prop in schema.get("properties", {}).items():
-            told = {key: prop[key] for key in ("type", "description", "items") if key in prop}
-            properties[name] = told
+            properties[name] = {key: prop[key] for key in ("type", "description", "items") if key in prop}
         parameters = {
             "type": "object",
             "properties": properties,
@@ -44,13 +43,13 @@ class Described:
         return _tool(self.name, self.lead, parameters)
 
     def with_titles(self) -> dict[str, Any]:
-        """The description that tau2-bench makes: an empty line after the first, and pydantic's schema."""
+        """Describe the tool as tau2-bench does: an empty line after the first, and pydantic's schema."""
         first, _, rest = self.lead.partition("\n")
         lead = f"{first}\n\n{rest.strip()}" if rest.strip() else first
         return _tool(self.name, lead, self.schema("parameters"))
 
     def schema(self, title: str) -> dict[str, Any]:
-        """Pydantic's JSON schema of the arguments."""
+        """Return pydantic's JSON schema of the arguments."""
         fields: Any = {
             name: (
                 kind,
@@ -63,7 +62,7 @@ class Described:
 
 
 def describe(file: PythonFile, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Described:
-    """The tool ``name``, which ``function`` implements; raises ``SourceError``."""
+    """Describe the tool ``name``, which ``function`` implements; raises ``SourceError``."""
     docstring = ast.get_docstring(function)
     if not docstring:
         raise file.fault(function, f"a docstring of {name}")
@@ -78,7 +77,7 @@ def describe(file: PythonFile, function: ast.FunctionDef | ast.AsyncFunctionDef,
 
 
 def _split(docstring: str) -> tuple[str, dict[str, str]]:
-    """What comes before the first section, and the sections by title."""
+    """Split a docstring into the text before the first section, and the sections by title."""
     marks = list(_SECTION.finditer(docstring))
     sections = {}
     for place, mark in enumerate(marks, 1):
@@ -88,7 +87,7 @@ def _split(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 def _parameters(section: str) -> dict[str, str]:
-    """``name: words`` with the lines that are indented deeper, which lose their indentation."""
+    """Read lines ``name: text``; deeper lines continue the text and lose their indentation."""
     found: dict[str, list[str]] = {}
     last: list[str] | None = None
     for line in inspect.cleandoc(section).splitlines():
@@ -104,7 +103,7 @@ def _parameters(section: str) -> dict[str, str]:
 
 
 def _type(file: PythonFile, argument: ast.arg) -> Any:
-    """``str`` and the like, or a list of these."""
+    """Return the type of a parameter: ``str``, ``int``, ``float``, ``bool`` or a list of one of these."""
     node = argument.annotation
     if isinstance(node, ast.Name) and node.id in _TYPES:
         return _TYPES[node.id]

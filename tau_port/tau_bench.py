@@ -1,4 +1,4 @@
-"""A checkout of tau-bench: tasks and tool descriptions out of its Python files, data and policy."""
+"""A checkout of tau-bench: its data, its policy, and tasks and tool descriptions from Python files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .source import Row, Source, SourceError, SourceFiles
 
 FOLDER = "tau_bench/envs/retail"
 _SPLITS = (("test", "task.jsonl"), ("dev", "task_dev.jsonl"), ("train", "task_train.jsonl"))
-_TOOLS = "ALL_TOOLS = [...] with classes that are imported from the modules beside it"
+_TOOLS = "ALL_TOOLS = [...] with classes imported from modules of the same folder"
 
 
 def read_tau_bench(files: SourceFiles) -> Source:
-    """All that a bundle takes from the checkout; raises ``SourceError``."""
+    """Read the parts of a bundle from the checkout; raises ``SourceError``."""
     domain = {
         name: files.json(f"{FOLDER}/data/{name}.json", f"the {name} by id, as JSON", dict)
         for name in ("users", "products", "orders")
@@ -48,25 +48,25 @@ def read_tau_bench(files: SourceFiles) -> Source:
         digests=files.digests,
         differences=(
             (
-                "The benchmark says itself that these tasks are not kept up to date: some of its gold "
-                "actions and outputs are known to be wrong, and are kept as they are."
+                "The benchmark no longer updates these tasks: some gold actions and outputs are known to be "
+                "wrong, and are unchanged here."
             ),
             (
-                "`act` and `react`: the system prompts are the benchmark's, the reading of answers is "
-                "reward-kit's. JSON with small faults is understood; text after `Action:` that is no JSON is "
-                "refused and asked for again, where the benchmark says it to the user."
+                "`act` and `react`: the system prompts are the benchmark's, but reward-kit parses the "
+                "answers. It accepts JSON with small faults, and asks again after an `Action:` without JSON; "
+                "the benchmark sends such a text to the user."
             ),
             (
-                "`--user react`: the agent does not hear the user's thought, which the benchmark passes on. "
-                "###STOP### in a thought ends nothing."
+                "`--user react`: the agent does not see the user's thought, which the benchmark passes on. "
+                "###STOP### in a thought does not end the conversation."
             ),
             (
-                "`--user verify` and `reflection`: the questions about a draft are the benchmark's, but that "
-                "of verify has the user's line where the benchmark has the Python text of an object. After a "
-                "refused draft the model is asked again with reward-kit's note, and the last draft is said; "
-                "the benchmark asks verify the same again, and reflection may return to its first draft."
+                "`--user verify` and `reflection`: the questions about a draft are the benchmark's, but "
+                "verify shows the user's line where the benchmark shows the repr of an object. After a "
+                "rejected draft, reward-kit asks again with a note and uses the last draft; the benchmark "
+                "repeats the question for verify, and may return to the first draft for reflection."
             ),
-            "`--agent few-shot`: the five examples are drawn by the rollout's seed.",
+            "`--agent few-shot`: the rollout's seed selects the five examples.",
         ),
     )
 
@@ -112,7 +112,7 @@ def _action(file: PythonFile, node: ast.expr) -> dict[str, Any]:
 
 
 def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
-    """The descriptions in the order in which the benchmark offers the tools."""
+    """Read the descriptions, in the order in which the benchmark offers the tools."""
     folder = f"{FOLDER}/tools"
     index = PythonFile.read(files, f"{folder}/__init__.py", _TOOLS)
     modules = {
@@ -124,7 +124,7 @@ def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
     tools = []
     for node in index.elements(index.assigned("ALL_TOOLS", _TOOLS), _TOOLS):
         if not isinstance(node, ast.Name) or node.id not in modules:
-            raise index.fault(node, "a class that is imported above")
+            raise index.fault(node, "a class that the file imports")
         module, class_name = modules[node.id]
         expected = f"class {class_name} with get_info()"
         path = f"{folder}/{module.replace('.', '/')}.py"
@@ -133,7 +133,7 @@ def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
 
 
 def _read_info(file: PythonFile, class_name: str) -> dict[str, Any]:
-    """What ``get_info`` returns; its body is no more than that."""
+    """Return the dict that ``get_info`` returns as a literal."""
     functions = [
         function
         for statement in file.body
@@ -146,7 +146,7 @@ def _read_info(file: PythonFile, class_name: str) -> dict[str, Any]:
     *before, last = functions[0].body
     strays = [statement for statement in before if not _is_docstring(statement)]
     if strays or not isinstance(last, ast.Return) or last.value is None:
-        raise file.fault((strays or [last])[0], "nothing but `return {...}`, the tool's description")
+        raise file.fault((strays or [last])[0], "only `return {...}`, the tool's description")
     info: Any = file.literal(last.value, "the tool's description")
     return info if isinstance(info, dict) else {}
 

@@ -1,4 +1,4 @@
-"""The benchmark's prompts as files of a bundle, ``prompts/NAME.txt``, from code that is parsed, never run."""
+"""The benchmark's prompts as files ``prompts/NAME.txt``, read from code that is parsed and never run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _INSTRUCTION = "{instruction}"
 
 
 def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
-    """The users' prompts of every strategy, their greeting, and the instructions of ``act`` and ``react``."""
+    """Read the prompts and the greeting of the users, and the instructions of ``act`` and ``react``."""
     user = PythonFile.read(files, TAU_USER, "the simulated users")
     chat = PythonFile.read(files, TAU_CHAT, "the agents act and react")
-    types = PythonFile.read(files, TAU_TYPES, "the names of the action that speaks")
+    types = PythonFile.read(files, TAU_TYPES, "the name of the action that replies to the user")
     instruction = {"instruction_display": f"\n\nInstruction: {_INSTRUCTION}\n"}
     _expect(
         user,
@@ -57,7 +57,7 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
 
 
 def tau2_bench_prompts(files: SourceFiles) -> tuple[dict[str, bytes], str]:
-    """The user's prompt and stop tokens; and the line with which the agent greets."""
+    """Read the user's prompt and stop tokens, and the agent's greeting."""
     user = PythonFile.read(files, TAU2_USER, "the simulated user")
     node = user.value("SYSTEM_PROMPT", "the frame of the user's prompt")
     frame = user.text(_unstripped(node), "a text").strip()
@@ -78,7 +78,7 @@ def tau2_bench_prompts(files: SourceFiles) -> tuple[dict[str, bytes], str]:
 
 
 def inspect_prompts(files: SourceFiles) -> dict[str, bytes]:
-    """The user's prompt, the line that it answers first, and its stop tokens."""
+    """Read the user's prompt, the line that it answers first, and its stop tokens."""
     guidelines = files.text(
         f"{INSPECT}/data/user_simulator/simulation_guidelines.txt", "the user's guidelines"
     )
@@ -101,7 +101,7 @@ def inspect_prompts(files: SourceFiles) -> dict[str, bytes]:
 
 
 def _files(prompts: Mapping[str, str]) -> dict[str, bytes]:
-    """A bundle drops one final line break of a prompt, so each file has one more."""
+    """Encode the prompts with one more line break at the end, which reading a prompt removes."""
     return {f"prompts/{name}.txt": f"{text}\n".encode() for name, text in prompts.items()}
 
 
@@ -136,7 +136,7 @@ def _prompt(file: PythonFile, function: str, parts: Mapping[str, str]) -> str:
 
 
 def _said(file: PythonFile, function: ast.FunctionDef, role: str) -> str:
-    """The content of the message of ``role`` that is written out in a function."""
+    """Return the content of the message of ``role`` that a function has as a literal."""
     for node in ast.walk(function):
         if isinstance(node, ast.Dict):
             pairs = {
@@ -156,7 +156,7 @@ def _only(file: PythonFile, chosen: Callable[[ast.AST], bool]) -> ast.expr:
 
 
 def _filled(file: PythonFile, node: ast.expr, parts: Mapping[str, str]) -> str:
-    """The text of an f-string whose expressions are all among ``parts``."""
+    """Return the text of an f-string, with its expressions replaced by ``parts``."""
     texts = []
     for piece in node.values if isinstance(node, ast.JoinedStr) else [node]:
         if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
@@ -174,7 +174,7 @@ def _filled(file: PythonFile, node: ast.expr, parts: Mapping[str, str]) -> str:
 
 
 def _unstripped(node: ast.expr) -> ast.expr:
-    """``text`` of ``text.strip()``."""
+    """Return the node of ``text`` for ``text.strip()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "strip":
         return node.func.value
     return node

@@ -1,30 +1,31 @@
-"""The tools that a written bundle offers: those of the source for which this package has the code."""
+"""The tools that the new bundle offers: those of the source that have code in ``tau_retail_task``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..tools import R
+from tau_retail_task.tools import R
+
 from .source import Row, Source, SourceError
 
 _PARAMETERS = {
     **{name: frozenset(tool.schema["properties"]) for name, tool in R.tools.items()},
     "get_item_details": frozenset({"item_id"}),
 }
-"""What each tool takes."""
+"""Names of the parameters of each tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """``tools`` as they stand in the source, in the OpenAI format; ``left_out`` are names."""
+    """``tools`` are the source's descriptions in the OpenAI format, ``left_out`` names of tools."""
 
     tools: list[dict[str, Any]]
     left_out: tuple[str, ...]
 
 
 def make_offer(source: Source) -> Offer:
-    """Raises ``SourceError`` for tools that take something else than ours, gold actions without a tool."""
+    """Choose the tools. Raises ``SourceError`` for other parameters, or a gold action without a tool."""
     by_name = {_name(tool, source): tool for tool in source.tools}
     for name, tool in by_name.items():
         expected = _PARAMETERS.get(name)
@@ -41,7 +42,7 @@ def make_offer(source: Source) -> Offer:
 
 
 def _name(tool: dict[str, Any], source: Source) -> str:
-    """The name of a tool whose description has all its parts."""
+    """Return the name of a tool; raise ``SourceError`` for an incomplete description."""
     function = tool.get("function")
     parts = function if isinstance(function, dict) else {}
     name, description, parameters = (parts.get(part) for part in ("name", "description", "parameters"))
@@ -53,8 +54,8 @@ def _name(tool: dict[str, Any], source: Source) -> str:
     )
     if not complete:
         raise SourceError(
-            f"the description of the tool {name or '(without a name)'} of {source.title} is not as expected: "
-            "name, description and parameters with properties"
+            f"the description of the tool {name or '(without a name)'} of {source.title} is incomplete. "
+            "Expected: name, description and parameters with properties"
         )
     return str(name)
 
@@ -63,7 +64,7 @@ def _check_actions(row: Row, offered: Any, file: str) -> None:
     for action in row["actions"]:
         if action["name"] not in offered:
             raise SourceError(
-                f"{row['id']} in {file} has the gold action {action['name']}, for which there is no tool"
+                f"{row['id']} in {file} has the gold action {action['name']}, a tool without code here"
             )
 
 

@@ -1,4 +1,4 @@
-"""The tasks of tau2-bench as rows; its JSON is the same in a checkout and in Inspect's wheel."""
+"""The tasks of tau2-bench as rows; checkout and Inspect's wheel have the same JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_STEPS = 100
-"""The benchmark stops after 200 messages of agent, user and tools; about half of them are the agent's."""
+"""The benchmark's limit is 200 messages of agent, user and tools; the agent writes about half of them."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -20,9 +20,9 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,60}")
 def tau2_rows(
     tasks: list[Any], splits: Mapping[str, Any] | None, place: str, greeting: str | None = None
 ) -> dict[str, list[Row]]:
-    """The rows by file: ``task.jsonl`` has the split ``base``, or all tasks where there are no splits.
+    """Return the rows by file: ``task.jsonl`` has the split ``base``, or all tasks without splits.
 
-    ``greeting`` is what the agent says first, if it does.
+    ``greeting`` is the agent's first line, if the agent speaks first.
     """
     opening = [{"role": "assistant", "content": greeting}] if greeting else []
     rows: dict[str, Row] = {}
@@ -32,11 +32,11 @@ def tau2_rows(
             key, row = _row(task, where)
         except (KeyError, TypeError, AttributeError) as error:
             raise SourceError(
-                f"{where} is not as expected ({type(error).__name__}: {error}). Expected there: a task with "
+                f"{where} cannot be read ({type(error).__name__}: {error}). Expected there: a task with "
                 "id, user_scenario and evaluation_criteria"
             ) from error
         if key in rows:
-            raise SourceError(f"{where} has the id {key!r} of a task before it")
+            raise SourceError(f"{where} has the id {key!r} of an earlier task")
         rows[key] = {**row, "initial_messages": opening}
     if not rows:
         raise SourceError(f"{place} has no tasks")
@@ -50,11 +50,11 @@ def tau2_rows(
 
 def _chosen(rows: Mapping[str, Row], ids: Any, split: str, place: str) -> list[Row]:
     if not _ID.fullmatch(split) or not isinstance(ids, list):
-        raise SourceError(f"the splits beside {place} are not as expected: a list of ids for each split")
+        raise SourceError(f"the splits beside {place} are wrong. Expected: a list of ids for each split")
     chosen = {str(key) for key in ids}
     absent = sorted(chosen - rows.keys())
     if absent:
-        raise SourceError(f"the split {split!r} names the task {absent[0]!r}, which {place} has not got")
+        raise SourceError(f"the split {split!r} names the task {absent[0]!r}, which {place} lacks")
     return [row for key, row in rows.items() if key in chosen]
 
 
@@ -63,7 +63,7 @@ def _row(task: dict[str, Any], where: str) -> tuple[str, Row]:
     if not _ID.fullmatch(key):
         raise SourceError(f"{where} has the id {key!r}. Expected there: letters, digits, _ and -")
     if task.get("initial_state"):
-        raise SourceError(f"{where} starts from a state of its own, which a row of this bundle cannot say")
+        raise SourceError(f"{where} has an initial state, which a row of this bundle cannot express")
     criteria = task["evaluation_criteria"]
     basis = criteria.get("reward_basis")
     told, assertions = criteria.get("communicate_info") or [], criteria.get("nl_assertions") or []
@@ -86,22 +86,22 @@ def _row(task: dict[str, Any], where: str) -> tuple[str, Row]:
 
 
 def _counts(basis: list[str] | None, assertions: list[Any]) -> bool:
-    """Whether what is to be communicated is asked for.
+    """Return True if the reward counts ``communicate_info``.
 
-    Early tasks have no basis, which means both data and words. Later ones have a model judge sentences
-    instead, which say about the same: the texts stand in for these.
+    Early tasks have no basis, which means both data and texts. In later ones a model judges sentences with
+    about the same content: the texts replace the sentences.
     """
     return basis is None or "COMMUNICATE" in basis or ("NL_ASSERTION" in basis and bool(assertions))
 
 
 def _action(action: dict[str, Any], where: str) -> dict[str, Any]:
     if action.get("requestor", "assistant") != "assistant":
-        raise SourceError(f"{where} has an action of the user's, which a row of this bundle cannot say")
+        raise SourceError(f"{where} has an action of the user, which a row of this bundle cannot express")
     return {"name": action["name"], "arguments": dict(action["arguments"])}
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
-    """The scenario as the benchmark shows it to its simulated user."""
+    """Return the scenario as the benchmark shows it to its simulated user."""
     persona, instructions = scenario.get("persona"), scenario["instructions"]
     lines = [] if persona is None else ["Persona:", _indented(persona)]
     words = instructions if isinstance(instructions, str) else _instructions(instructions)

@@ -1,8 +1,8 @@
 """Write ``seed.sql`` from the benchmark's three JSON files.
 
-``python -m tau_retail_task.build_seed --from FOLDER --out seed.sql``, where the folder holds ``users.json``,
-``products.json`` and ``orders.json`` as in a checkout of tau-bench (``tau_bench/envs/retail/data``). The
-files are read as data only, and checked by a SHA-256 over what they hold, the order of keys included.
+``python -m tau_port.build_seed --from FOLDER --out seed.sql``: the folder has ``users.json``,
+``products.json`` and ``orders.json``, as a checkout of tau-bench has in ``tau_bench/envs/retail/data``. A
+SHA-256 checks their content, including the order of keys. The schema comes from ``tau_retail_task/seed.sql``.
 """
 
 from __future__ import annotations
@@ -16,145 +16,27 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tau_retail_task
+
+BUNDLE = Path(tau_retail_task.__file__).resolve().parent
+SEED = BUNDLE / "seed.sql"
+
 FINGERPRINTS = {
     "users.json": "9357f363970c71f2aa9cee4641553b0d233b17c2f52a9aa8031a0bd573b4e4ac",
     "products.json": "83eb2cf14d9c4ad60ed30d1fa040ec8a16076547b2c74b43f96a60458868f7c5",
     "orders.json": "af98e9fd917b342ef3d675c398a5075b44acae9388aa7d36390695a9bab8ea3a",
 }
-"""SHA-256 of ``json.dumps(data)``: how a file is indented does not count."""
-
-SCHEMA = """\
--- The retail domain of tau-bench: a shop with 500 users, 50 products in 591 items, and 1000 orders.
--- Written by build_seed.py from the data of github.com/sierra-research/tau-bench (MIT licence).
---
--- `place` counts from 1 and keeps the order of a list. Columns without a type hold numbers just as they are
--- written: 60 stays a whole number and 60.0 a float, and the tools show the difference.
-
-CREATE TABLE users (
-    user_id          TEXT PRIMARY KEY,
-    position         INTEGER NOT NULL UNIQUE,     -- where several users fit a search, the first one is found
-    first_name       TEXT NOT NULL,
-    last_name        TEXT NOT NULL,
-    email            TEXT NOT NULL,
-    address1         TEXT NOT NULL,
-    address2         TEXT NOT NULL,
-    city             TEXT NOT NULL,
-    country          TEXT NOT NULL,
-    state            TEXT NOT NULL,
-    zip              TEXT NOT NULL,
-    address_replaced INTEGER NOT NULL DEFAULT 0   -- 1: written by a tool; decides how tools show it, no more
-) WITHOUT ROWID;
-CREATE INDEX users_by_email ON users (email COLLATE NOCASE, position);
-CREATE INDEX users_by_name ON users (last_name COLLATE NOCASE, first_name COLLATE NOCASE, zip, position);
-
-CREATE TABLE payment_methods (
-    payment_method_id TEXT PRIMARY KEY NOT NULL,
-    user_id           TEXT NOT NULL REFERENCES users,
-    place             INTEGER NOT NULL,
-    source            TEXT NOT NULL CHECK (source IN ('credit_card', 'gift_card', 'paypal')),
-    brand             TEXT,                       -- of credit cards
-    last_four         TEXT,                       -- of credit cards
-    balance                                       -- of gift cards, in dollars
-);
-CREATE UNIQUE INDEX payment_methods_by_user ON payment_methods (user_id, place);
-
-CREATE TABLE products (
-    product_id TEXT PRIMARY KEY,
-    name       TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX products_by_name ON products (name);
-
-CREATE TABLE items (                              -- what can be ordered: one variant of a product
-    item_id    TEXT PRIMARY KEY,
-    product_id TEXT NOT NULL REFERENCES products,
-    place      INTEGER NOT NULL,
-    price      REAL NOT NULL,
-    available  INTEGER NOT NULL CHECK (available IN (0, 1))
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX items_by_product ON items (product_id, place);
-
-CREATE TABLE item_options (                       -- the items of a product have the same options
-    item_id TEXT NOT NULL REFERENCES items,
-    place   INTEGER NOT NULL,
-    name    TEXT NOT NULL,
-    value   TEXT NOT NULL,
-    PRIMARY KEY (item_id, place)
-) WITHOUT ROWID;
-
-CREATE TABLE orders (
-    order_id         TEXT PRIMARY KEY,
-    user_id          TEXT NOT NULL REFERENCES users,
-    place            INTEGER NOT NULL,
-    status           TEXT NOT NULL CHECK (status IN (
-                         'pending', 'pending (item modified)', 'processed', 'delivered', 'cancelled',
-                         'return requested', 'exchange requested')),
-    address1         TEXT NOT NULL,
-    address2         TEXT NOT NULL,
-    city             TEXT NOT NULL,
-    country          TEXT NOT NULL,
-    state            TEXT NOT NULL,
-    zip              TEXT NOT NULL,
-    address_replaced INTEGER NOT NULL DEFAULT 0,
-    cancel_reason    TEXT
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX orders_by_user ON orders (user_id, place);
-
-CREATE TABLE order_items (
-    order_id TEXT NOT NULL REFERENCES orders,
-    place    INTEGER NOT NULL,
-    item_id  TEXT NOT NULL REFERENCES items,
-    PRIMARY KEY (order_id, place)
-) WITHOUT ROWID;
-
-CREATE TABLE payments (                           -- the payment history of an order
-    order_id          TEXT NOT NULL REFERENCES orders,
-    place             INTEGER NOT NULL,
-    transaction_type  TEXT NOT NULL CHECK (transaction_type IN ('payment', 'refund')),
-    amount            NOT NULL,                   -- in dollars
-    payment_method_id TEXT NOT NULL REFERENCES payment_methods,
-    PRIMARY KEY (order_id, place)
-);
-
-CREATE TABLE fulfillments (                       -- a shipment holds all items of its order
-    order_id    TEXT PRIMARY KEY REFERENCES orders,
-    tracking_id TEXT NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE return_requests (
-    order_id          TEXT PRIMARY KEY NOT NULL REFERENCES orders,
-    payment_method_id TEXT NOT NULL REFERENCES payment_methods
-) WITHOUT ROWID;
-
-CREATE TABLE exchange_requests (
-    order_id          TEXT PRIMARY KEY NOT NULL REFERENCES orders,
-    payment_method_id TEXT NOT NULL REFERENCES payment_methods,
-    price_difference  NOT NULL                    -- in dollars; above 0: the customer pays
-);
-
-CREATE TABLE requested_items (                    -- which item is exchanged for which is not kept
-    order_id TEXT NOT NULL REFERENCES orders,
-    list     TEXT NOT NULL CHECK (list IN ('return', 'exchange', 'exchange for')),
-    place    INTEGER NOT NULL,
-    item_id  TEXT NOT NULL REFERENCES items,
-    PRIMARY KEY (order_id, list, place)
-) WITHOUT ROWID;
-
-CREATE VIEW catalogue AS                          -- for people: every item with its options in words
-SELECT items.item_id, products.name AS product, items.price, items.available,
-       group_concat(item_options.name || ': ' || item_options.value, ', ') AS options
-FROM items JOIN products USING (product_id) JOIN item_options USING (item_id)
-GROUP BY items.item_id;
-"""
+"""SHA-256 of ``json.dumps(data)``, which does not depend on a file's indentation."""
 
 Row = Sequence[Any]
 
 
 class SourceError(Exception):
-    """The source files are not there, or are not what the seed is made from."""
+    """The source cannot be read, or has other content than expected."""
 
 
 def read_source(folder: Path) -> dict[str, dict[str, Any]]:
-    """``users``, ``products`` and ``orders`` by id; raises ``SourceError``."""
+    """Read ``users``, ``products`` and ``orders`` by id; raises ``SourceError``."""
     source = {}
     for name, expected in FINGERPRINTS.items():
         path = folder / name
@@ -164,18 +46,19 @@ def read_source(folder: Path) -> dict[str, dict[str, Any]]:
             raise SourceError(f"{path} cannot be read: {error}") from error
         found = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         if found != expected:
-            raise SourceError(f"{path} holds other data: SHA-256 {found}, expected {expected}")
+            raise SourceError(f"{path} has other data: SHA-256 {found}, expected {expected}")
         source[path.stem] = content
     return source
 
 
 def seed_sql(users: dict[str, Any], products: dict[str, Any], orders: dict[str, Any]) -> str:
-    """The text of ``seed.sql``: the schema, then the rows."""
-    return "\n".join([SCHEMA, *_user_sql(users), *_product_sql(products), *_order_sql(users, orders)])
+    """Return the text of ``seed.sql``: the schema, which is that of the bundle's seed, then the rows."""
+    schema = SEED.read_text(encoding="utf-8").partition("\nINSERT INTO ")[0]
+    return "\n".join([schema, *_user_sql(users), *_product_sql(products), *_order_sql(users, orders)])
 
 
 def _user_sql(users: dict[str, Any]) -> list[str]:
-    """Users and their payment methods, kind by kind."""
+    """Insert users and their payment methods, one kind after another."""
     rows = [
         (user_id, position, *user["name"].values(), user["email"], *user["address"].values())
         for position, (user_id, user) in enumerate(users.items(), 1)
@@ -201,7 +84,7 @@ def _user_sql(users: dict[str, Any]) -> list[str]:
 
 
 def _product_sql(products: dict[str, Any]) -> list[str]:
-    """Products and items with their options."""
+    """Insert products and items with their options."""
     names: list[Row] = []
     options: list[Row] = []
     items: list[Row] = []
@@ -213,7 +96,9 @@ def _product_sql(products: dict[str, Any]) -> list[str]:
         options.append((product_id, differing))
         for place, item in enumerate(variants, 1):
             if list(item["options"]) != differing:
-                raise SourceError(f"item {item['item_id']} has other options than its product")
+                raise SourceError(
+                    f"item {item['item_id']} has other options than the first item of its product"
+                )
             items.append((item["item_id"], product_id, place, item["price"], item["available"]))
             values.append((item["item_id"], list(item["options"].values())))
     return [
@@ -229,12 +114,12 @@ given (item_id, chosen) AS (VALUES
 INSERT INTO item_options (item_id, place, name, value)
 SELECT item_id, key + 1, value, json_extract(chosen, '$[' || key || ']')
 FROM given JOIN items USING (item_id) JOIN differing USING (product_id), json_each(names);
-""",  # noqa: S608 - data of this file's own making
+""",  # noqa: S608 - literals of this module
     ]
 
 
 def _order_sql(users: dict[str, Any], orders: dict[str, Any]) -> list[str]:
-    """Orders with what belongs to them."""
+    """Insert orders with their items, payments and shipments."""
     at_home, elsewhere = [], []
     for order_id, order in orders.items():
         user = users[order["user_id"]]
@@ -254,9 +139,9 @@ def _order_sql(users: dict[str, Any], orders: dict[str, Any]) -> list[str]:
     ]
     select = f"SELECT {columns}, {address} FROM given JOIN users USING (user_id)"  # noqa: S608 - constants
     return [
-        "-- Orders that go to the user's default address.",
+        "-- Orders to the user's default address.",
         _insert_selected(f"orders ({columns}, {address})", columns, at_home, select),
-        "-- Orders that go somewhere else.",
+        "-- Orders to another address.",
         _insert("orders", f"{columns}, {address}", elsewhere),
         _insert_lists("order_items (order_id, place, item_id)", "order_id", items),
         _payment_sql(orders),
@@ -275,7 +160,7 @@ SELECT order_id, 2, 'refund', amount, payment_method_id FROM payments JOIN order
 WHERE status = 'cancelled';
 """  # noqa: S608 - constants
     columns = "order_id, amount, payment_method_id"
-    comment = "-- Every order was paid once, and of those that are cancelled all was paid back.\n"
+    comment = "-- Every order was paid once; cancelled orders were refunded.\n"
     return comment + _insert_selected(target, columns, rows, paid) + "\n" + refunded
 
 
@@ -284,18 +169,18 @@ def _insert(table: str, columns: str, rows: Iterable[Row]) -> str:
 
 
 def _insert_selected(target: str, columns: str, rows: Iterable[Row], select: str) -> str:
-    """What ``select`` makes of the rows ``given``."""
+    """Insert the result of ``select``, which reads the rows as the table ``given``."""
     return f"WITH given ({columns}) AS (VALUES\n{_values(rows)}\n)\nINSERT INTO {target}\n{select};\n"
 
 
 def _insert_lists(target: str, owner: str, rows: Iterable[Row]) -> str:
-    """A row for each member of the list that each ``owner`` has."""
+    """Insert a row for each element of each ``owner``'s list."""
     select = f"SELECT {owner}, key + 1, value FROM given, json_each(list)"  # noqa: S608 - constants
     return _insert_selected(target, f"{owner}, list", rows, select)
 
 
 def _values(rows: Iterable[Row]) -> str:
-    """The rows, one a line."""
+    """Write each row on a line."""
     return ",\n".join(f"({','.join(map(_literal, row))})" for row in rows)
 
 
@@ -309,12 +194,12 @@ def _literal(value: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tau_retail_task.build_seed", description=__doc__)
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tau_port.build_seed", description=__doc__)
     parser.add_argument(
         "--from", dest="folder", type=Path, required=True, help="folder with the three JSON files"
     )
-    parser.add_argument("--out", type=Path, required=True, help="where to write the SQL")
+    parser.add_argument("--out", type=Path, required=True, help="file to write")
     options = parser.parse_args(arguments)
     try:
         text = seed_sql(**read_source(options.folder))

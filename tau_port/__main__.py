@@ -1,4 +1,4 @@
-"""``python -m tau_retail_task.port``."""
+"""``python -m tau_port``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspect's wheel with the retail tasks of tau2-bench: fetched once, checked by its hash, never run."""
+"""Inspect's wheel with the retail tasks of tau2-bench: downloaded once, checked by its hash, never run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PINNED = Wheel("0.26.0", "b76d15813182807da141a0f06bb6f18a5f82d1f06291ec2633bb84
 
 
 def fetch(wheel: Wheel, cache: Path) -> Path:
-    """The wheel in ``cache``, downloaded with pip if it is not there yet; raises ``SourceError``."""
+    """Return the path of the wheel in ``cache``; download it with pip if needed. Raises ``SourceError``."""
     path = cache / wheel.file_name
     if path.is_file() and _sha256(path) == wheel.sha256:
         return path
@@ -60,20 +60,20 @@ def fetch(wheel: Wheel, cache: Path) -> Path:
 
 
 def check(path: Path, wheel: Wheel) -> None:
-    """Raise ``SourceError`` if the file at ``path`` is not that wheel."""
+    """Raise ``SourceError`` if the file at ``path`` is not this wheel."""
     try:
         found = _sha256(path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     if found != wheel.sha256:
         raise SourceError(
-            f"{path.name} is not the expected file: its SHA-256 is {found}, that of inspect-evals "
-            f"{wheel.version} is {wheel.sha256}"
+            f"{path.name} is not the expected file: its SHA-256 is {found}, but inspect-evals "
+            f"{wheel.version} has {wheel.sha256}"
         )
 
 
 def user_cache() -> Path:
-    """The folder for downloads that are kept."""
+    """Return the folder that keeps downloads."""
     if sys.platform == "win32":
         root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -84,7 +84,7 @@ def user_cache() -> Path:
 
 
 def read_inspect_evals(path: Path, wheel: Wheel) -> Source:
-    """All that a bundle takes from the wheel; raises ``SourceError``."""
+    """Read the parts of a bundle from the wheel; raises ``SourceError``."""
     try:
         with zipfile.ZipFile(path) as archive:
             return _read(SourceFiles(zipfile.Path(archive), path.name), wheel)
@@ -98,7 +98,7 @@ def _read(files: SourceFiles, wheel: Wheel) -> Source:
     splits = files.json(f"{_DATA}/split_tasks.json", "ids by split", dict)
     licences = f"inspect_evals-{wheel.version}.dist-info/licenses"
     return Source(
-        title="tau2-bench, as inspect-evals carries it",
+        title="tau2-bench, as packaged in inspect-evals",
         home="https://github.com/UKGovernmentBEIS/inspect_evals",
         version=f"inspect-evals {wheel.version}, {wheel.file_name} with SHA-256 {wheel.sha256}",
         paper=PAPER,
@@ -112,16 +112,15 @@ def _read(files: SourceFiles, wheel: Wheel) -> Source:
             "policy.md": policy,
             "system_prompt.md": _system_prompt(files, policy.decode("utf-8", errors="replace")).encode(),
             "LICENSE": files.data(f"{licences}/LICENSE", "the licence of inspect-evals"),
-            "NOTICE": files.data(f"{licences}/NOTICE", "the licences of what it is made from"),
+            "NOTICE": files.data(f"{licences}/NOTICE", "the licences of its sources"),
             **inspect_prompts(files),
         },
         digests=files.digests,
         differences=(
             *DIFFERENCES,
             (
-                "The wheel has the tasks as they were before tau2-bench 1.0.0, which corrected 26 of them "
-                "once more: for numbers that are comparable with later ones, start from a checkout of "
-                "tau2-bench."
+                "The wheel has the tasks from before tau2-bench 1.0.0, which corrected 26 of them again. For "
+                "numbers comparable with later ones, use a checkout of tau2-bench."
             ),
         ),
     )
@@ -138,7 +137,7 @@ def _read_database(files: SourceFiles) -> dict[str, Any]:
 
 
 def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
-    """The descriptions in the order in which Inspect's agent gets the tools."""
+    """Describe the tools in the order in which Inspect's agent gets them."""
     makers: dict[str, tuple[PythonFile, ast.FunctionDef]] = {}
     own = PythonFile.read(files, f"{_PACKAGE}/retail/tools.py", _LIST)
     common = PythonFile.read(files, f"{_PACKAGE}/common/tools.py", "functions that make tools")
@@ -159,7 +158,7 @@ def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
 
 
 def _system_prompt(files: SourceFiles, policy: str) -> str:
-    """What Inspect's agent is told: a few sentences around the policy, which it takes in two steps."""
+    """Return the system prompt of Inspect's agent: a few sentences around the policy."""
     file = PythonFile.read(files, f"{_PACKAGE}/common/agents.py", "the agent's instructions")
     for statement in file.body:
         for node in ast.walk(statement):
@@ -167,21 +166,23 @@ def _system_prompt(files: SourceFiles, policy: str) -> str:
                 continue
             holes = [part for part in node.values if isinstance(part, ast.FormattedValue)]
             if [ast.unparse(hole.value) for hole in holes] != ["config.get_domain_policy()"]:
-                raise file.fault(node, "instructions with the policy as the only thing filled in")
+                raise file.fault(node, "instructions with the policy as their only placeholder")
             return "".join(
                 str(part.value) if isinstance(part, ast.Constant) else f"<policy>\n{policy}\n</policy>"
                 for part in node.values
             )
-    raise SourceError(f"{file.place} has no text with <instructions>. Expected there: those of the agent")
+    raise SourceError(
+        f"{file.place} has no text with <instructions>. Expected there: the agent's instructions"
+    )
 
 
 def _download(wheel: Wheel, folder: Path) -> None:
-    """Let pip put that one file into ``folder``; nothing is installed, built or run."""
+    """Download the wheel into ``folder`` with pip, which installs, builds and runs nothing."""
     arguments = ["download", f"inspect-evals=={wheel.version}", "--no-deps", "--only-binary=:all:"]
     options = ["--ignore-requires-python", "--disable-pip-version-check", "--quiet", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", *arguments, *options]
     remedy = (
-        f"Download {wheel.file_name} from the package index in any other way and give its path instead of "
+        f"Download {wheel.file_name} from the package index in another way, and give its path instead of "
         "inspect-evals."
     )
     try:

@@ -1,4 +1,4 @@
-"""Which commit a checkout is at, read from its ``.git`` without running git."""
+"""The commit of a checkout, read from its ``.git`` without running git."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from .source import SourceFiles
 
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
-UNKNOWN = "commit not known: the folder has no readable .git"
+UNKNOWN = "unknown commit: the folder has no readable .git"
 
 
 def commit_of(files: SourceFiles) -> str:
-    """``commit 0123…``; changes that are not committed do not show."""
+    """Return ``commit 0123…``; uncommitted changes do not show in it."""
     commit = _commit(files.root) if isinstance(files.root, Path) else None
     return f"commit {commit}" if commit else UNKNOWN
 
 
 def _commit(root: Path) -> str | None:
     git = root / ".git"
-    pointer = _line(git)  # a file in a worktree or submodule
+    pointer = _line(git)  # in a worktree or submodule, .git is a file
     if pointer is not None and pointer.startswith("gitdir: "):
         git = root / pointer.removeprefix("gitdir: ")
     head = _line(git / "HEAD")

@@ -1,4 +1,4 @@
-"""The README of a written bundle: where everything comes from, and what is not as in the benchmark."""
+"""The README of the new bundle: its sources, and the differences from the benchmark."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ if TYPE_CHECKING:
 
 _SAME_FOR_ALL = (
     (
-        "Each rollout has its own seed, which is sent to the models. A model that answers nothing is asked "
-        "again. A conversation that breaks down is played again; `--errors-as-failures` counts it as failed."
+        "Each rollout has its own seed, which is sent to the models. After an empty answer the model is "
+        "asked again. A rollout that ends with an error is played again; `--errors-as-failures` counts it as "
+        "failed."
     ),
     (
-        "Calls whose arguments are missing or of a wrong type are answered with reward-kit's own errors, and "
-        "change nothing; so are calls of unknown tools and calculations that would take too long."
+        "Calls with missing or wrong arguments, calls of unknown tools and calculations that would take too "
+        "long get reward-kit's own errors and change nothing."
     ),
 )
 
 
 def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str:
-    """The text for the bundle ``name``; ``seed`` is the sentence about the seed."""
+    """Return the README of the bundle ``name``; ``seed`` is the sentence about its data."""
     return "\n".join(
         [
             f"# {name}: the retail tasks of {source.title}",
             "",
-            "Written by `python -m tau_retail_task.port`. The instructions, policy, prompts, tool",
-            "descriptions, gold actions and outputs are the benchmark's, word by word. The code of the tools",
-            "and of the reward and the tables are those of reward-kit's `tau_retail_task`. The temperatures",
-            "of the second command are the benchmark's defaults.",
+            "Written by `python -m tau_port`. The instructions, policy, prompts, tool descriptions, gold",
+            "actions and outputs are the benchmark's, word by word. The tables and the code of the tools and",
+            "the reward come from reward-kit's `tau_retail_task`. The temperatures of the second command",
+            "are the benchmark's defaults.",
             "",
             "```bash",
             f"reward-kit agent-eval --dataset {name} --agent gold",
@@ -44,16 +45,16 @@ def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str
             "",
             f"- Benchmark: {source.title}, {source.home}",
             f"- Version: {source.version}",
-            f"- SHA-256 over all files that were read: `{content_hash(source.digests)}`",
+            f"- SHA-256 over all source files: `{content_hash(source.digests)}`",
             f"- Data: {seed}.",
             f"- Licence: see `LICENSE`{' and `NOTICE`' if 'NOTICE' in source.texts else ''}",
             f"- Please cite: {source.paper}",
             "",
-            "## What is not as in the benchmark",
+            "## Differences from the benchmark",
             "",
             *(f"- {sentence}" for sentence in (*warnings, *source.differences, *_SAME_FOR_ALL)),
             "",
-            "## Files that were read",
+            "## Source files",
             "",
             "| file | SHA-256 |",
             "|---|---|",
@@ -64,7 +65,7 @@ def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str
 
 
 def content_hash(digests: Mapping[str, str]) -> str:
-    """One SHA-256 for all files: over ``DIGEST  PATH`` lines as ``sha256sum`` writes, sorted by path."""
+    """Return the SHA-256 over the lines ``DIGEST  PATH`` that ``sha256sum`` writes, sorted by path."""
     lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 

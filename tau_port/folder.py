@@ -1,4 +1,4 @@
-"""The folder of a written bundle: checked before anything is read, and replaced as a whole."""
+"""The folder of the new bundle: checked before the source is read, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .build_seed import BUNDLE
 from .source import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from importlib.machinery import ModuleSpec
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_HERE = Path(__file__).resolve().parent
 
 
 def check_target(out: Path, *, force: bool, spare: Iterable[Path]) -> Path:
-    """``out`` as an absolute path, if a bundle can be written there; raises ``SourceError``.
+    """Return ``out`` as an absolute path; raise ``SourceError`` if no bundle can be written there.
 
-    ``force`` allows for a folder with something in it, unless that is one of ``spare`` or holds one.
+    ``force`` allows a folder that is not empty, unless it is or contains one of ``spare``.
     """
     target = out.resolve()
     _check_name(target)
@@ -32,16 +33,16 @@ def check_target(out: Path, *, force: bool, spare: Iterable[Path]) -> Path:
         return target
     if not force:
         raise SourceError(f"{out} is not empty. Choose another folder, or replace it with --force")
-    for kept in (Path.cwd(), Path.home(), _PACKAGE, *spare):
+    for kept in (Path.cwd(), Path.home(), _HERE, BUNDLE, *spare):
         if kept.resolve().is_relative_to(target):
-            raise SourceError(f"{out} is not replaced: it is, or holds, {kept}. Choose another folder")
+            raise SourceError(f"{out} is not replaced: it is or contains {kept}. Choose another folder")
     if (target / ".git").exists():
         raise SourceError(f"{out} is not replaced: it is a checkout. Choose another folder")
     return target
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write all ``files`` (by path below ``target``) beside ``target`` and put them in its place."""
+    """Write ``files`` (by path below ``target``) to a folder beside ``target``, then move it there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
         new, old = Path(temporary) / "new", Path(temporary) / "old"
@@ -60,25 +61,23 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check_name(target: Path) -> None:
-    """The rows import ``NAME.tools``: the folder's name has to be one that Python can import from there."""
+    """Raise ``SourceError`` unless Python can import ``NAME.tools``, which the rows name, from the folder."""
     name = target.name
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
         raise SourceError(
-            f"{name!r} cannot be imported by Python. Give the folder a name of letters, digits and _ that "
-            "does not begin with a digit"
+            f"Python cannot import a folder named {name!r}. Use letters, digits and _, not beginning with a "
+            "digit"
         )
     taken = name in sys.stdlib_module_names or name in sys.builtin_module_names
     spec = None if taken else _spec(name)
     if spec is not None and spec.origin is not None:
         taken = not Path(spec.origin).resolve().is_relative_to(target)
     if taken:
-        raise SourceError(
-            f"{name!r} is the name of a Python module that is there already. Choose another one"
-        )
+        raise SourceError(f"{name!r} is the name of an installed Python module. Choose another name")
 
 
 def _spec(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # __main__ and the like have none
+    except ValueError:  # __main__ has no spec
         return None

@@ -1,4 +1,4 @@
-"""A checkout of tau2-bench, and what it has in common with Inspect's wheel."""
+"""A checkout of tau2-bench, and the parts shared with Inspect's wheel."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PAPER = (
 )
 DIFFERENCES = (
     (
-        "Tools behave as those of tau-bench. In tau2-bench errors have other texts, results show unset "
-        "fields as null and have their keys in another order, addresses and payment methods can still be "
-        "changed after items were modified, an item cannot be modified to itself, and modifying several "
-        "items gives all of them the price and the options of the last one."
+        "Tools behave like tau-bench's. In tau2-bench, errors have other texts, results show unset fields as "
+        "null and their keys in another order, addresses and payment methods can still be changed after "
+        "items were modified, an item cannot be replaced by itself, and replacing several items gives all of "
+        "them the price and the options of the last one."
     ),
     (
-        "Sentences that a model has to judge (`nl_assertions`) are not judged. They are in each row's "
-        "`metadata`; where they count, the texts of `communicate_info` have to be said instead."
+        "No model judges the sentences in `nl_assertions`. They are in each row's `metadata`; where they "
+        "count, the agent has to say the texts of `communicate_info` instead."
     ),
     (
-        "The limit is 100 model calls of the agent; tau2-bench counts the messages of all sides. After 10 "
-        "errors of tools it ends a run with reward 0, which no option here does."
+        "The limit is 100 model calls of the agent; tau2-bench counts the messages of all sides. It also "
+        "ends a run with reward 0 after 10 tool errors; no option here does."
     ),
     (
         "Requests have no `tool_choice` (`auto` is the default). In the history, a call has its name once "
@@ -45,7 +45,7 @@ _CLASS = "RetailTools"
 
 
 def read_tau2_bench(files: SourceFiles) -> Source:
-    """All that a bundle takes from the checkout; raises ``SourceError``."""
+    """Read the parts of a bundle from the checkout; raises ``SourceError``."""
     policy = files.data(f"{FOLDER}/policy.md", "the agent's policy")
     tasks = files.json(f"{FOLDER}/tasks.json", "the tasks, a JSON list", list)
     splits_file = f"{FOLDER}/split_tasks.json"
@@ -76,7 +76,7 @@ def read_tau2_bench(files: SourceFiles) -> Source:
 
 
 def tau2_domain(content: dict[str, Any], place: str) -> dict[str, dict[str, Any]]:
-    """``users``, ``products`` and ``orders`` without what tau2-bench says twice or leaves empty."""
+    """Return ``users``, ``products`` and ``orders`` without repeated and empty fields."""
     try:
         return {
             "users": {
@@ -91,7 +91,7 @@ def tau2_domain(content: dict[str, Any], place: str) -> dict[str, dict[str, Any]
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SourceError(
-            f"the data of {place} are not as expected ({type(error).__name__}: {error}). Expected there: "
+            f"the data of {place} cannot be read ({type(error).__name__}: {error}). Expected there: "
             "users, products and orders by id"
         ) from error
 
@@ -117,10 +117,10 @@ def _marks_tool(decorator: ast.expr) -> bool:
 
 
 def _system_prompt(files: SourceFiles, policy: str) -> tuple[str, tuple[str, ...]]:
-    """What the benchmark's agent is told: instructions around the policy; else the policy, and a warning."""
+    """Return the agent's instructions around the policy; if not found, the policy and a warning."""
     warning = (
-        f"{files.place(AGENT)} does not have the agent's instructions where they were expected "
-        "(AGENT_INSTRUCTION and SYSTEM_PROMPT): the system prompt is the policy alone."
+        f"{files.place(AGENT)} lacks the agent's instructions (AGENT_INSTRUCTION and SYSTEM_PROMPT): the "
+        "system prompt is the policy alone."
     )
     if not files.has(AGENT):
         return policy, (warning,)
@@ -135,7 +135,7 @@ def _system_prompt(files: SourceFiles, policy: str) -> tuple[str, tuple[str, ...
 
 
 def _module_text(file: PythonFile, name: str) -> str | None:
-    """The text assigned to ``name``, with or without ``.strip()``."""
+    """Return the text assigned to ``name``, with or without ``.strip()``."""
     for statement in file.body:
         if not isinstance(statement, ast.Assign) or ast.unparse(statement.targets[0]) != name:
             continue

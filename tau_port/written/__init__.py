@@ -1,0 +1,1 @@
+"""Files for the new bundle, beside the tools and the reward of ``tau_retail_task``."""

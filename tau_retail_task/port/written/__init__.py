@@ -1,1 +1,0 @@
-"""Files that are copied into a written bundle, beside this package's tools and reward."""
