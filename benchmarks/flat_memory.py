@@ -1,10 +1,10 @@
-"""Whether memory stays flat over many rollouts of one evaluation.
+"""The growth of memory over many rollouts of one evaluation.
 
     python benchmarks/flat_memory.py [--rollouts 10000]
 
-Plays a small bundle with the gold agent, everything written as in any evaluation, and prints the memory of
-the process (resident, from /proc, after a collection) after a fifth of the rollouts and after the last, their
-ratio, and how much a rollout adds in between: its line of the results, which is held to the end.
+Plays a small bundle with the gold agent, with all files of an evaluation, and prints the memory of the
+process (resident, from /proc, after a garbage collection) after a fifth of the rollouts and after the last,
+their ratio, and the growth per rollout: its line of the results, which is kept to the end.
 """
 
 from __future__ import annotations

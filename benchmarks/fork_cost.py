@@ -1,10 +1,10 @@
-"""What a private copy of a database costs: fork against opening a file and against copying it.
+"""The cost of a private copy of a database: fork against opening a file and against copying it.
 
     python benchmarks/fork_cost.py [--sizes 3,100] [--large] [--rounds 200]
 
 Each measurement makes the database available, opens it, runs one query by primary key and closes it.  A fork
 takes over the connection of the one before; "Database.open and fork" has to open its own.  Methods take turns
-in random order; what is printed are medians, and ratios against the baselines named in the head of the table.
+in random order. The table has medians, and ratios against the baselines that its head names.
 Everything happens in a temporary folder, which needs twice the largest size and is removed at the end.
 """
 

@@ -1,10 +1,10 @@
-"""What a model call costs the client: the direct path against LiteLLM, in one run, over real HTTP.
+"""The cost of a model call for the client: the direct path against LiteLLM, in one run, over real HTTP.
 
     python benchmarks/model_client.py [--calls 400] [--concurrency 50] [--delay 0.2]
 
-A server in a process of its own answers after ``--delay`` seconds. The requests are of the size that retail
-conversations have (about 22 KB: policy, 16 tools, a dozen messages). CPU is that of this process alone. The
-baseline is ``LiteLLMModel``: ``litellm.acompletion`` and what a ``Completion`` takes from its answer.
+A server in another process answers after ``--delay`` seconds. The requests have the size of retail
+conversations (about 22 KB: policy, 16 tools, a dozen messages). CPU is measured for this process alone. The
+baseline is ``LiteLLMModel``: ``litellm.acompletion``, and the conversion of its answer to a ``Completion``.
 """
 
 from __future__ import annotations

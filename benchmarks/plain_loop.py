@@ -1,4 +1,4 @@
-"""What a rollout costs beyond its own work: this package beside the same task written by hand.
+"""The overhead of a rollout: this package beside the same task written by hand.
 
     python benchmarks/plain_loop.py [--repeats 5] [--rollouts 300] [--instructions]
 

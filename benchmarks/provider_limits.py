@@ -1,12 +1,12 @@
-"""How well calls are fitted to what a provider takes, where it only refuses: time against the least possible.
+"""The fit of calls to the limits of a provider that only refuses: time against the shortest possible time.
 
     python benchmarks/provider_limits.py [--rollouts 100] [--calls 30] [--latency 0.2] [--plays 5]
 
-A provider that limits in one way or another is simulated in virtual time: each rollout makes its calls one
-after the other through the limiter that evaluations use. Printed is the median time of several plays, as a
-multiple of what the limit permits (the baseline, computed), and the refused calls as a share of all that were
-answered, each beside the figure of the former limiter at commit 1aab554 (100 rollouts of 30 calls, 5 plays).
-Nothing waits, so the numbers do not depend on the machine.
+Providers with several kinds of limits are simulated in virtual time: each rollout makes its calls one after
+the other through the limiter that evaluations use. The script prints the median time of several plays, as a
+multiple of the shortest time that the limit permits, and the share of refused calls, each beside the figure
+of the former limiter at commit 1aab554 (100 rollouts of 30 calls, 5 plays). Nothing waits, so the numbers do
+not depend on the machine.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What a task of the retail bundle costs, at several sizes of the domain.
+"""The cost of a task of the retail bundle, at several sizes of the domain.
 
     python benchmarks/retail_gold.py [--dataset tau_retail_task/task.jsonl] [--scale 1 10 100]
 
-Each size is measured in a process of its own, as CPU seconds per task:
+Each size is measured in a separate process, as CPU seconds per task:
 
 - *bundle*: ``agent_eval`` with the gold agent: fork, calls, ground truth, reward, trajectory and final state
-  on disk. Memory is what the resident set grew by, from after the imports to its peak;
-- *reload and hash*: an environment of this file's own that keeps the domain as JSON and nothing else, in the
-  way of the benchmark's: parsed when it is made, when a task starts and again for the ground truth, and
-  judged by two hashes over all of it. The calls are plain Python on dicts. Some of the tasks are measured.
+  on disk. Memory is the growth of the resident set from the end of the imports to its peak;
+- *reload and hash*: an environment in this file that keeps the domain as JSON, as the benchmark does: it
+  parses the JSON when it is made, when a task starts and again for the ground truth, and judges by two hashes
+  over the whole domain. The calls are plain Python on dicts. Only some of the tasks are measured.
 
-A domain of scale n holds every user, order and product n times under ids of their own. So the answer of
-``list_all_product_types`` is n times as long; no other call has more to do.
+A domain of scale n has every user, order and product n times with different ids. So the answer of
+``list_all_product_types`` is n times as long; other calls have the same work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contenders: what is installed for each, in a virtual environment of its own, and how it is run."""
+"""The contenders: the packages and the command of each, in separate virtual environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "harnesses"
 FOLDER = Path(os.environ.get("PEERS_FOLDER", CHECKOUT / ".venv-peers")).resolve()
-"""Where the environments are made; they take about 2 GB and minutes."""
+"""Folder of the environments, which take about 2 GB and minutes to make."""
 
 
 @dataclass(frozen=True, slots=True)

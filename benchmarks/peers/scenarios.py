@@ -1,4 +1,4 @@
-"""What is measured, and one run of it in a fresh process."""
+"""The measurements, and one run of each in a fresh process."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class TrlBundle:
         self.environment = Environment
 
     def reward(self, completions: list[Any], environments: list[Any], **_: Any) -> list[float]:
-        """Say the last reply of each completion, and judge."""
+        """Say the last reply of each completion, and return the rewards."""
         scores = []
         for completion, environment in zip(completions, environments, strict=True):
             if completion and completion[-1].get("content"):

@@ -20,7 +20,7 @@ __all__ = ["BundleHarness", "BundleTaskset"]
 
 OPENED = TaskBundle.load(os.environ["BUNDLE"])
 EPISODES: dict[str, Episode] = {}
-"""The episodes that are played, by the id of their trace."""
+"""The running episodes, by the id of their trace."""
 
 
 class RowTask(vf.Task):

@@ -8,7 +8,7 @@ import re
 
 
 async def answer(rollout):
-    """Ask the model, make one call at a time, and return what it says at last."""
+    """Ask the model, make one call at a time, and return its last text."""
     while True:
         message = (await rollout.complete()).message
         calls = message.get("tool_calls")
@@ -19,7 +19,7 @@ async def answer(rollout):
 
 
 def take_the_seat(rollout):
-    """A ``def`` function runs in a thread; there ``call_tool`` and ``complete`` wait for their result."""
+    """Follow a rule; a ``def`` runs in a thread, where ``call_tool`` and ``complete`` wait for results."""
     number, passenger = re.search(r"Seat (\d+) for (\w+)", rollout.lines[-1].text).groups()
     result = rollout.call_tool("take_seat", {"number": int(number), "passenger": passenger})
     return f"Seat {number}, {passenger}: {result}."

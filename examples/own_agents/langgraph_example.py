@@ -21,7 +21,7 @@ REFUSED = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotF
 
 
 class Agent:
-    """Plays one rollout; the graph's checkpointer keeps the conversation from turn to turn."""
+    """Play one rollout; the graph's checkpointer keeps the conversation from turn to turn."""
 
     def __init__(self, model="gpt-4o-mini"):
         self.model = model
@@ -29,7 +29,7 @@ class Agent:
 
     @classmethod
     def configured(cls, config, tasks):
-        """Called once for an evaluation: here ``--model`` is taken over."""
+        """Read ``--model``; called once per evaluation."""
         return partial(cls, config.model or "gpt-4o-mini")
 
     async def respond(self, rollout):
@@ -49,7 +49,7 @@ class Agent:
 
 
 def graph_for(rollout, name):
-    """model -> tools -> model, until an answer calls none."""
+    """Build model -> tools -> model, until an answer has no call."""
     model = ChatOpenAI(model=name, seed=rollout.seed).bind_tools(rollout.tools)
     prompt = [("system", rollout.system_prompt)] if rollout.system_prompt else []
 
@@ -83,6 +83,6 @@ def graph_for(rollout, name):
 
 
 def calls_of(state):
-    """The calls of the last message; arguments that are no JSON go to the rollout as the text they are."""
+    """Return the calls of the last message, also those with arguments that are not JSON."""
     message = state["messages"][-1]
     return [*message.tool_calls, *message.invalid_tool_calls]

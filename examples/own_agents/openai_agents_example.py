@@ -18,7 +18,7 @@ REFUSED = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotF
 
 
 class Agent:
-    """Plays one rollout; the conversation is kept in the SDK's own form from turn to turn."""
+    """Play one rollout; the conversation stays in the SDK's own form from turn to turn."""
 
     def __init__(self, model="gpt-4o-mini"):
         self.model = model
@@ -27,7 +27,7 @@ class Agent:
 
     @classmethod
     def configured(cls, config, tasks):
-        """Called once for an evaluation: here ``--model`` is taken over."""
+        """Read ``--model``; called once per evaluation."""
         return partial(cls, config.model or "gpt-4o-mini")
 
     async def respond(self, rollout):
@@ -80,7 +80,7 @@ def tool_for(rollout, function):
 
 
 class Counting(agents.RunHooks):
-    """Tells the rollout of each model call: a step before it, its tokens after it."""
+    """Report each model call to the rollout: a step before it, its tokens after it."""
 
     def __init__(self, rollout, model):
         self.rollout = rollout

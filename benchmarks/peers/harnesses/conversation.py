@@ -11,7 +11,7 @@ import json
 
 SYSTEM = "You keep the stock of a small shop. Read an item before you change it."
 WISHES = ("Please take two of item 3 and two of item 5.", "And two each of items 7 and 9, please.")
-"""What the user says: at the start, and after the first reply."""
+"""The user's lines: at the start, and after the first reply."""
 
 REPLIES = {4: "Done: items 3 and 5 are two fewer.", 9: "Done: items 7 and 9 are two fewer, too."}
 MODEL_TURNS = 10
@@ -62,13 +62,13 @@ COUNTER = Counter()
 
 
 def read_stock(stock: dict[int, int], item_id: int) -> dict[str, int]:
-    """What the tool that reads does and answers, where a sample's stock is a dict."""
+    """Do the work of the reading tool for a sample whose stock is a dict."""
     COUNTER.tool_calls += 1
     return {"id": item_id, "quantity": stock[item_id]}
 
 
 def write_stock(stock: dict[int, int], item_id: int, quantity: int) -> dict[str, int]:
-    """What the tool that writes does and answers."""
+    """Do the work of the writing tool."""
     COUNTER.tool_calls += 1
     stock[item_id] = quantity
     return {"id": item_id, "quantity": quantity}

@@ -1,4 +1,4 @@
-"""What a harness process measures of itself, and how it hands that over.
+"""The measurements that a harness process makes of itself, and the file with its result.
 
 Each ``with_*.py`` script is run by ``benchmarks/peers/run.py`` in a fresh process:
 

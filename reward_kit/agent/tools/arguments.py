@@ -28,7 +28,7 @@ _SHOWN = 80
 """Characters of a faulty value that are shown."""
 
 _ODD = re.compile(r"[0-9][eE]|\\u")
-"""What may be a number that is infinite, or half of a surrogate pair."""
+"""Possibly an infinite number, or half of a surrogate pair."""
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_jsonable_python)
 _RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
 """Keywords of JSON schema in words; the others read ``must have minimum 1``."""
