@@ -258,7 +258,7 @@ def _rules(result: EvaluationResult) -> Iterator[Fact]:
 
 
 def explanation_facts(explained: Explanations) -> Iterator[Fact]:
-    """Who was at fault, and which explanations are missing."""
+    """Report the authors of faults, and missing explanations."""
     yield "explanations", f"{len(explained.made)} by {explained.model}, {money(explained.usage)}"
     if explained.authors:
         yield "", f"at fault: {shares(explained.authors)}"
