@@ -93,13 +93,18 @@ class EvaluationComparison:
         )
         return a, b
 
+    def __repr__(self) -> str:
+        return f"<EvaluationComparison {self._caption}>"
+
+    @property
+    def _caption(self) -> str:
+        these, like = self.success.verdicts
+        return f"A {self.a.eval_id}, B {self.b.eval_id}: {these} on these tasks, {like} on tasks like these"
+
     def _repr_html_(self) -> str:
         """The measures, for notebooks."""
         rows = [(one.name, one.a, one.b, one.difference and one.difference.value) for one in self.measures]
-        these, like = self.success.verdicts
-        verdicts = f"{these} on these tasks, {like} on tasks like these"
-        caption = f"A {self.a.eval_id}, B {self.b.eval_id}: {verdicts}"
-        return html_table(caption, ("", "A", "B", "B - A"), rows)
+        return html_table(self._caption, ("", "A", "B", "B - A"), rows)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -150,6 +155,10 @@ class BaselineComparison:
 
     baseline: StoredEvaluation
     comparisons: tuple[EvaluationComparison, ...]
+
+    def __repr__(self) -> str:
+        others = ", ".join(one.b.eval_id for one in self.comparisons)
+        return f"<BaselineComparison of {others} with {self.baseline.eval_id}>"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -34,6 +34,10 @@ class RowPair:
     a: RowResult
     b: RowResult
 
+    def __repr__(self) -> str:
+        a, b = (f"{row.passed}/{row.n_scored}" for row in (self.a, self.b))
+        return f"<RowPair {self.row_id}: {a} -> {b}>"
+
     @property
     def row_id(self) -> str:
         return self.a.row_id

@@ -48,6 +48,13 @@ class Scored:
         return self.reward is not None and is_success(self.reward)
 
     @property
+    def verdict(self) -> str:
+        """``passed, reward 1``, or why nothing could be judged."""
+        if self.reward is None:
+            return f"not judged ({self.unjudged_reason})" if self.stop_reason else "not over"
+        return f"{'passed' if self.success else 'failed'}, reward {self.reward:g}"
+
+    @property
     def unjudged_reason(self) -> str | None:
         """The reason for having no reward: ``user_error``, ``infrastructure_error`` or ``reward_error``."""
         if self.reward is not None:
@@ -95,6 +102,9 @@ class Outcome(Scored):
     database: Annotated[str | None, "complete final database, relative to the runs folder"] = None
     scored_at: Annotated[float | None, "Unix seconds; only of rollouts that were judged again"] = None
     file: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Outcome {self.row_id}#{self.index + 1}: {self.verdict}>"
 
     @property
     def broken_rules(self) -> list[str]:

@@ -16,7 +16,7 @@ from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.redaction import HIDDEN
-from reward_kit.agent.base.text import html_table, text_of
+from reward_kit.agent.base.text import count, html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rollout.outcome import Outcome, Scored
@@ -91,6 +91,10 @@ class Trace(Scored):
         self.given: TaskRow | str = "{}"
         """The row, or its fields as JSON text."""
         self._opened: ExitStack | None = None
+
+    def __repr__(self) -> str:
+        name = f"{self.eval_id} {self.row_id}#{self.index + 1}".strip()
+        return f"<Trace {name}: {self.verdict}, {count(len(self.messages), 'message')}>"
 
     def _repr_html_(self) -> str:
         """The conversation, for notebooks."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.text import count, did_you_mean
 from reward_kit.agent.scoring.metrics import passes_of, reward_of
 from reward_kit.errors import UsageError
 
@@ -32,6 +32,11 @@ class Group:
     rows: tuple[RowResult, ...]
     passes: PassTable
     reward: Estimate | None
+
+    def __repr__(self) -> str:
+        first = self.pass_power.get(1)
+        passed = "" if first is None else f", Pass^1 {first.value:.3f}"
+        return f"<Group {self.value!r}: {count(len(self.rows), 'row')}{passed}>"
 
     @property
     def n_scored(self) -> int:

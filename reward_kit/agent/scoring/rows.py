@@ -65,6 +65,9 @@ class RowResult:
     broken_rules: Mapping[str, int] = field(default_factory=dict)
     rules_kept: int = 0
 
+    def __repr__(self) -> str:
+        return f"<RowResult {self.row_id}: {self.passed} of {self.n_scored} passed>"
+
     @property
     def n(self) -> int:
         """``n_scored``, as formulas call it."""

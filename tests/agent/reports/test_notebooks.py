@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flight_bundle import GOLD, flight_bundle
 
-from reward_kit.agent import compare, evaluate, load_rollout
+from reward_kit.agent import compare, compare_with, evaluate, load_rollout
 
 
 def test_results_comparisons_and_rollouts_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +59,22 @@ def test_the_progress_is_one_display_that_is_updated(
     evaluate(bundle.dataset, progress=True, **options)
     evaluate(bundle.dataset, progress=False, **options)
     assert (shown, capsys.readouterr().err.count("2/2  Pass^1 1.000")) == ([], 1)
+
+
+def test_at_a_prompt_everything_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = flight_bundle(tmp_path)
+    bundle.rows({"actions": GOLD, "metadata": {"kind": "short"}})
+    result, *_ = (evaluate(bundle.dataset, agent="gold", n_rollouts=2, eval_id=name) for name in "abc")
+    found = compare("a", "b")
+    shown = {
+        "<EvaluationResult a complete: 2 of 2 rollouts, Pass^1 1.000>": result,
+        "<RowResult flight.booking.001: 2 of 2 passed>": result.rows[0],
+        "<Outcome flight.booking.001#1: passed, reward 1>": result.outcomes[0],
+        "<Trace a flight.booking.001#1: passed, reward 1, 6 messages>": result.record(result.outcomes[0]),
+        "<Group 'short': 1 row, Pass^1 1.000>": result.by("metadata.kind")[0],
+        "<RowPair flight.booking.001: 2/2 -> 2/2>": found.rows[0],
+        "<BaselineComparison of b, c with a>": compare_with("a", ["b", "c"]),
+    }
+    assert {repr(one): one for one in shown.values()} == shown
+    assert repr(found).startswith("<EvaluationComparison A a, B b: no difference on these tasks, ")
