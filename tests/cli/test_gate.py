@@ -63,7 +63,7 @@ def test_the_comment_shows_what_got_worse_and_the_database(bundle: Bundle, comma
     certain, flaky = (line for line in lines if line.startswith("| `"))
     failed = "`failed: a #1: partially_completed in step 1: 0 of 2"
     assert certain.startswith(f"| `a` | 8/8 | 0/8 | certain | {failed}")
-    assert re.search(r'`data: bookings #\w+: missing row {"id": "\w+", .*"status": "paid"', certain)
+    assert re.search(r'`data: bookings #\w+: missing row \(flight_id=1, .*status="paid"\)', certain)
     assert flaky.startswith("| `flaky` | 2/8 | 1/8 | flaky |")
     command("gate.json", "--markdown", "comment.md")
     assert Path("comment.md").read_text() == ran.out

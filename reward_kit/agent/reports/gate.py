@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.comparison.gate import Gate
     from reward_kit.agent.comparison.measures import RowPair
 
-SHOWN_ROWS, SHOWN_DIFFERENCES, LONGEST = 10, 3, 300
-"""Rows, differing values of each, and characters of a text in a comment."""
+SHOWN_ROWS, SHOWN_DIFFERENCES, LONGEST, LONGEST_CELL = 10, 1, 300, 120
+"""Rows, differing values of each, and characters of a line and of one in a cell, in a comment."""
 
 
 def verdict_lines(gate: Gate) -> Iterator[str]:
@@ -44,7 +44,7 @@ def comment_lines(gate: Gate) -> Iterator[str]:
         yield f"**Pass^1 {before:.3f} → {before + gate.decision.difference:.3f}**\n"
     yield from (f"- {_code(line)}" for line in verdict_lines(gate))
     worse = [pair for pair in gate.pairs if pair.difference < 0]
-    if worse:
+    if worse and gate.exit_code:  # beside a better or equal result, it is chance
         yield f"\n{count(len(worse), 'row')} succeeded less often, flaky ones last:\n"
         worse.sort(
             key=lambda pair: (pair.row_id not in gate.lost, pair.a.passed < pair.a.n_scored, pair.difference)
@@ -59,7 +59,7 @@ def _cells(gate: Gate, pair: RowPair) -> tuple[str, ...]:
     kind = "certain" if pair.row_id in gate.lost else "flaky" if pair.a.passed < pair.a.n_scored else ""
     failed = pair.failed_rollout()
     facts = failed_rollout_facts(gate.stored, failed, SHOWN_DIFFERENCES) if failed is not None else ()
-    trouble = "<br>".join(_code(f"{fact.strip()}: {text}") for fact, text in facts)
+    trouble = "<br>".join(_code(f"{fact.strip()}: {text}", LONGEST_CELL) for fact, text in facts)
     return (
         _code(pair.row_id),
         f"{pair.a.passed}/{pair.a.n_scored}",
@@ -69,6 +69,6 @@ def _cells(gate: Gate, pair: RowPair) -> tuple[str, ...]:
     )
 
 
-def _code(text: str) -> str:
+def _code(text: str, longest: int = LONGEST) -> str:
     """Text of models and people, so that Markdown shows it as it is."""
-    return f"`{one_line(text, LONGEST).replace('`', chr(39))}`"
+    return f"`{one_line(text, longest).replace('`', chr(39))}`"

@@ -195,8 +195,8 @@ def test_differing_rows_have_a_line_each(base: Database) -> None:
     ]
     actual, expected = "DELETE FROM notes WHERE text='b'", "INSERT INTO notes VALUES ('c', x'01')"
     assert lines_of(base, [actual], [expected]) == [
-        'notes: missing row {"text": "b", "stamp": null}',
-        'notes: missing row {"text": "c", "stamp": {"$blob": "01"}}',
+        'notes: missing row (text="b", stamp=null)',
+        'notes: missing row (text="c", stamp={"$blob": "01"})',
     ]
 
 

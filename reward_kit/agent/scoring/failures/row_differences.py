@@ -37,15 +37,23 @@ def row_line(row: Mapping[str, Any]) -> str:
     name, key = str(row.get("table")), row.get("key")
     if isinstance(key, dict) and key:
         values = list(key.values())
-        name += f" #{str(values[0]).removeprefix('#')}" if len(values) == 1 else f" {json_text(key)}"
-    expected, got = json_text(row.get("expected")), json_text(row.get("got"))
+        name += f" #{str(values[0]).removeprefix('#')}" if len(values) == 1 else f" {_listed(key)}"
+    expected, got = row.get("expected"), row.get("got")
     if row.get("column"):
-        return f"{name} {row['column']}: expected {expected}, got {got}"
-    if row.get("got") is None:
-        return f"{name}: missing row {expected}"
-    if row.get("expected") is None:
-        return f"{name}: unexpected row {got}"
-    return f"{name}: expected {expected}, got {got}"
+        return f"{name} {row['column']}: expected {json_text(expected)}, got {json_text(got)}"
+    if got is None:
+        return f"{name}: missing row {_listed(expected, key)}"
+    if expected is None:
+        return f"{name}: unexpected row {_listed(got, key)}"
+    return f"{name}: expected {_listed(expected)}, got {_listed(got)}"
+
+
+def _listed(values: Any, told: Any = None) -> str:
+    """``(amount=109.27, type="refund")``, without the key that was ``told``."""
+    if not isinstance(values, dict):
+        return json_text(values)
+    told = told if isinstance(told, dict) and told.keys() < values.keys() else {}
+    return f"({', '.join(f'{name}={json_text(one)}' for name, one in values.items() if name not in told)})"
 
 
 def row_differences(actual: Iterable[RowChange], expected: Iterable[RowChange]) -> list[RowDifference]:
