@@ -176,6 +176,7 @@ class _Account:
     def used(self, role: Role, usage: Usage, model: str) -> None:
         self.calls.append((role, usage))
         self._runner.tally.usage.add(usage)
+        self._runner.display.answered()
         if usage.unpriced_calls > usage.reused_calls:
             self._runner.warn_of_unpriced(model)
 

@@ -144,7 +144,7 @@ class Rounds:
                 break
             await runner.run([*in_round])
             before, decision = decision, self._decided(store)
-            if decision != before:
+            if decision != before and not decision.is_final and decision.round < decision.rounds:
                 runner.display.show(str(decision))
         if decision.is_final:
             store.plan_as_played()

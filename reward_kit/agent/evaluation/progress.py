@@ -102,7 +102,8 @@ class Tally:
 class Progress(Protocol):
     """An object that shows the progress of an evaluation.
 
-    It may also have ``noted(text)``, which is called with news such as a provider that does not answer.
+    It may also have ``noted(text)``, which is called with news such as a provider that does not answer, and
+    ``answered(tally)``, which is called when a model has answered.
     """
 
     def started(self, tally: Tally) -> None:
@@ -142,6 +143,12 @@ class Display:
         """Show the progress from now on."""
         self.tally = tally
         self.progress.started(tally)
+
+    def answered(self) -> None:
+        """Tell the progress that a model has answered, if it wants to know."""
+        answered: Callable[[Tally], None] | None = getattr(self.progress, "answered", None)
+        if answered is not None and self.tally is not None:
+            answered(self.tally)
 
     def note(self, text: str) -> None:
         """Show a message with the progress; as a warning without one, or before it has started."""

@@ -23,21 +23,31 @@ LINES = 20
 """Plain lines that are written at most, about, for any number of rollouts."""
 SECONDS_BETWEEN = 0.5
 """The shortest time between two of them, and between two changes of a notebook's display."""
+FIRST_ANSWERS, SECONDS_OF_SILENCE = 2.0, 60.0
+"""The time from which answers are written before a rollout ends, and the longest between two such lines."""
+BAR = 16
+"""Columns of the bar, if there is room for it."""
 
 
-def status_line(tally: Tally) -> str:
-    """``12/40  Pass^1 0.500  $0.12  34.1k tokens  1.2/s  0:25 left``."""
-    parts = [f"{tally.done}/{tally.planned}", f"Pass^1 {score(tally.pass_1)}"]
-    if tally.unjudged:
-        parts.append(f"{tally.unjudged} not judged")
+def status_line(tally: Tally, width: int | None = None) -> str:
+    """``12/40  Pass^1 0.500  $0.12  34.1k tokens  1.2/s  0:25 left``, or less of it in ``width`` columns."""
     used, rate = tally.usage, tally.per_second
+    parts = {"done": f"{tally.done}/{tally.planned}", "score": f"Pass^1 {score(tally.pass_1)}"}
+    if tally.unjudged:
+        parts["unjudged"] = f"{tally.unjudged} not judged"
     if used.calls:
-        parts += [money(used), f"{tokens(used.input_tokens + used.output_tokens)} tokens"]
+        parts["cost"] = money(used)
+        parts["tokens"] = f"{tokens(used.input_tokens + used.output_tokens)} tokens"
+    if used.calls and tally.done == tally.earlier:
+        parts["score"] = f"none over yet, {count(used.calls, 'answer')}"
     if rate is not None:
-        parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min")
+        parts["rate"] = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
     if tally.seconds_left is not None and tally.done < tally.planned:
-        parts.append(f"{duration(tally.seconds_left)} left")
-    return "  ".join(parts)
+        parts["left"] = f"{duration(tally.seconds_left)} left"
+    for name in ("rate", "tokens", "cost"):
+        if width is not None and len("  ".join(parts.values())) > width:
+            parts.pop(name, None)
+    return "  ".join(parts.values())
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -52,12 +62,16 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 class PlainProgress:
-    """Lines on ``stream``: at fractions of the run, and for every rollout that could not be judged."""
+    """Lines on ``stream``: at fractions of the run, and for every rollout that could not be judged.
+
+    While models answer and no rollout ends, there is a line for the first answers, then one a minute.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._next_done = 0
         self._next_seconds = SECONDS_BETWEEN
+        self._next_answer = FIRST_ANSWERS
 
     def started(self, tally: Tally) -> None:
         """Write the name and the number of rollouts."""
@@ -65,15 +79,24 @@ class PlainProgress:
         self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
         self._next_done = tally.done + max(1, tally.planned // LINES)
 
+    def answered(self, tally: Tally) -> None:
+        """Write the status if nothing has been written for a while."""
+        if tally.seconds >= self._next_answer:
+            self._write(tally)
+
     def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Write an unjudged outcome, and the status if it is time."""
         if not outcome.scored:
             self.noted(outcome_line(outcome))
         is_time = tally.done >= self._next_done and tally.seconds >= self._next_seconds
         if is_time or tally.done == tally.planned:
-            self.noted(status_line(tally))
+            self._write(tally)
             self._next_done = tally.done + max(1, tally.planned // LINES)
             self._next_seconds = tally.seconds + SECONDS_BETWEEN
+
+    def _write(self, tally: Tally) -> None:
+        self.noted(status_line(tally))
+        self._next_answer = tally.seconds + SECONDS_OF_SILENCE
 
     def noted(self, text: str) -> None:
         """Write a notice in one line."""
@@ -101,13 +124,16 @@ class LiveProgress:
         from rich.table import Table
         from rich.text import Text
 
+        console = _console(self._stream)
+
         def line() -> Table:
+            status = Text(status_line(tally, console.width - 1), no_wrap=True, overflow="ellipsis")
             table = Table.grid(padding=(0, 1))
-            bar = ProgressBar(total=max(1, tally.planned), completed=tally.done, width=16)
-            table.add_row(bar, Text(status_line(tally), no_wrap=True, overflow="ellipsis"))
+            room = min(BAR, console.width - len(status) - 2)
+            bar = ProgressBar(total=max(1, tally.planned), completed=tally.done, width=room)
+            table.add_row(*([bar] if room > 1 else []), status)
             return table
 
-        console = _console(self._stream)
         console.print(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}")
         self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
         self._live.start()
@@ -149,6 +175,11 @@ class NotebookProgress:
         if not outcome.scored:
             self.noted(outcome_line(outcome))
         elif tally.seconds >= self._next:
+            self.closed(tally)
+
+    def answered(self, tally: Tally) -> None:
+        """Show the status if it is time."""
+        if tally.seconds >= self._next:
             self.closed(tally)
 
     def noted(self, text: str) -> None:
