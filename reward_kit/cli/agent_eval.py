@@ -31,9 +31,10 @@ DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
 LONGEST_SLUG = 60
 """Characters of a model's name that the name of its evaluation in a sweep ends with."""
 EXIT_CODES = """\
-Exit codes: 0 done; 1 some rollouts could not be judged, explained or run, or the
-score is below --fail-under; 2 an error in the command, the bundle, the model's
-set-up or the disk; 130 interrupted. Finished rollouts are always kept."""
+Exit codes: 0 done; 1 some rollouts could not be judged, explained or run,
+none got as far as a call or a reply, or the score is below --fail-under;
+2 an error in the command, the bundle, the model's set-up or the disk;
+130 interrupted. Finished rollouts are always kept."""
 
 
 @click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
@@ -194,9 +195,14 @@ def _resume_hint(
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
+    from reward_kit.agent.store.shared_faults import has_begun
+
     if result.status == "interrupted":
         return INTERRUPTED
     if not result.complete:
+        return INCOMPLETE
+    if not has_begun(result.outcomes):
+        say("No rollout got as far as a call or a reply.", err=True)
         return INCOMPLETE
     if config.fail_under is not None:
         first = result.pass_power.get(1)

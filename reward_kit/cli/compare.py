@@ -75,11 +75,11 @@ def compare(
     else:
         found = comparing.compare_with(first, others, **options)
         several = [*found.comparisons]
+    width = terminal_width(sys.stderr if TO_OUTPUT in (json_path, markdown_path) else sys.stdout)
     if len(several) == 1:
-        to_json, lines = several[0].to_json, comparison_lines(several[0])
+        to_json, lines = several[0].to_json, comparison_lines(several[0], width)
     else:
-        stream = sys.stderr if TO_OUTPUT in (json_path, markdown_path) else sys.stdout
-        to_json, lines = found.to_json, baseline_lines(found, terminal_width(stream))
+        to_json, lines = found.to_json, baseline_lines(found, width)
     shown = [] if markdown_path == TO_OUTPUT else lines
     _print(shown, to_json, json_path, markdown_lines(several), markdown_path)
     return int(fail_if_worse and any(one.success.verdicts.these_tasks == "worse" for one in several))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
-from reward_kit.agent.base.printing import print_lines, say
+from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.scoring.numbers import tallied
 from reward_kit.errors import StorageError
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
     """Print the report, or with ``--quiet`` the scores; raises ``StorageError`` if the output fails."""
-    from reward_kit.agent.reports.console import report_lines
+    from reward_kit.agent.reports.console import screen_lines
     from reward_kit.agent.reports.facts import scores_line
 
     to_stderr = config.json == TO_OUTPUT
     quiet = [scores_line(result), *([str(result.decision)] if result.decision is not None else [])]
     width = shutil.get_terminal_size().columns
     try:
-        print_lines(quiet if config.quiet else report_lines(result, width), err=to_stderr)
+        print_lines(quiet if config.quiet else screen_lines(result, width), err=to_stderr)
         (sys.stderr if to_stderr else sys.stdout).flush()
     except BrokenPipeError:
         raise
@@ -42,7 +42,10 @@ def print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
 
 
 def _print_troubles(result: EvaluationResult) -> None:
-    """Print a line on rollouts that were not judged, and one on missing explanations."""
+    """Print a line on faults of most rollouts, on those that were not judged, and on missing explanations."""
+    for fault in result.shared_faults:
+        if fault.kind != "same_error" or not result.unjudged:
+            warn(fault.text)
     if result.unjudged:
         example = next(outcome for outcome in result.outcomes if not outcome.scored)
         number = f"{result.unjudged.total()} of {count(result.planned, 'rollout')} not judged"

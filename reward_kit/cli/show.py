@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.base.printing import print_lines, terminal_width
-from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli.common_options import check_runs_folder, command, runs_option
 from reward_kit.errors import StorageError, UsageError
 
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     metavar="FIELD",
     help="Print scores by groups of rows instead: those with the same value of a field (metadata.domain).",
 )
-def show(what: str | None, output_dir: str, field: str | None) -> None:
+@click.option("--full", is_flag=True, help="Show a rollout's system prompt and long values whole.")
+def show(what: str | None, output_dir: str, field: str | None, full: bool) -> None:
     """Read evaluations and rollouts in the terminal.
 
     \b
     WHAT is one of these:
       nothing, or a runs folder               list the evaluations there
-      an evaluation: its name, latest, a path print its report again
+      an evaluation: its name, latest, a path print its whole report
       a rollout: "EVALUATION ROW#1", its id   print its conversation
         or its roll_ID.json
       the id of a row                         list its rollouts
@@ -47,15 +48,15 @@ def show(what: str | None, output_dir: str, field: str | None) -> None:
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
         from reward_kit.agent.reports.listings import group_lines
 
-        print_lines(group_lines(_result(what, output_dir), field))
+        print_lines(group_lines(_result(what, output_dir), field, terminal_width(sys.stdout)))
     elif what is None or _is_runs_folder(what):
         _list_evaluations(folder if what is None else Path(what))
     elif (rollout := _rollout(what, output_dir)) is not None:
-        _print_rollout(rollout)
+        _print_rollout(rollout, full=full)
     elif _is_row(what, folder):
         from reward_kit.agent.reports.listings import rollout_lines
 
-        print_lines(rollout_lines(folder / "evals", what))
+        print_lines(rollout_lines(folder / "evals", what, terminal_width(sys.stdout)))
     else:
         _print_report(what, output_dir)
 
@@ -87,8 +88,8 @@ def _is_row(what: str, folder: Path) -> bool:
 
 
 def _print_report(name: str, output_dir: str) -> None:
+    from reward_kit.agent.reports.console import report_lines
     from reward_kit.agent.reports.listings import stored_rows
-    from reward_kit.cli.report_output import print_result
 
     try:
         result = _result(name, output_dir)
@@ -99,7 +100,7 @@ def _print_report(name: str, output_dir: str) -> None:
             raise
         remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
         raise UsageError(error.fault, place=error.place, remedy=remedy) from None
-    print_result(result, EvaluationConfig())
+    print_lines(report_lines(result, shutil.get_terminal_size().columns))
 
 
 def _result(name: str, output_dir: str) -> EvaluationResult:
@@ -127,13 +128,13 @@ def _rollout(what: str, output_dir: str) -> Path | None:
     return None if found is None else found.address
 
 
-def _print_rollout(name: Path) -> None:
+def _print_rollout(name: Path, *, full: bool) -> None:
     from reward_kit.agent.store.loading import load_rollout
-    from reward_kit.agent.store.transcript import transcript
+    from reward_kit.agent.store.transcript import transcript_lines
 
     record = load_rollout(name)
     try:
-        text = transcript(record)
+        lines = list(transcript_lines(record, terminal_width(sys.stdout), full=full))
     except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
         raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(name)) from error
-    print_lines([*text.splitlines(), f"file: {record.path}"])
+    print_lines(lines)

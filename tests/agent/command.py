@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,27 @@ def run_command(
 def run_python(code: str, cwd: Path | None = None, env: Any = os.environ, timeout: float = 100) -> Finished:
     """Run a program to its end, with nothing on its standard input."""
     return _run(["-c", code], cwd, env, timeout)
+
+
+def run_on_terminal(*arguments: str | Path, columns: int, cwd: Path, env: Mapping[str, str]) -> str:
+    """Run ``reward-kit`` on a terminal of this width and 24 lines; returns all that it wrote there."""
+    import fcntl  # not on Windows
+    import termios
+
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+    line = ["-m", "reward_kit", *map(str, arguments)]
+    told = ask(_connection(), line, str(cwd), {**env, "TERM": "xterm-256color"}, [slave] * 3)
+    next(told)
+    os.close(slave)
+    written = b""
+    with suppress(OSError):  # the end of a terminal
+        while part := os.read(master, 65536):
+            written += part
+    os.close(master)
+    list(told)
+    return written.decode()
 
 
 def new_python(*arguments: str | Path, **options: Any) -> Finished:

@@ -38,7 +38,7 @@ def test_a_person_finds_out_why_a_rollout_failed_without_looking_into_files(
         "explanations 2 by openai/judge, unpriced at fault: agent 2 (100%)",
         'create_booking: passenger: expected "Alice", got "Bob"',
         "judged agent, wrong_arguments: It booked for Bob.",
-        "file runs/evals/",
+        "read it reward-kit show ",
     ):
         assert part in flat
     assert results()["explanations"]["made"] == 2

@@ -12,7 +12,7 @@ from flight_bundle import Bundle
 from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit
 
-from reward_kit.agent import EvaluationResult, load_rollout
+from reward_kit.agent import EvaluationResult, load_evaluation, load_rollout
 from reward_kit.agent.store.writer import Store
 
 PLAN = {"a": [1, 1], "b": [1, 0]}
@@ -27,11 +27,11 @@ def test_evaluations_are_listed_by_age(bundle: Bundle, finished: EvaluationResul
     evaluate(bundle, "a-later-one", {"a": [1]})
     ran = command()
     assert (ran.code, ran.error) == (0, "")
-    heading, first, second = ran.out.splitlines()
-    assert " ".join(heading.split()) == "evaluation begun rollouts Pass^1 cost status agent (model)"
-    line = r"first +[\d-]{10} \d\d:\d\d +4/4 +0\.750 +\$2\.00 +complete +planned_agent:Planned"
+    heading, second, first = ran.out.splitlines()
+    assert " ".join(heading.split()) == "evaluation dataset rollouts Pass^1 cost status started agent (model)"
+    line = r"first +flight_task +4/4 +0\.750 +\$2\.00 +complete +[\d-]{10} \d\d:\d\d +planned_agent:Planned"
     assert re.fullmatch(line, first)
-    assert re.fullmatch(r"a-later-one .* 1/1 +1\.000 +- +complete +planned_agent:Planned", second)
+    assert re.fullmatch(r"a-later-one .* 1/1 +1\.000 +- +complete .* planned_agent:Planned", second)
     assert command("runs").out == ran.out
     assert command("--output-dir", "runs").out == ran.out
 
@@ -57,7 +57,7 @@ def test_the_status_says_what_became_of_an_evaluation(finished: EvaluationResult
     assert " interrupted " in next(line for line in command().out.splitlines() if "running" in line)
 
 
-def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle, command: Command) -> None:
+def test_the_report_of_an_evaluation_has_what_was_printed_and_more(bundle: Bundle, command: Command) -> None:
     bundle.rows({"id": "a"}, {"id": "b"})
     Path("mine.py").write_text("def answer(message):\n    return 'Sorry.'\n")
     agent = ("--agent", "mine:answer", "--no-sim-user")
@@ -66,8 +66,11 @@ def test_the_report_of_an_evaluation_is_the_one_that_was_printed(bundle: Bundle,
     for name in ("first", "latest", "runs/evals/first.db", "runs/evals/first.json"):
         ran = command(name)
         assert (ran.code, ran.error) == (0, "")
-        whole = re.compile(r"rows, [\d.]+ s")  # closing the file takes a moment that only the store counts
-        assert whole.sub("rows", ran.out) == whole.sub("rows", printed.out)
+        assert ran.out == f"{load_evaluation('first').report(80, whole=True)}\n"
+        title, *_, row, _, _, _, browse = printed.out.splitlines()[1:]
+        assert title.rpartition(",")[0] in ran.out  # the time is that of the store, which was closed later
+        assert row in ran.out
+        assert browse in ran.out
 
 
 def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult, command: Command) -> None:
@@ -75,9 +78,9 @@ def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult,
     file = f"runs/{outcome.file}"
     shown = command(file)
     assert (shown.code, shown.error) == (0, "")
-    assert shown.out.startswith(f"rollout {outcome.id}: row b, number 2\n")
+    assert shown.out.startswith("first b#2: failed, reward 0\n")
     assert "ASSISTANT\n  Sorry.\n" in shown.out
-    assert shown.out.endswith(f"file: {file}\n")
+    assert shown.out.endswith(f"id: {outcome.id}\n")
     for name in (outcome.id, outcome.id[:20], f"roll_{outcome.id}"):
         assert command(name).out == shown.out
 
@@ -159,7 +162,7 @@ def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
         ["first", "1", "1", "agent_done"],
         ["first", "2", "0", "partially_completed"],
     ]
-    assert lines[-1][0] == "a-later-one"
+    assert lines[0][0] == "a-later-one"
     edit(finished.log_path, "UPDATE rollouts SET attempt = 2 WHERE row_id = 'a' AND idx = 1")
     assert " 2, attempt 3 " in command("a").out
-    assert {line[4] for line in lines} >= {one.id for one in finished.outcomes if one.row_id == "b"}
+    assert {line[4] for line in lines} >= {one.id[:12] for one in finished.outcomes if one.row_id == "b"}

@@ -7,7 +7,7 @@ import shutil
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
 
@@ -18,14 +18,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
+class Styled(str):
+    """A line of which a terminal shows a part, all by default, in a ``click.style``; a pipe gets the text."""
+
+    part: slice
+    style: dict[str, Any]
+
+    def __new__(cls, text: str, start: int = 0, end: int | None = None, **style: Any) -> Self:
+        """Style the characters from ``start`` to ``end``: ``Styled("failed 3", 0, 6, fg="red")``."""
+        made = super().__new__(cls, text)
+        made.part, made.style = slice(start, len(text) if end is None else end), style
+        return made
+
+    def painted(self) -> str:
+        """The line with escape sequences; its own control characters are shown."""
+        before, middle, after = self[: self.part.start], self[self.part], self[self.part.stop :]
+        return f"{tamed(before)}{click.style(tamed(middle), **self.style)}{tamed(after)}"
+
+
 def say(text: str, *, err: bool = False, file: IO[Any] | None = None) -> None:
     """Print a text of one or more lines."""
     click.echo(tamed(text), err=err, file=file)
 
 
 def warn(warning: str) -> None:
-    """Print a warning to stderr."""
-    say(f"warning: {warning}", err=True)
+    """Print a warning to stderr; ``warning:`` may stand before it already."""
+    say(f"warning: {warning.removeprefix('warning: ')}", err=True)
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
@@ -33,8 +51,12 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     stream: Any = sys.stderr if err else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
+    in_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
-        say(line, file=stream)
+        if in_colour and isinstance(line, Styled):
+            click.echo(line.painted(), file=stream)
+        else:
+            say(line, file=stream)
 
 
 def hide_in_output() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from string import ascii_uppercase
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.text import count, from_here, one_line
+from reward_kit.agent.base.printing import Styled
+from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.comparison.measures import CHANGED
-from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
+from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, command, strategy
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.metrics import shown_ks
@@ -24,7 +26,7 @@ from reward_kit.agent.scoring.numbers import (
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
@@ -36,23 +38,43 @@ SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
 LONGEST_NAME, LONGEST_LABEL, LONGEST_VALUE = 40, 20, 300
 QUESTIONS = ("these tasks", "tasks like these")
 _PER_ROLLOUT = "95 % intervals; cost, tokens, steps, turns and time are means per rollout."
+_ALONE = "Each interval stands alone: one of 20 equal evaluations lies outside it by luck."
+_OVER = "Numbers are over all rows of an evaluation, verdicts over those shared with A."
 _Table = dict[str, "list[Measure | None]"]
 
 
-def comparison_lines(comparison: EvaluationComparison) -> Iterator[str]:
-    """Two evaluations: what differs between them, the numbers, the verdict, then the rows that changed."""
+def comparison_lines(comparison: EvaluationComparison, width: int | None = None) -> Iterator[str]:
+    """Two evaluations: the verdict, the rows that changed, what differs between them, the numbers.
+
+    ``width`` is that of the terminal (None: unlimited).
+    """
+    yield from _folded(map(_bold, verdict_lines(comparison.success)), width)
+    yield ""
     for side, stored in (("A", comparison.a), ("B", comparison.b)):
-        yield from _head(side, stored)
+        yield from _folded(_head(side, stored), width)
     yield ""
-    yield from settings_lines(comparison)
+    yield from _changed_rows("worse", comparison.worse, "B", comparison.b, width)
+    yield from _changed_rows("better", comparison.better, "A", comparison.a, width)
+    yield from _folded(settings_lines(comparison), width)
     yield ""
-    yield from left_out_lines(comparison)
-    yield from table_lines(measures_table(comparison), right=(1, 2, 3))
-    yield from _metric_notes([comparison])
-    yield ""
-    yield from verdict_lines(comparison.success)
-    yield from _changed_rows("worse", comparison.worse, "B", comparison.b)
-    yield from _changed_rows("better", comparison.better, "A", comparison.a)
+    yield from _folded(left_out_lines(comparison), width)
+    yield from table_lines(measures_table(comparison), right=(1, 2, 3), width=width)
+    yield from _folded(_metric_notes([comparison]), width)
+
+
+def _bold(line: str) -> str:
+    return Styled(line, bold=True)
+
+
+def _folded(lines: Iterable[str], width: int | None) -> Iterator[str]:
+    """The lines, those that are too long folded, further in."""
+    for line in lines:
+        if width is None or len(line) <= width:
+            yield line
+        else:
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            parts = wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+            yield from map(_bold, parts) if isinstance(line, Styled) else parts
 
 
 def measures_table(comparison: EvaluationComparison) -> list[tuple[str, ...]]:
@@ -65,30 +87,28 @@ def measures_table(comparison: EvaluationComparison) -> list[tuple[str, ...]]:
 
 
 def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
-    """Several evaluations: a line for each, each number beside the baseline's, then the verdicts.
+    """Several evaluations: the verdicts, a line for each, then each number beside the baseline's.
 
     ``columns`` is the width of the terminal (None: unlimited).
     """
-    yield from _standing_lines(found.comparisons, columns)
     others = list(zip(SIDES[1:], found.comparisons, strict=False))
-    labels = [f"{side}  {one_line(each.b.eval_id, LONGEST_LABEL)}" for side, each in others]
-    rows: list[tuple[str, ...]] = []
-    for name, measures in _table(found.comparisons).items():
-        rows += [("",) * 6, (name, "A", "this", "this - A", *QUESTIONS)]
-        for label, measure in zip(labels, measures, strict=True):
-            if measure is not None:
-                rows.append((label, *_cells(measure, len(found.baseline.rows))))
-    unjudged = [
-        row for label, (_, each) in zip(labels, others, strict=True) for row in _unjudged(label, each)
-    ]
-    if unjudged:
-        rows += [("",) * 6, ("not judged", *("",) * 5), *unjudged]
-    yield from table_lines(rows, right=(1, 2, 3))
-    yield from _metric_notes(found.comparisons)
-    yield ""
     for side, each in others:
-        yield from verdict_lines(each.success, side)
-    yield "Each interval stands alone: of 20 equal evaluations, one lies outside its own by luck."
+        yield from _folded(map(_bold, verdict_lines(each.success, side)), columns)
+    yield from _folded([_ALONE], columns)
+    yield ""
+    yield from _standing_lines(found.comparisons, columns)
+    yield ""
+    rows: list[tuple[str, ...]] = [("", "", "A", "this", "this - A", *QUESTIONS)]
+    for name, measures in _table(found.comparisons).items():
+        label = name
+        for (side, _), measure in zip(others, measures, strict=True):
+            if measure is not None:
+                rows.append((label, side, *_cells(measure, len(found.baseline.rows))))
+                label = ""
+    for side, each in others:
+        rows += [("not judged", side, *cells) for _, *cells in _unjudged("", each)]
+    yield from table_lines(rows, right=(2, 3, 4), width=columns, drop=(5, 2))
+    yield from _folded(_metric_notes(found.comparisons), columns)
     yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
 
 
@@ -96,7 +116,7 @@ def sweep_lines(comparisons: Sequence[EvaluationComparison], columns: int | None
     """Evaluations of several models: a line for each, and the verdicts against the first."""
     yield from _standing_lines(comparisons, columns)
     for side, each in zip(SIDES[1:], comparisons, strict=False):
-        yield from verdict_lines(each.success, side)
+        yield from _folded(verdict_lines(each.success, side), columns)
     names = [comparisons[0].a.eval_id, *(each.b.eval_id for each in comparisons)]
     yield f"Costs, steps and rows: reward-kit compare {' '.join(names)}"
 
@@ -128,11 +148,13 @@ def verdict_lines(found: PairedDifference, side: str | None = None) -> Iterator[
 def _standing_lines(comparisons: Sequence[EvaluationComparison], width: int | None) -> Iterator[str]:
     """A line for the baseline and each of the others."""
     rows, right = _standing_rows(comparisons)
-    yield from table_lines(rows, right=right, width=width)
+    last = len(rows[0]) - 1
+    less = [last - 3, *range(last - 4, 4, -1), 3, 2, last - 2, last]  # reward, Pass^k, counts, cost, agent
+    yield from table_lines(rows, right=right, width=width, drop=less)
     if any(one.pass_power[1].intervals.tasks_like_these for each in comparisons for one in (each.a, each.b)):
         yield INTERVALS
     if any(len(each.rows) < len(one.rows) for each in comparisons for one in (each.a, each.b)):
-        yield "Numbers are over all rows of an evaluation, verdicts over those shared with A."
+        yield from _folded([_OVER], width)
 
 
 def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tuple[str, ...]], set[int]]:
@@ -230,9 +252,10 @@ def _table(comparisons: Sequence[EvaluationComparison]) -> _Table:
     metrics = [_shared_metrics(each) for each in comparisons]
     ks = [int(name.removeprefix("Pass^")) for found in measures for name in found if name.startswith("Pass^")]
     shown = {f"Pass^{k}" for k in shown_ks(max(ks))}
+    told = all(_same(found.get("reward"), found.get("Pass^1")) for found in measures)
     table: _Table = {}
     for name in dict.fromkeys(name for found in measures for name in found):
-        if name in shown or not name.startswith("Pass^"):
+        if (name in shown or not name.startswith("Pass^")) and not (told and name == "reward"):
             table[name] = [found.get(name) for found in measures]
         if name == "reward":
             table |= {
@@ -240,6 +263,10 @@ def _table(comparisons: Sequence[EvaluationComparison]) -> _Table:
                 for label in _clearest(metrics)
             }
     return table
+
+
+def _same(one: Measure | None, other: Measure | None) -> bool:
+    return one is other or (one is not None and other is not None and (one.a, one.b) == (other.a, other.b))
 
 
 def _shared_metrics(comparison: EvaluationComparison) -> dict[str, Measure]:
@@ -313,19 +340,21 @@ def _signed(value: float, unit: Unit) -> str:
 
 
 def _changed_rows(
-    change: str, pairs: Sequence[RowPair], side: str, stored: StoredEvaluation
+    change: str, pairs: Sequence[RowPair], side: str, stored: StoredEvaluation, width: int | None
 ) -> Iterator[str]:
     """The rows that got ``change`` in B, with the failures of the ``side`` that failed more often."""
     if not pairs:
         return
-    yield ""
     yield f"{change} in B: {count(len(pairs), 'row')}"
-    rows = [("", "row", "A -> B", f"failures in {side}", "")]
+    rows = [("  row", "A -> B", f"failures in {side}")]
     for pair in pairs[:SHOWN_ROWS]:
         passed = f"{pair.a.passed}/{pair.a.n_scored} -> {pair.b.passed}/{pair.b.n_scored}"
-        failed = pair.failed_rollout()
-        file = f"  {from_here(stored.folder / failed.file)}" if failed is not None else ""
-        rows.append(("", pair.row_id, passed, tallied(pair.weaker.failures), file))
-    yield from table_lines(rows, width=0)
+        rows.append((f"  {pair.row_id}", passed, tallied(pair.weaker.failures)))
+    yield from table_lines(rows, width=width)
     if len(pairs) > SHOWN_ROWS:
         yield f"  and {len(pairs) - SHOWN_ROWS} more; --json has all"
+    failed = next((one for pair in pairs if (one := pair.failed_rollout()) is not None), None)
+    if failed is not None:
+        name = f"{stored.eval_id} {failed.row_id}#{failed.index + 1}"
+        yield f"  read one: {command(stored, 'show', name)}"
+    yield ""

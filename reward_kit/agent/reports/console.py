@@ -1,4 +1,4 @@
-"""The report at the end of an evaluation, for a terminal or a pipe of 80 columns."""
+"""Reports of an evaluation for a terminal or a pipe: one screen at its end, and all of it for ``show``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from contextlib import suppress
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import count, from_here, one_line
+from reward_kit.agent.base.printing import Styled
+from reward_kit.agent.base.text import count, cut, one_line
 from reward_kit.agent.reports.facts import (
     LEADERBOARD,
     MEANS,
     Fact,
+    command,
+    cost_line,
     facts_of,
-    interval_lines,
     leaderboard_row,
-    left_out_lines,
-    means_line,
+    question,
     row_cells,
     title_line,
     tool_faults,
     what_went_wrong,
 )
-from reward_kit.agent.reports.tables import fact_lines, markdown_table_lines, table_lines
+from reward_kit.agent.reports.tables import NAMES, NARROWEST, fact_lines, markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
-from reward_kit.agent.scoring.numbers import estimate, score
+from reward_kit.agent.scoring.numbers import NOTHING, duration, score, shares
 from reward_kit.agent.store.transcript import failure_facts
 from reward_kit.errors import StorageError
 
@@ -32,86 +33,256 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.scoring.intervals import Interval
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
+SCREEN = 23
+"""Lines of the report at the end, which leaves room for a prompt on a terminal of 24."""
+LEAST_ROWS = 3
+"""Lines of that screen that failed rows have at least."""
+LONGEST_REASON = 3
+"""Lines of the reason for the reward of a single rollout."""
 SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
-SHOW_AT_MOST = 40
-SOME_FAILURES, FEW_FAILURES = 3, 2
-"""Failed rollouts that are shown; fewer if the table of rows is long already."""
+SOME_FAILURES = 3
+"""Failed rollouts of which the whole report has the calls and the data."""
 LONGEST_LINE = 220
 """Characters of a call or a difference that are shown."""
+_SHORT = frozenset({"warning", "not judged", "rules", "user faults", "explanations"})
+"""Facts whose first lines stand on the screen at the end."""
+
+
+def screen_lines(result: EvaluationResult, width: int) -> Iterator[str]:
+    """The worst rows, the facts that matter, the scores, and the commands that go on: at most one screen."""
+    head = ["", *(Styled(line, bold=True) for line in wrap(title_line(result), width)), ""]
+    tail = [*_after_blank(_verdict(result, width)), *_after_blank(_commands(result, width))]
+    failed = _worst(result.rows)
+    room = SCREEN - len(head) - len(tail)
+    facts = list(_short_facts(result, width))
+    most = room - (min(len(failed), LEAST_ROWS) + 2 if failed else 0)
+    if len(facts) > most:
+        facts = [*facts[: most - 1], f"{'':{NAMES}}{count(len(facts) - most + 1, 'more line')} in all of it"]
+    yield from head
+    if failed:
+        room -= len(facts) + 2
+        shown = failed if len(failed) <= room else failed[: room - 1]
+        yield from _failed_rows(result, shown, width, spare=room - len(failed))
+        if len(shown) < len(failed):
+            yield f"and {len(failed) - len(shown)} more of {count(len(result.rows), 'row')}"
+        yield ""
+    yield from (*facts, *tail)[0 if facts else 1 :]
 
 
 def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
-    """Rows, scores, facts, failures, leaderboard row, files."""
-    long = len(result.rows) > SHOW_ALL_UP_TO
-    yield from ("", *wrap(title_line(result), width), "")
+    """Rows, failures, facts, scores with both intervals, leaderboard table, commands."""
+    yield from (Styled(line, bold=True) for line in wrap(title_line(result), width))
+    yield ""
     yield from _row_lines(result.rows, width)
-    yield from _folded(result.rows) if long else ()
     yield ""
-    yield from _score_lines(result, width)
-    yield ""
-    yield from fact_lines(facts_of(result), width)
-    for line, first in tool_faults(result):
-        yield line + (
-            "" if first is None else f" in row {first.row_id}, {from_here(result.folder / first.file)}"
-        )
-    yield ""
-    chosen = _chosen_failures(result, FEW_FAILURES if long else SOME_FAILURES)
+    chosen = _chosen_failures(result)
     for outcome in chosen:
         yield from fact_lines(failed_rollout_facts(result, outcome), width)
-        yield f"  file        {from_here(result.folder / outcome.file)}"
     if chosen:
         yield ""
-    yield from markdown_table_lines([LEADERBOARD, leaderboard_row(result)], right=range(1, len(LEADERBOARD)))
-    yield ""
+    yield from fact_lines(facts_of(result), width)
+    for line, first in tool_faults(result):
+        where = "" if first is None else f", in {first.row_id} #{first.index + 1}"
+        yield from wrap(line + where, width, subsequent_indent="  ")
     for found in (result.compared_with, result.agreement):
         if found is not None:
-            yield from (*found.lines(), "")
-    path = from_here(result.log_path)
-    yield f"results   {from_here(result.results_path)}"
-    yield f"rollouts  {path}, to read: reward-kit view {path}"
+            yield from ("", *found.lines())
+    if result.n_scored:
+        yield ""
+        yield from _score_lines(result, width)
+        yield ""
+        yield from _leaderboard(result, width)
+    yield ""
+    yield from _commands(result, width, whole=True)
+
+
+# -- the screen at the end
+
+
+def _worst(rows: Sequence[RowResult]) -> list[RowResult]:
+    """The rows with rollouts that did not pass, those with the smallest share of passes first."""
+    failed = [row for row in rows if any(not one.success for one in row.outcomes)]
+    return sorted(failed, key=lambda row: (row.passed / len(row.outcomes), -len(row.outcomes)))
+
+
+def _example(row: RowResult) -> Outcome:
+    """The first rollout with the most frequent failure of the row; an unjudged one if none failed."""
+    failed = [one for one in row.outcomes if not one.success]
+    often = [kind for kind, _ in row.failures.most_common(1)]
+    return next((one for one in failed if one.scored and one.failure in often), failed[0])
+
+
+def _failed_rows(
+    result: EvaluationResult, rows: Sequence[RowResult], width: int, spare: int
+) -> Iterator[str]:
+    """A line for each row: a rollout, how many passed, its class and first wrong step.
+
+    While there are ``spare`` lines, the calls of that rollout and a row that differs follow.
+    """
+    examples = [_example(row) for row in rows]
+    names = [f"{one.row_id}#{one.index + 1}" for one in examples]
+    wide = min(max(map(len, names)), width // 2)
+    yield Styled(f"{'failed':{wide}}  passed  first wrong step"[:width], dim=True)
+    for name, row, one in zip(names, rows, examples, strict=True):
+        kind = one.failure if one.scored else f"not judged, {one.unjudged_reason}"
+        passed = f"{row.passed}/{row.n_scored}"
+        start = f"{cut(name, wide):{wide}}  {passed:>6}  "
+        where = "" if one.failure_step is None else f", step {one.failure_step}"
+        done, missing, call = one.trouble.partition("; missing ")
+        said = f"{kind}{where}: {missing.removeprefix('; ')}{call or done}"
+        lines = wrap(said, max(NARROWEST, width - len(start)), break_on_hyphens=False)
+        if len(lines) - 1 > spare:
+            lines = [cut(said, max(NARROWEST, width - len(start)))]
+        spare -= len(lines) - 1
+        yield Styled(f"{start}{lines[0]}", len(start), len(start) + len(kind or ""), fg="red")
+        yield from (f"{'':{len(start)}}{line}" for line in lines[1:])
+        found = list(_details(result, one)) if spare > 0 else []
+        details = sorted(found, key=lambda detail: detail[0] != "judged")[: max(0, spare)]
+        spare -= len(details)
+        yield from (cut(f"  {name:8}  {text}", width) for name, text in details)
+
+
+def _short_facts(result: EvaluationResult, width: int) -> Iterator[str]:
+    """Verdicts, failures by class, cost, the beginning of each other fact that matters, time."""
+    if result.decision is not None:
+        yield from fact_lines([("decision", str(result.decision))], width)
+    for found in (result.compared_with, result.agreement):
+        if found is not None:
+            yield from (part for line in found.lines() for part in wrap(line, width))
+    usual = (("failures", shares(result.failures)), ("cost", cost_line(result)))
+    yield from fact_lines([(name, text) for name, text in usual if text], width)
+    of = ""
+    for name, text in facts_of(result):
+        of = name or of
+        if (of == "explanations" if not name else of in _SHORT) and not text.startswith("never broken"):
+            yield from [*fact_lines([(name, text)], width)][:2]
+    for line, _ in tool_faults(result):
+        yield from wrap(line, width, subsequent_indent="  ")[:2]
+    if result.unjudged and result.status not in ("budget", "running"):
+        yield from _command_line("retry", command(result, "agent-eval", "--resume", result.eval_id))
+    seconds = result.averages.seconds
+    if seconds and result.planned > 1:
+        spread = f"50% of the rollouts within {duration(seconds[50])}, 90% within {duration(seconds[90])}"
+        yield from fact_lines([("time", spread)], width)
+
+
+def _verdict(result: EvaluationResult, width: int) -> Iterator[str]:
+    """Pass^1 to Pass^4 with an interval each, and the leaderboard row; of one rollout reward and reason."""
+    powers = {k: one for k, one in result.pass_power.items() if k in LEADERBOARD_KS}
+    if result.planned == 1 and powers:
+        yield from _one_reward(result, width)
+    elif powers:
+        asked = question(result)
+        intervals = (getattr(one.intervals, asked.replace(" ", "_")) for one in powers.values())
+        lines = [
+            ("", *(f"Pass^{k}" for k in powers)),
+            ("", *(score(one.value) for one in powers.values())),
+            (f"95 % for {asked}", *map(_range, intervals)),
+        ]
+        if any(one.left_out for one in powers.values()):
+            rows = f" of {len(result.rows)}"
+            lines.append(("rows with enough rollouts", *(f"{one.tasks}{rows}" for one in powers.values())))
+        drop = range(len(powers), 1, -1)
+        heading, values, *others = table_lines(lines, right={*drop, 1}, width=width, drop=drop)
+        yield from (heading, Styled(values, bold=True), *others)
+        yield _leaderboard(result, width)[-1]
+
+
+def _leaderboard(result: EvaluationResult, width: int) -> list[str]:
+    """The leaderboard table as Markdown, its strategy cut to the ``width``."""
+    strategy, *cells = leaderboard_row(result)
+    room = width - len(" | ".join(["|", *cells, "|"])) - 1
+    row = [cut(strategy.replace("|", "/"), max(NARROWEST, room)), *cells]
+    return list(markdown_table_lines([LEADERBOARD, row], right=range(1, len(LEADERBOARD))))
+
+
+def _one_reward(result: EvaluationResult, width: int) -> Iterator[str]:
+    (outcome,) = result.outcomes
+    reason = ""
+    with suppress(StorageError):
+        reason = one_line(str((result.record(outcome).result or {}).get("reason") or ""))
+    reward = "none" if outcome.reward is None else f"{outcome.reward:g}"
+    lines = wrap(f"reward {reward}{f': {reason}' if reason else ''}", width)
+    yield from (Styled(line, bold=True) for line in lines[:LONGEST_REASON])
+
+
+def _range(interval: Interval | None) -> str:
+    return NOTHING if interval is None else f"{interval.low:.3f}-{interval.high:.3f}"
+
+
+def _commands(result: EvaluationResult, width: int, *, whole: bool = False) -> Iterator[str]:
+    """The commands that show the worst rollout, the whole report and the pages."""
+    worst = _worst(result.rows)
+    if worst:
+        one = _example(worst[0])
+        shown = command(result, "show", f"{result.eval_id} {one.row_id}#{one.index + 1}")
+        if len(shown) + NAMES > width:
+            shown = command(result, "show", one.id[:12])
+        yield from _command_line("read it", shown)
+    if not whole:
+        yield from _command_line("all of it", command(result, "show", result.eval_id))
+    yield from _command_line("browse", command(result, "view", result.eval_id))
+
+
+def _command_line(name: str, line: str) -> Iterator[str]:
+    yield Styled(f"{name:{NAMES}}{line}", NAMES, fg="cyan")
+
+
+def _after_blank(lines: Iterator[str]) -> Iterator[str]:
+    """``lines`` after an empty one, if there are any."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            yield ""
+        yield line
+
+
+# -- the whole report
 
 
 def _row_lines(rows: Sequence[RowResult], width: int) -> Iterator[str]:
-    shown = rows if len(rows) <= SHOW_ALL_UP_TO else _troubled(rows)[:SHOW_AT_MOST]
-    headings = ("row", "passed", *MEANS, "what went wrong")
+    """A table of the rows; with many, of those with rollouts that did not pass."""
+    shown = rows if len(rows) <= SHOW_ALL_UP_TO else [row for row in rows if row.passed < row.planned]
     cells = [(row.row_id, *row_cells(row).values(), what_went_wrong(row)) for row in shown]
-    yield from table_lines([headings, *cells], right=range(1, len(headings) - 1), width=width)
-    means = means_line(shown)
-    if means is not None:
-        yield f"[{means}]"
-
-
-def _troubled(rows: Sequence[RowResult]) -> list[RowResult]:
-    return [row for row in rows if row.passed < row.planned]
-
-
-def _folded(rows: Sequence[RowResult]) -> Iterator[str]:
-    troubled = len(_troubled(rows))
-    if troubled > SHOW_AT_MOST:
-        yield f"  and {count(troubled - SHOW_AT_MOST, 'more row')} with rollouts that did not pass"
-    if troubled < len(rows):
-        yield f"  {count(len(rows) - troubled, 'row')} passed every rollout"
+    headings = ("row", "passed", *MEANS, "what went wrong")
+    columns = zip(*([headings, *cells]), strict=True)
+    told = {"reward": all(row.reward in (None, row.passed / max(1, row.n_scored)) for row in shown)}
+    kept = [
+        column for column in columns if set(column[1:]) - {NOTHING, ""} and not told.get(column[0], False)
+    ]
+    if shown:
+        table = list(zip(*kept, strict=True))
+        yield from table_lines(table, right=range(1, len(kept) - bool("what" in table[0][-1])), width=width)
+        means = [column[0] for column in kept if column[0] in MEANS]
+        if means and any(len(row.outcomes) > 1 for row in shown):
+            yield f"({', '.join(means)}: means of a row's rollouts)"
+    if len(shown) < len(rows):
+        yield f"{count(len(rows) - len(shown), 'row')} passed every rollout"
 
 
 def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
-    powers = result.pass_power
-    ks = shown_ks(max(powers, default=0))
-    lines = [(str(k), estimate(powers[k]), estimate(result.pass_at[k])) for k in ks]
-    yield from table_lines([("k", "Pass^k", "Pass@k"), *lines, ("score", score(result.score), "")])
-    for line in interval_lines(result):
-        yield from wrap(line, width)
+    """Pass^k and Pass@k with both intervals, each named by the question that it answers."""
+    powers, ats = result.pass_power, result.pass_at
+    table = [["k", *map(str, shown_ks(max(powers, default=0)))]]
+    shown = [powers[int(k)] for k in table[0][1:]]
+    table.append(["Pass^k", *(score(one.value) for one in shown)])
+    table.append(["95 % these tasks", *(_range(one.intervals.these_tasks) for one in shown)])
+    table.append(["95 % tasks like these", *(_range(one.intervals.tasks_like_these) for one in shown)])
+    if any(one.left_out for one in shown):
+        table.append(["rows", *(str(one.tasks) for one in shown)])
+    table.append(["Pass@k", *(score(ats[int(k)].value) for k in table[0][1:])])
+    yield from table_lines([*zip(*table, strict=True)], right=range(1, len(table)), width=width)
     last = max((k for k in powers if k in LEADERBOARD_KS), default=1)
     if last > 1:
-        yield f"score: the mean of Pass^1 to Pass^{last}"
-    yield from left_out_lines(result)
+        yield Styled(f"score {score(result.score)}, the mean of Pass^1 to Pass^{last}", bold=True)
 
 
-def _chosen_failures(result: EvaluationResult, most: int) -> list[Outcome]:
-    """At most ``most``: the first of each class, the most frequent class first; then the second of each."""
+def _chosen_failures(result: EvaluationResult) -> list[Outcome]:
+    """The first of each class, the most frequent class first; then the second of each."""
     frequency = result.failures
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Outcome]] = []
@@ -119,23 +290,29 @@ def _chosen_failures(result: EvaluationResult, most: int) -> list[Outcome]:
         if outcome.failure is not None and outcome.scored:
             ranked.append((seen[outcome.failure], -frequency[outcome.failure], outcome))
             seen[outcome.failure] += 1
-    return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:most]]
+    return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:SOME_FAILURES]]
 
 
 def failed_rollout_facts(result: EvaluationResult, outcome: Outcome, most: int = 1) -> Iterator[Fact]:
     """A failed rollout: class and step, expected and made call, at most ``most`` differences, a judgement."""
     where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
-    trouble = one_line(outcome.trouble, LONGEST_LINE)
+    trouble, details = one_line(outcome.trouble, LONGEST_LINE), list(_details(result, outcome, most))
+    if details:  # with the missing call
+        trouble = trouble.partition("; missing ")[0]
     yield "failed", f"{outcome.row_id} #{outcome.index + 1}: {outcome.failure}{where}: {trouble}"
+    yield from ((f"  {name}", text) for name, text in details)
+
+
+def _details(result: EvaluationResult, outcome: Outcome, most: int = 1) -> Iterator[Fact]:
     failure: dict[str, Any] = {}
     with suppress(StorageError):  # shared without its trajectories: the outcome says enough
         failure = result.record(outcome).failure or {}
     facts = list(failure_facts(failure))
     data = [text for name, text in facts if name == "data"]
-    yield from ((f"  {name}", one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
+    yield from ((name, one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
     for number, text in enumerate(data[:most], start=1):
         more = f" (and {len(data) - most} more)" if number == most < len(data) else ""
-        yield "  data", one_line(text, LONGEST_LINE) + more
+        yield "data", one_line(text, LONGEST_LINE) + more
     for one in result.explanations.usable if result.explanations is not None else ():
         if one.rollout == outcome.id:
-            yield "  judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"
+            yield "judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from contextlib import suppress
@@ -25,13 +26,14 @@ from reward_kit.agent.scoring.numbers import (
     tallied,
     tokens,
 )
-from reward_kit.agent.store.evaluation_file import count_answer_faults
+from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.base.types import Usage
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult
     from reward_kit.agent.store.results import EvaluationResult
@@ -44,6 +46,12 @@ MEANS = ("reward", "steps", "time", "cost")
 LEADERBOARD = ("Strategy", *(f"Pass^{k}" for k in LEADERBOARD_KS))
 ENDED_EARLY = (("agent_error",), ("timeout", "budget"))
 """Stop reasons whose failures get an example, one for each group."""
+PASSED_ANYWAY = {
+    ("agent_error",): "the agent failed",
+    ("max_steps",): "they ran out of steps: the reward does not look at rollout.stop_reason",
+    ("timeout", "budget"): "they ran out of time or budget: the reward does not look at rollout.stop_reason",
+}
+"""Warnings of rollouts that passed, by their stop reasons."""
 FIRST_TURNS = 4
 """Success within k turns is reported for the first turns and the last."""
 LONGEST_PROBLEM, LONGEST_STRATEGY = 220, 80
@@ -126,6 +134,13 @@ def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, Outcome | None]
         yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
 
 
+def question(result: EvaluationResult) -> str:
+    """The question that the intervals of reports answer: one row says nothing about others."""
+    first = result.pass_power.get(1)
+    both = first is not None and first.intervals.tasks_like_these is not None
+    return "tasks like these" if both else "these tasks"
+
+
 def interval_lines(result: EvaluationResult) -> Iterator[str]:
     """A caption for the intervals in brackets, and those for these tasks alone."""
     powers = [(k, one.intervals) for k, one in result.pass_power.items() if k in LEADERBOARD_KS]
@@ -137,49 +152,67 @@ def interval_lines(result: EvaluationResult) -> Iterator[str]:
 
 
 def left_out_lines(result: EvaluationResult) -> Iterator[str]:
-    """A note for each k whose mean is over fewer rows than there are."""
-    for k, one in result.pass_power.items():
-        if one.left_out and k in LEADERBOARD_KS:
-            yield f"k={k}: {count(one.left_out, 'row')} with fewer judged rollouts left out"
+    """A note on the k whose mean is over fewer rows than there are."""
+    rows = {k: one.tasks for k, one in result.pass_power.items() if one.left_out and k in LEADERBOARD_KS}
+    if rows:
+        counted = ", ".join(f"Pass^{k} over {number}" for k, number in rows.items())
+        yield f"{counted} of {count(len(result.rows), 'row')}: the others have fewer judged rollouts"
 
 
 def facts_of(result: EvaluationResult) -> Iterator[Fact]:
     """The decision, averages, spending, failures, faults of the simulated user, explanations."""
     if result.decision is not None:
         yield "decision", str(result.decision)
-    if result.outcomes:
-        yield from _averages(result)
-    yield from _spending(result)
     yield from _failures(result)
-    with suppress(StorageError):  # shared without its trajectories
-        for fault, number in count_answer_faults(result.log_path).items():
-            had = f"{number} of {count(len(result.outcomes), 'rollout')} had"
-            yield "warning", f"{had} {REMEDIES.get(fault, fault)}"
+    yield from warnings_of(result)
     yield from _unjudged(result)
     yield from _rules(result)
     faults = result.user_faults
     if faults.faulty:
-        rollouts = count(faults.simulated, "rollout")
-        yield "user faults", f"the simulated user misbehaved in {faults.faulty} of {rollouts}"
-        yield "", tallied(faults.kinds)
+        where = f"{faults.faulty} of {count(faults.simulated, 'rollout')}"
+        yield "user faults", f"the simulated user misbehaved in {where}: {tallied(faults.kinds)}"
     if result.explanations is not None:
         yield from explanation_facts(result.explanations)
+    if result.outcomes:
+        yield from _averages(result)
+    yield from _spending(result)
 
 
-def _averages(result: EvaluationResult) -> Iterator[Fact]:
-    means = result.averages
-    yield "reward", estimate(means.reward)
+def warnings_of(result: EvaluationResult) -> Iterator[Fact]:
+    """Signs that the numbers do not say what they seem to say, each with an instance or a remedy."""
+    yield from (("warning", fault.text) for fault in result.shared_faults)
+    for reasons, ending in PASSED_ANYWAY.items():
+        broken = [one for one in result.outcomes if one.success and one.stop_reason in reasons]
+        if broken:
+            yield "warning", f"{count(len(broken), 'rollout')} passed although {ending}"
+            yield "", _instance(broken[0], one_line(broken[0].stop_detail or broken[0].stop_reason))
     odd = [one for one in result.outcomes if not 0 <= round(one.reward or 0.0, 6) <= 1]
     if odd:
         yield "warning", f"{count(len(odd), 'reward')} above 1 or below 0; 1 or more counts as passed"
         yield "", _instance(odd[0], f"{odd[0].reward:g}")
-    yield from (("", f"{one_line(name)} {value:.3f}") for name, value in means.metrics.items())
-    turn = "" if means.turn_of_success is None else f", success in turn {means.turn_of_success:.1f}"
-    yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
+    with suppress(StorageError):  # shared without its trajectories
+        for fault, number in count_answer_faults(result.log_path).items():
+            if fault != "cut_off":  # stands beside the tokens
+                had = f"{number} of {count(len(result.outcomes), 'rollout')} had"
+                yield "warning", f"{had} {REMEDIES.get(fault, fault)}"
+    unpriced = sum(usage.unpriced_calls for usage in result.usage.values())
+    if unpriced and result.configuration.get("max_cost") is not None:
+        yield "warning", f"--max-cost does not count {count(unpriced, 'unpriced call')}; --max-tokens does"
+
+
+def _averages(result: EvaluationResult) -> Iterator[Fact]:
+    means, first = result.averages, result.pass_power.get(1)
+    if means.reward is not None and (first is None or means.reward.value != first.value):
+        yield "reward", estimate(means.reward)
+    if means.metrics:
+        yield "metrics", ", ".join(f"{one_line(name)} {value:.3f}" for name, value in means.metrics.items())
     within = result.success_within_turns
-    if within:
-        shown = [k for k in within if k <= FIRST_TURNS or k == max(within)]
-        yield "success", ", ".join(f"within {count(k, 'turn')} {within[k]:.2f}" for k in shown)
+    turn = f", success in turn {means.turn_of_success:.1f}" if len(within) > 1 else ""
+    yield "rollout", f"{means.steps:.1f} steps, {means.turns:.1f} turns{turn}"
+    if len(within) > 1:
+        shown = [k for k in within if k <= FIRST_TURNS and k < max(within)]
+        parts = [f"within {count(k, 'turn')} {within[k]:.2f}" for k in shown]
+        yield "success", ", ".join([*parts, f"all within {max(within)}"])
     spread = (f"{percent}% within {duration(value)}" for percent, value in means.seconds.items())
     yield "time", ", ".join(spread)
     if means.model_call_seconds is not None:
@@ -189,9 +222,39 @@ def _averages(result: EvaluationResult) -> Iterator[Fact]:
         yield "waiting", f"{share} of the time: limits delayed a model call by {waited}"
 
 
+def cost_line(result: EvaluationResult) -> str | None:
+    """The cost of all roles and their tokens in one line; None if no model was asked."""
+    asked = {role: usage for role, usage in result.usage.items() if usage.calls}
+    if not asked:
+        return None
+    total = total_usage(asked.values())
+    parts = ", ".join(f"{role} {money(usage)}" for role, usage in asked.items())
+    cost = (
+        f"{money(total)} ({parts})" if len(asked) > 1 and total.unpriced_calls < total.calls else money(total)
+    )
+    cut = sum(_cut_answers(result).values())
+    note = f", {count(cut, 'answer')} cut at the token limit" if cut else ""
+    note += f", {_reused(total)}" if total.reused_calls else ""
+    calls = count(total.calls, "model call")
+    return f"{cost}, {calls}, {tokens(total.input_tokens)} tokens in, {tokens(total.output_tokens)} out{note}"
+
+
+def _reused(usage: Usage) -> str:
+    priced = usage.unpriced_calls < usage.calls
+    saved = f": {dollars(usage.reused_cost)} of it not paid again" if priced else ", not paid again"
+    return f"{count(usage.reused_calls, 'answer')} from the cache{saved}"
+
+
+def _cut_answers(result: EvaluationResult) -> dict[str, int]:
+    with suppress(StorageError):  # shared without its trajectories
+        return count_cut_answers(result.log_path)
+    return {}
+
+
 def _spending(result: EvaluationResult) -> Iterator[Fact]:
     asked = {role: usage for role, usage in result.usage.items() if usage.calls}
     total = f" (together {money(total_usage(asked.values()))})" if len(asked) > 1 else ""
+    cut = _cut_answers(result)
     for role, usage in asked.items():
         cached = f" ({tokens(usage.cached_tokens)} cached)" if usage.cached_tokens else ""
         thought = f" ({tokens(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
@@ -199,18 +262,17 @@ def _spending(result: EvaluationResult) -> Iterator[Fact]:
         yield role, f"{money(usage)}, {count(usage.calls, 'model call')}{last}"
         written = tokens(usage.output_tokens)
         yield "", f"{tokens(usage.input_tokens)} tokens in{cached}, {written} out{thought}"
+        if cut.get(role):
+            remedy = REMEDIES["cut_off"].removeprefix("answers")
+            option = "--user-model-arg" if role == "user" else "--model-arg"
+            yield "", f"{count(cut[role], 'answer')}{remedy.replace('--model-arg', option)}"
         if usage.reused_calls:
-            priced = usage.unpriced_calls < usage.calls
-            saved = f": {dollars(usage.reused_cost)} of it not paid again" if priced else ", not paid again"
-            yield "", f"{count(usage.reused_calls, 'answer')} from the cache{saved}"
+            yield "", _reused(usage)
     lost = result.broken_off
     if lost.rollouts:
         used = total_usage(lost.usage.values())
         attempts = f"{count(used.calls, 'model call')} of {count(lost.rollouts, 'aborted attempt')}"
         yield "aborted", f"{money(used)} in addition, {attempts}"
-    unpriced = sum(usage.unpriced_calls for usage in asked.values())
-    if unpriced and result.configuration.get("max_cost") is not None:
-        yield "warning", f"--max-cost does not count {count(unpriced, 'unpriced call')}; --max-tokens does"
 
 
 def _failures(result: EvaluationResult) -> Iterator[Fact]:
@@ -223,10 +285,6 @@ def _failures(result: EvaluationResult) -> Iterator[Fact]:
                 if one.failure and one.stop_reason in reasons:
                     yield "", _instance(one, one_line(one.stop_detail or one.trouble))
                     break
-    broken = [one for one in result.outcomes if one.success and one.stop_reason == "agent_error"]
-    if broken:
-        yield "warning", f"{count(len(broken), 'rollout')} passed although the agent failed"
-        yield "", _instance(broken[0], one_line(broken[0].stop_detail or ""))
 
 
 def _unjudged(result: EvaluationResult) -> Iterator[Fact]:
@@ -237,24 +295,26 @@ def _unjudged(result: EvaluationResult) -> Iterator[Fact]:
     example = next(outcome for outcome in result.outcomes if not outcome.scored)
     yield "", _instance(example, example.trouble)
     if result.status not in ("budget", "running"):  # which need a larger budget, or just time
-        yield "", f"retry: {_command(result, 'agent-eval', '--resume', result.eval_id)}"
+        yield "", f"retry: {command(result, 'agent-eval', '--resume', result.eval_id)}"
     if REWARD_ERROR in result.unjudged:
-        judging = _command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")
+        judging = command(result, "rescore", result.eval_id, "--eval-id", f"{result.eval_id}-judged")
         yield "", f"judge with another reward: {judging}"
 
 
 def _rules(result: EvaluationResult) -> Iterator[Fact]:
-    broken = result.broken_rules
-    if not broken:
-        return
-    powers = result.passes_by_rules.pass_power
-    shown = [f"Pass^{k} {estimate(powers[k])}" for k in LEADERBOARD_KS if k in powers]
+    broken = {name: number for name, number in result.broken_rules.items() if number}
+    kept = [name for name in result.broken_rules if name not in broken]
     checked = sum(outcome.violations is not None for outcome in result.outcomes)
-    yield "rules", f"passed and all kept: {', '.join(shown)}"
-    for name, number in broken.items():
-        first = next((one for one in result.outcomes if name in one.broken_rules), None)
-        where = "" if first is None else f", first {first.row_id} #{first.index + 1}"
-        yield "", f"{name}: broken in {number} of {count(checked, 'rollout')}{where}"
+    for at, (name, number) in enumerate(broken.items()):
+        first = next(one for one in result.outcomes if name in one.broken_rules)
+        where = f"{number} of {count(checked, 'rollout')}, first {first.row_id} #{first.index + 1}"
+        yield "" if at else "rules", f"{name}: broken in {where}"
+    if broken:
+        powers = result.passes_by_rules.pass_power
+        shown = [f"Pass^{k} {score(powers[k].value)}" for k in LEADERBOARD_KS if k in powers]
+        yield "", f"passed and all kept: {', '.join(shown)}"
+    if kept:
+        yield "" if broken else "rules", f"never broken: {', '.join(kept)}"
 
 
 def explanation_facts(explained: Explanations) -> Iterator[Fact]:
@@ -273,13 +333,17 @@ def explanation_facts(explained: Explanations) -> Iterator[Fact]:
         yield "", f"{explained.missing} missing{why}; reward-kit explain makes the rest"
 
 
-def _command(result: EvaluationResult, *words: str) -> str:
+def command(result: EvaluationResult, *words: str) -> str:
     """A command on the evaluation, as a person types it."""
-    command = ["reward-kit", *words]
     output_dir = result.configuration.get("output_dir", DEFAULTS["output_dir"])
-    if output_dir != DEFAULTS["output_dir"]:
-        command += ["--output-dir", str(output_dir)]
-    return shlex.join(command)
+    folder = [] if output_dir == DEFAULTS["output_dir"] else ["-o", str(output_dir)]
+    return " ".join(map(_quoted, ["reward-kit", *words, *folder]))
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell, in double quotes if these are enough."""
+    quoted = shlex.quote(word)
+    return f'"{word}"' if quoted != word and re.fullmatch(r"[\w .,:#/+=@-]+", word) else quoted
 
 
 def _instance(outcome: Outcome, what: str) -> str:

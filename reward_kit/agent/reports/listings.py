@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, one_line
@@ -18,28 +19,30 @@ from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
-EVALUATION_HEADINGS = ("evaluation", "begun", "rollouts", "Pass^1", "cost", "status", "agent (model)")
+EVALUATION_HEADINGS = (
+    "evaluation", "dataset", "rollouts", "Pass^1", "cost", "status", "started", "agent (model)"
+)  # fmt: skip
 EVALUATION_NUMBERS = frozenset({2, 3, 4})
 """Columns of numbers."""
 ROLLOUT_HEADINGS = ("evaluation", "number", "reward", "result", "id")
-LONGEST_VALUE = 40
+LONGEST_VALUE, SHOWN_ID = 40, 12
+"""Characters of a value, and of a rollout's id, which are enough to name it."""
 
 
 def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
-    """A table of the evaluations in ``evals``, the earliest first; then a line on each unreadable one.
+    """A table of the evaluations in ``evals``, the newest first; then a line on each unreadable one.
 
-    If the table is wider than ``width`` (None: unlimited), agent and model are put below their lines.
+    Columns for which ``width`` (None: unlimited) has no room are left out.
     """
     found, faults = read_evaluations(evals)
     if found:
-        rows = [EVALUATION_HEADINGS, *map(evaluation_cells, found)]
-        yield from table_lines(rows, right=EVALUATION_NUMBERS, width=width)
+        rows = [EVALUATION_HEADINGS, *map(evaluation_cells, reversed(found))]
+        yield from table_lines(rows, right=EVALUATION_NUMBERS, width=width, drop=(4, 6, 5, 2))
     yield from faults
 
 
@@ -60,23 +63,33 @@ def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
     return (
         stored.eval_id,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
+        dataset_name(stored),
         f"{len(stored.outcomes)}/{stored.planned}",
         score(mean(rates)),
         money(stored.spent),
         f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
         one_line(strategy(stored), LONGEST_STRATEGY),
     )
 
 
-def rollout_lines(evals: Path, row_id: str) -> Iterator[str]:
-    """A table of a row's rollouts in all evaluations, the earliest first; then damaged files."""
+def dataset_name(stored: StoredEvaluation) -> str:
+    """The bundle's folder, and the dataset's file unless it has the usual name."""
+    path = Path(str(stored.configuration.get("dataset") or ""))
+    usual = path.suffix != ".jsonl" or path.stem == "task"
+    folder = path.name if path.suffix != ".jsonl" else path.absolute().parent.name
+    return one_line(folder if usual else f"{folder}/{path.name}", LONGEST_VALUE) or NOTHING
+
+
+def rollout_lines(evals: Path, row_id: str, width: int | None = None) -> Iterator[str]:
+    """A table of a row's rollouts in all evaluations, the newest first; then damaged files."""
     evaluations, faults = read_evaluations(evals)
     found = [
         (one, stored.eval_id) for stored in evaluations for one in stored.outcomes if one.row_id == row_id
     ]
-    found.sort(key=lambda each: each[0].started)
-    yield from table_lines([ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)])
+    found.sort(key=lambda each: each[0].started, reverse=True)
+    rows = [ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)]
+    yield from table_lines(rows, width=width, drop=(1,))
     yield from faults
 
 
@@ -87,7 +100,7 @@ def _rollout_cells(outcome: Outcome, evaluation: str) -> tuple[str, ...]:
         f"{outcome.index + 1}{attempt}",
         NOTHING if outcome.reward is None else f"{outcome.reward:g}",
         "reward_error" if outcome.error is not None else outcome.failure or outcome.stop_reason,
-        outcome.id,
+        outcome.id[:SHOWN_ID],
     )
 
 
@@ -96,14 +109,14 @@ def stored_rows(evals: Path) -> set[str]:
     return {outcome.row_id for stored in read_evaluations(evals)[0] for outcome in stored.outcomes}
 
 
-def group_lines(result: EvaluationResult, field: str) -> Iterator[str]:
+def group_lines(result: EvaluationResult, field: str, width: int | None = None) -> Iterator[str]:
     """A title, then a table of the groups of rows by ``field`` and of all rows."""
     groups = result.by(field)
     heading, *lines = groups_table(result, field, groups)
     yield title_line(result)
     yield ""
     right = [at for at in range(1, len(heading)) if heading[at] != "Pass^1"]
-    yield from table_lines([heading, *lines], right=right)
+    yield from table_lines([heading, *lines], right=right, width=width)
     if any(one.intervals.tasks_like_these for one in result.pass_power.values()):
         yield INTERVALS
     yield from group_notes(result, groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.encoding import as_json
@@ -15,6 +16,7 @@ from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_with
 from reward_kit.agent.scoring.rows import averages_of, user_faults_of
 from reward_kit.agent.store.evaluation_file import read_fields
 from reward_kit.agent.store.loading import load_rollout, read_rollouts
+from reward_kit.agent.store.shared_faults import SharedFault, shared_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,6 +154,11 @@ class EvaluationResult:
         """Faults of the simulated users."""
         return user_faults_of(self.outcomes)
 
+    @cached_property
+    def shared_faults(self) -> list[SharedFault]:
+        """Faults that at least half of the finished rollouts share; ``facts`` in the results file."""
+        return shared_faults(self.outcomes, self.log_path)
+
     @property
     def broken_rules(self) -> dict[str, int]:
         """The number of rollouts that broke each rule, zeros included; empty without rules."""
@@ -202,6 +209,12 @@ class EvaluationResult:
     def log_path(self) -> Path:
         """The evaluation's file, ``evals/<eval_id>.db``."""
         return self.folder / "evals" / f"{self.eval_id}.db"
+
+    def report(self, width: int = 100, *, whole: bool = False) -> str:
+        """The text that ``agent-eval`` ends with, or ``whole`` as ``reward-kit show`` prints it."""
+        console = import_module("reward_kit.agent.reports.console")  # a room above this one
+        lines = console.report_lines if whole else console.screen_lines
+        return "\n".join(lines(self, width)).lstrip("\n")
 
     def record(self, outcome: Outcome) -> Trace:
         """The whole rollout of an outcome; raises ``StorageError`` if it cannot be read."""
@@ -275,6 +288,7 @@ class EvaluationResult:
                 kind: {"count": number, "percent": 100 * number / failures.total()}
                 for kind, number in failures.most_common()
             },
+            "facts": [fault.to_json() for fault in self.shared_faults],
             "user_faults": self.user_faults.to_json(),
             "unjudged": dict(self.unjudged.most_common()),
             "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},

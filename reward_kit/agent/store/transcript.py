@@ -1,15 +1,18 @@
-"""A rollout in words: its players, conversation, end and failure, for its page; and as one text."""
+"""A rollout as text, for the terminal and its page: its conversation, end, failure and players."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import shown_text
+from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.redaction import HIDDEN
-from reward_kit.agent.base.text import call_line, count, json_text
+from reward_kit.agent.base.text import call_line, count, cut
 from reward_kit.agent.bundles.rules import violation_text
+from reward_kit.agent.database.changes import RowChange
 from reward_kit.agent.models.answer_parts import reasoning_of
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.failures.row_differences import row_line
@@ -22,18 +25,24 @@ if TYPE_CHECKING:
     from reward_kit.agent.reports.facts import Fact
     from reward_kit.agent.rollout.trace import Trace
 
+SHORT_PROMPT = 6
+"""Lines of a system prompt that is shown whole."""
+LONGEST_ANSWER = 800
+LONGEST_FAILURE, LONGEST_REASON = 6, 200
+"""Characters of a tool's answer, lines of a failure and characters of a reason, unless all is asked for."""
+
 
 def player_facts(record: Trace) -> Iterator[Fact]:
-    """Agent, user, the tools that the agent showed its model, and when it began."""
+    """Agent, user, the tools that the agent showed its model, and when it started."""
     for role, name in (("agent", record.agent), ("user", record.user)):
         model = record.models.get(role)
         yield role, f"{name} ({model})" if model else name
     if record.offered_tools is not None:
         shown = ", ".join(record.offered_tools) or "none"
         yield "tools", f"those that the agent showed its model: {shown}"
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     attempt = f", attempt {record.attempt + 1}" if record.attempt else ""
-    yield "begun", f"{begun}, seed {record.seed}{attempt}"
+    yield "started", f"{started}, seed {record.seed}{attempt}"
 
 
 def end_facts(record: Trace) -> Iterator[Fact]:
@@ -115,50 +124,85 @@ def conversation(record: Trace) -> Iterator[Entry]:
 
 def transcript(record: Trace) -> str:
     """The whole rollout; control characters in it are not removed."""
-    return "\n".join([*_head(record), "", *_conversation(record), *_end(record)]) + "\n"
+    return "\n".join(transcript_lines(record, full=True)) + "\n"
 
 
-def _head(record: Trace) -> Iterator[str]:
-    yield f"rollout {record.id}: row {record.row_id}, number {record.index + 1}"
-    yield from (f"{name}: {text}" for name, text in player_facts(record))
+def transcript_lines(record: Trace, width: int | None = None, *, full: bool = False) -> Iterator[str]:
+    """The conversation, then its end and the players, folded at ``width`` (None: not at all).
+
+    Unless ``full``, the system prompt is one line, and long answers of tools and values are cut.
+    """
+    for line in (_title(record), "", *_conversation(record, full=full)):
+        yield from _folded(line, width)
+    for line in _end(record, full=full):
+        yield from _folded(line, width, hang=2)
 
 
-def _conversation(record: Trace) -> Iterator[str]:
+def _title(record: Trace) -> Styled:
+    return Styled(f"{record.eval_id} {record.row_id}#{record.index + 1}: {record.verdict}".strip(), bold=True)
+
+
+def _conversation(record: Trace, *, full: bool) -> Iterator[str]:
     for entry in conversation(record):
-        if entry.text:
-            yield entry.role.upper()
+        lines = entry.text.splitlines()
+        if entry.role == "system" and len(lines) > SHORT_PROMPT and not full:
+            yield Styled(f"SYSTEM  {len(lines)} lines; --full shows them", 0, 6, bold=True)
+        elif entry.text:
+            yield Styled(entry.role.upper(), bold=True)
             yield from _indented(entry.text)
         for call in entry.calls:
-            yield from _call(call)
+            yield from _call(call, full=full)
         yield ""
 
 
-def _call(call: CallEntry) -> Iterator[str]:
-    yield f"CALL {call.name} {call.arguments}"
+def _call(call: CallEntry, *, full: bool) -> Iterator[str]:
+    wrong = "  <- the first wrong call" if call.is_wrong else ""
+    yield Styled(f"CALL {call.name} {call.arguments}{wrong}", 0, 4, bold=True, fg="red" if wrong else None)
     took = f", {duration(call.made.seconds)}" if call.made else ""
-    yield f"TOOL {call.name} ({call.status}{took})"
-    yield from _indented(call.answer or "")
+    yield Styled(f"TOOL {call.name} ({call.status}{took})", 0, 4, bold=True)
+    answer = call.answer or ""
+    if len(answer) > LONGEST_ANSWER and not full:
+        yield from _indented(answer[:LONGEST_ANSWER])
+        yield f"  … {len(answer) - LONGEST_ANSWER} more characters; --full shows them"
+    else:
+        yield from _indented(answer)
     for change in call.made.changes if call.made else ():
-        rest = {name: value for name, value in change.items() if name not in ("table", "op")}
-        yield f"  * {change['op']} {change['table']} {json_text(rest)}"
+        yield from (f"  * {line}" for line in RowChange.from_json(change).lines(whole=full))
 
 
-def _end(record: Trace) -> Iterator[str]:
-    yield from (f"{name}: {text}" for name, text in end_facts(record))
-    if record.error:
-        yield f"not judged: {record.error}"
-    if record.reward is not None:
-        reason = (record.result or {}).get("reason")
-        yield f"reward {record.reward:g}{f': {reason}' if reason else ''}"
-    for fault in record.user_faults or ():
-        yield f"simulated user, turn {fault['turn']}: {fault['kind']} ({fault['detail']})"
+def _end(record: Trace, *, full: bool) -> Iterator[str]:
     failure = record.failure
     if failure:
-        yield f"failure: {failure['kind']} ({failure['detail']})"
-        if failure.get("step") is not None:
-            yield f"  first wrong step: {failure['step']}, in turn {failure.get('turn')}"
-        yield from (f"  {name}: {text}" for name, text in failure_facts(failure))
+        facts = list(failure_facts(failure))
+        shown = facts if full else facts[: LONGEST_FAILURE + 1]
+        detail = failure["detail"] if full or not facts else failure["detail"].partition("; missing ")[0]
+        where = (
+            "" if failure.get("step") is None else f" in step {failure['step']}, turn {failure.get('turn')}"
+        )
+        yield Styled(f"failure: {failure['kind']}{where}: {detail}", 0, 7, fg="red")
+        yield from (f"  {name}: {text}" for name, text in shown)
+        if len(shown) < len(facts):
+            yield f"  {len(facts) - len(shown)} more; --full shows them"
+    if record.error:
+        yield f"not judged: {record.error}"
+    if record.reward is not None and (reason := (record.result or {}).get("reason")):
+        yield f"reason: {reason if full or not failure else cut(str(reason), LONGEST_REASON)}"
+    for fault in record.user_faults or ():
+        yield f"simulated user, turn {fault['turn']}: {fault['kind']} ({fault['detail']})"
+    yield from (f"{name}: {text}" for name, text in (*end_facts(record), *player_facts(record)))
+    yield f"id: {record.id}"
 
 
 def _indented(text: str) -> list[str]:
     return [f"  {line}" for line in text.splitlines()]
+
+
+def _folded(line: str, width: int | None, hang: int = 0) -> Iterator[str]:
+    """A line as it is if it fits; else in parts, those after the first ``hang`` columns further in."""
+    if width is None or len(line) <= width:
+        yield line
+        return
+    indent = line[: len(line) - len(line.lstrip())][: width // 2] + " " * hang
+    first, *others = wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+    yield Styled(first, line.part.start, line.part.stop, **line.style) if isinstance(line, Styled) else first
+    yield from others

@@ -129,7 +129,7 @@ def test_violations_are_counted_beside_pass_k_and_shown(bundle: Bundle, workers:
     assert [len(rows) for rows in plain["rows"][1]["rollouts"][0]["violations"].values()] == [2, 0]
     assert load_evaluation("e").broken_rules == result.broken_rules
     report, shown = run_command("show", "e").out, run_command("show", "e b#1").out
-    assert "rules         passed and all kept: Pass^1 0.500" in report
+    assert "passed and all kept: Pass^1 0.500" in report
     assert "paid_last: broken in 2 of 4 rollouts, first b #1" in report
     assert shown.count("broken rule: paid_last: position") == 2
     assert "name 'search_flights'" in shown

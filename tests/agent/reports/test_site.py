@@ -121,7 +121,7 @@ def test_an_evaluation_shows_scores_failures_and_notes(bundle: Bundle, runs: Pat
         "planned_agent:Planned: 4 of 6 judged rollouts passed",
         "reward, steps, time, cost: means of a row's rollouts",
         "95 % interval for tasks like these",
-        "k=2: 2 rows with fewer judged rollouts left out",
+        "Pass^2 over 2 of 4 rows: the others have fewer judged rollouts",
     ):
         assert words in page.words
     assert len(re.findall(r'<a class="(?:item )?chip fail"', page.html)) == 2
