@@ -9,6 +9,8 @@ import pytest
 from command import run_command, run_on_terminal
 from flight_bundle import GOLD, Bundle
 
+from reward_kit.agent.base.printing import warn
+
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 AGENT = """
 class Agent:
@@ -88,6 +90,14 @@ def test_colour_is_for_terminals_and_can_be_switched_off(folder: Path) -> None:
     assert "\x1b" not in run_command("show", "one", cwd=folder).out
     assert "\x1b" in on_terminal(folder, 80, "show", "one")[0]
     assert "\x1b" not in on_terminal(folder, 80, "show", "one", NO_COLOR="1")[0]
+
+
+def test_a_warning_is_called_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("warning: row 'a': its gold is refused")
+    warn("the disk is nearly full")
+    assert (
+        capsys.readouterr().err == "warning: row 'a': its gold is refused\nwarning: the disk is nearly full\n"
+    )
 
 
 def test_a_run_without_a_call_or_a_reply_is_told(bundle: Bundle) -> None:
