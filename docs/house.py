@@ -31,9 +31,11 @@ Graph = dict[str, set[str]]
 
 @cache
 def modules() -> dict[str, Path]:
-    """Files of the package by module name."""
+    """Files of the package by module name; those of the starter, which are copied, are none."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
+        if not (path.parent / "__init__.py").exists():
+            continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = path
     return found
