@@ -11,6 +11,8 @@ NOT_COMPARED = ("users.address_replaced", "orders.address_replaced")
 """Columns that only decide the order of keys in an answer."""
 EXACT = True
 """Numbers are compared with their type, as in the benchmark: 60 is not 60.0."""
+ANYWHERE = True
+"""Outputs are found inside words and numbers too, as in the benchmark."""
 
 
 @reward_function
@@ -30,6 +32,6 @@ def evaluate(
     """
     checks = {
         "database": database_equal(db, gold_db, ignore=NOT_COMPARED, exact=EXACT),
-        "outputs": outputs_said(outputs, messages),
+        "outputs": outputs_said(outputs, messages, anywhere=ANYWHERE),
     }
     return all_of(checks, rollout=rollout, passed="The data are as expected and everything was said")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import equal_values
@@ -52,12 +53,32 @@ def database_equal(
 
 def is_exact(reward: Callable[..., Any]) -> bool:
     """True if the module of ``reward`` has ``EXACT = True``: the reward compares exactly."""
-    return bool(getattr(inspect.unwrap(reward), "__globals__", {}).get("EXACT"))
+    return bool(_of_module(reward, "EXACT"))
 
 
-def outputs_said(outputs: Sequence[str] | None, messages: Iterable[Message]) -> MetricResult:
+def finds_anywhere(reward: Callable[..., Any]) -> bool:
+    """True if the module of ``reward`` has ``ANYWHERE = True``: outputs may be inside words and numbers."""
+    return bool(_of_module(reward, "ANYWHERE"))
+
+
+def not_compared(reward: Callable[..., Any], fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tables and columns that a comparison leaves out.
+
+    They are ``NOT_COMPARED`` of the module of ``reward``, and the field ``not_compared`` of the row.
+    """
+    named = _of_module(reward, "NOT_COMPARED") or ()
+    return (*((named,) if isinstance(named, str) else named), *(fields.get("not_compared") or ()))
+
+
+def _of_module(reward: Callable[..., Any], name: str) -> Any:
+    return getattr(inspect.unwrap(reward), "__globals__", {}).get(name)
+
+
+def outputs_said(
+    outputs: Sequence[str] | None, messages: Iterable[Message], *, anywhere: bool = False
+) -> MetricResult:
     """1.0 if the agent has said each of ``outputs`` to the user; see ``missing_outputs``."""
-    missing = missing_outputs(outputs or (), said_to_user(messages))
+    missing = missing_outputs(outputs or (), said_to_user(messages), anywhere=anywhere)
     faults = [f"never said: {output!r}" for output in missing]
     return check_of(faults, "Every output was said" if outputs else "There was nothing to be said")
 
@@ -71,13 +92,52 @@ def said_to_user(messages: Iterable[Message]) -> list[str]:
     ]
 
 
-def missing_outputs(outputs: Iterable[str], said: Iterable[str]) -> list[str]:
-    """The ``outputs`` that no text of ``said`` contains, also inside words and numbers.
+def missing_outputs(outputs: Iterable[str], said: Iterable[str], *, anywhere: bool = False) -> list[str]:
+    """The ``outputs`` that no text of ``said`` contains; case and line breaks are ignored.
 
-    Case is ignored, and so are commas in ``said``, which separate thousands (the rule of tau-bench).
+    An output is not inside a longer word or number: "40" is not in "140", "1,240", "40.5", "-40", "09:40" or
+    "2025-05-40". Equal numbers are one: "1240" is said in "1,240.00". With ``anywhere`` an output may also
+    be inside words and numbers, and commas in ``said`` are ignored (the rule of tau-bench).
     """
-    texts = [text.replace(",", "").lower() for text in said]
-    return [output for output in outputs if not any(output.lower() in text for text in texts)]
+    if anywhere:
+        texts = [text.replace(",", "").lower() for text in said]
+        return [output for output in outputs if not any(output.lower() in text for text in texts)]
+    texts = [_in_plain_numbers(text) for text in said]
+    return [output for output in outputs if not any(_says(text, _in_plain_numbers(output)) for text in texts)]
+
+
+_NUMBER = re.compile(r"(?<![\w.,:/])([1-9]\d{0,2}(?:,\d{3})+|\d+)(\.\d+)?(?![.,:/-]?\w)")
+"""A number that is no part of a longer token such as a time, a date, a version or an id."""
+_INTO_NUMBER, _ON_IN_NUMBER = re.compile(r"\d[.,:/-]$|(^|\W)-$"), re.compile(r"[.,:/-]\d")
+
+
+def _in_plain_numbers(text: str) -> str:
+    """The text in lower case and one line, with 1,240.00 written as 1240."""
+
+    def plain(number: re.Match[str]) -> str:
+        return number[1].replace(",", "") + (number[2] or "").rstrip("0").rstrip(".")
+
+    return _NUMBER.sub(plain, " ".join(text.lower().split()))
+
+
+def _says(text: str, output: str) -> bool:
+    """True if ``output`` is in ``text`` and no part of a longer word or number."""
+    if not output:
+        return True
+    for found in re.finditer(f"(?={re.escape(output)})", text):
+        start, end = found.start(), found.start() + len(output)
+        before, after = text[max(0, start - 2) : start], text[end : end + 2]
+        within = _are_joined(before[-1:], output[0]) or _are_joined(output[-1], after[:1])
+        within |= output[0].isdigit() and _INTO_NUMBER.search(before) is not None
+        within |= output[-1].isdigit() and _ON_IN_NUMBER.match(after) is not None
+        if not within:
+            return True
+    return False
+
+
+def _are_joined(left: str, right: str) -> bool:
+    """True if two neighbours are of one word or number; scripts without case write words without spaces."""
+    return all(one.isdigit() or one.lower() != one.upper() for one in (left, right))
 
 
 def calls_made(

@@ -28,14 +28,15 @@ def evaluate(
     forbidden_calls: Sequence[Any] = (),
     criteria: Sequence[str] = (),
     judge_model: str | None = None,
+    not_compared: Sequence[str] = (),
     **kwargs: Any,  # noqa: ARG001 - the other fields of the row
 ) -> EvaluateResult:
     """1.0 if everything holds that the row says, else 0.0.
 
     With ``end_goal_sql`` the first value of its result is true (not 0, not empty, not NULL); else the data
-    equal those after the gold actions up to made-up ids, the outputs were said, and the conversation was not
-    cut off. Further, the tool calls are as ``required_calls`` and ``forbidden_calls`` say, and the judge
-    finds the ``criteria`` met.
+    equal those after the gold actions up to made-up ids and what ``not_compared`` names, and the outputs were
+    said. Further, the tool calls are as ``required_calls`` and ``forbidden_calls`` say, the judge finds the
+    ``criteria`` met, and the conversation was not cut off.
     """
     checks = {}
     passed = "Everything is as required"
@@ -46,7 +47,7 @@ def evaluate(
         passed = goal.reason
     else:
         if gold_db is not None:
-            checks["database"] = database_equal_up_to_ids(db, gold_db, rollout)
+            checks["database"] = database_equal_up_to_ids(db, gold_db, rollout, ignore=not_compared)
         if outputs:
             checks["outputs"] = outputs_said(outputs, messages)
     if required_calls or forbidden_calls:
@@ -54,4 +55,4 @@ def evaluate(
         checks["calls"] = calls_made(made, required=required_calls, forbidden=forbidden_calls)
     if criteria:
         checks["criteria"] = criteria_met(criteria, messages, model=judge_model, rollout=rollout)
-    return all_of(checks, rollout=None if end_goal_sql is not None else rollout, passed=passed)
+    return all_of(checks, rollout=rollout, passed=passed)

@@ -327,8 +327,10 @@ def turn_of_success(
     if not outputs:
         return turn
     said = said_to_user(messages[opening:])
+    anywhere = bool(missing_outputs(outputs, said))  # the reward has found them so
     needed = next(
-        (count for count in range(1, len(said)) if not missing_outputs(outputs, said[:count])), len(said)
+        (n for n in range(1, len(said)) if not missing_outputs(outputs, said[:n], anywhere=anywhere)),
+        len(said),
     )
     return max(turn, needed)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_FAULTS_SHOWN = 200
 MAX_ID_LENGTH = 128
-RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache"})
+RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache", ".gitignore"})
 """Folders of the output directory that cannot belong to a row."""
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
@@ -152,6 +152,7 @@ class TaskRow:
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
+    not_compared: list[Annotated[str, _if(str.strip)]] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -318,6 +319,8 @@ _EXPECTED = {
     "criteria": "a list of sentences",
     "criteria[]": "a sentence",
     "judge_model": "the name of a model, such as openai/gpt-4o",
+    "not_compared": 'a list of "table.column", "*.column" or "table"',
+    "not_compared[]": '"table.column", "*.column" or "table"',
     "max_steps": "a whole number >= 1",
     "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
     "metadata": "an object",
@@ -327,8 +330,9 @@ _EXPECTED = {
 
 
 def row_schema() -> dict[str, Any]:
-    """The JSON schema of a row, for editors."""
+    """The JSON schema of a row, or of the defaults of all rows, for editors."""
     schema = _adapter().json_schema()
+    schema |= {"required": [], "anyOf": [{"required": ["id"]}, {"required": ["defaults"]}]}
     properties = {name: one for name, one in schema["properties"].items() if name in KNOWN_FIELDS}
     for name, one in properties.items():
         one["description"] = _EXPECTED[name]

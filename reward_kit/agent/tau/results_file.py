@@ -197,7 +197,7 @@ def _reward_info(reward: float | None, record: Trace) -> dict[str, Any]:
     """
     info: dict[str, Any]
     if record.outputs:
-        missing = missing_outputs(record.outputs, said_to_user(record.messages))
+        missing = missing_outputs(record.outputs, said_to_user(record.messages), anywhere=True)
         said = {output: output not in missing for output in record.outputs}
         info = {"r_outputs": float(all(said.values())), "outputs": said}
     else:

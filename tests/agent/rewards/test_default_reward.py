@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import GOLD, Bundle
 from stored_rollouts import query
 from stub_server import Answer, StubServer
@@ -71,6 +72,65 @@ TWO = [BOOK, OTHER, {"name": "pay_booking", "arguments": {"booking_id": {"$resul
 )
 def test_the_row_says_when_its_task_is_solved(bundle: Bundle, calls: Any, fields: Any, score: float) -> None:
     assert played(bundle, calls, **fields).score == score
+
+
+def test_free_text_is_not_compared_if_the_row_says_so(bundle: Bundle) -> None:
+    fields = {"actions": [BOOK], "not_compared": ["bookings.passenger"]}
+    assert played(bundle, [book("Alice Miller")], **fields).score == 1.0
+    result = played(bundle, [book("Alice Miller"), book("Al")], **fields)
+    (failed,) = result.outcomes
+    assert (result.score, failed.failure) == (0.0, "unintended_action")
+    with result.record(failed) as record:
+        assert len(record.failure["rows"]) == 1, "the name is no difference"
+    bundle.rows({**fields, "end_goal_sql": None, "not_compared": ["bookings.pasenger"]})
+    checked = run_command("validate", bundle.folder)
+    assert checked.code != 0
+    assert "'bookings.pasenger', which is no table or column" in checked.out + checked.err
+
+
+def test_a_rollout_that_ran_out_of_steps_fails_whatever_the_data_are(bundle: Bundle) -> None:
+    result = played(bundle, [book("Al"), book("Bo")], end_goal_sql="SELECT 1", max_steps=2)
+    assert (result.score, result.outcomes[0].stop_reason) == (0.0, "max_steps")
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "said"),
+    [
+        ("40", "It costs $40.", True),
+        ("40", "It costs 40.00 dollars", True),
+        ("40", "**40**, or 50", True),
+        ("1240", "$1,240.00", True),
+        ("1,240.5", "1240.50", True),
+        ("-40", "It is -40 degrees", True),
+        ("06:30", "At 06:30.", True),
+        ("Lem", "stanislaw LEM's book", True),
+        ("San Francisco, CA", "in San\nFrancisco, CA.", True),
+        ("40", "价格是40元", True),
+        ("东京", "我住在东京都", True),
+        ("", "anything", True),
+        ("40", "Your appointment is at 09:40.", False),
+        ("40", "Be there from 40:30 on", False),
+        ("40", "The fee is 140.00", False),
+        ("40", "40.5", False),
+        ("40", "-40", False),
+        ("40", "2025-05-40", False),
+        ("40", "room A40, on the 40th floor", False),
+        ("240", "$1,240", False),
+        ("007", "agent 7", False),
+        ("Lem", "a problem", False),
+        ("#W12", "order #W123", False),
+        ("5%", "15%", False),
+    ],
+)
+def test_an_output_is_no_part_of_a_word_or_number(output: str, text: str, said: bool) -> None:
+    message = {"role": "assistant", "content": text}
+    assert outputs_said([output], [message]).score == float(said)
+
+
+def test_the_rule_of_tau_bench_finds_outputs_anywhere() -> None:
+    messages = [{"role": "assistant", "content": "At 09:40 for $1,240."}]
+    assert outputs_said(["40", "240", "1240"], messages, anywhere=True).score == 1.0
+    assert outputs_said(["1,240"], messages, anywhere=True).score == 0.0
 
 
 def test_the_default_reward_can_be_named_beside_a_reward_py(bundle: Bundle) -> None:

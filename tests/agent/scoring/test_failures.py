@@ -100,7 +100,7 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
 @pytest.mark.parametrize(
     ("given", "kind", "detail"),
     [
-        ({"outputs": ["1093.34", "12"], "said": ["It is $1,093.34."]}, "missing_output", "never said: '12'"),
+        ({"unsaid": ["12"]}, "missing_output", "never said: '12'"),
         ({"differences": None}, "other", "the row has no gold actions to compare with"),
         ({}, "other", "data and outputs are as expected, but the reward is not; never called: transfer"),
         ({"gold_fault": "action 0: x"}, "other", "the expected data are not known: gold action 0: x"),

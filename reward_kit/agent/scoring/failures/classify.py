@@ -13,14 +13,19 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.database.changes import in_one_spelling
-from reward_kit.agent.rewards.checks import is_exact, missing_outputs, said_to_user
+from reward_kit.agent.rewards.checks import (
+    finds_anywhere,
+    is_exact,
+    missing_outputs,
+    not_compared,
+    said_to_user,
+)
 from reward_kit.agent.scoring.failures.first_fault import FirstFault, argument_differences, first_fault
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.user_faults import find_user_faults
@@ -52,8 +57,6 @@ SHOWN_ROWS = 20
 """Differing values that a failure holds; the rest is counted."""
 LONGEST_ANSWER = 300
 """Characters of a refusing tool's answer that a failure holds."""
-NOT_COMPARED = "NOT_COMPARED"
-"""Name of a reward's module for what its reward does not compare: ``("orders.note", ...)``."""
 NO_SIMULATION = frozenset({"none", "human"})
 """Users that no model simulates."""
 _DECIDING_STOPS = frozenset({"user_error", "infrastructure_error", "agent_error", "max_steps"})
@@ -97,16 +100,16 @@ def classify(
 
     ``changes`` and ``gold`` (None without gold actions) are those of the final and of the expected data since
     the base; ``expected`` are the gold actions in order, ``gold_fault`` the first that could not be done.
-    What the module of ``reward`` names as ``NOT_COMPARED`` is ignored; values count as equal that are
-    ``equal_values``, unless the module says ``EXACT``.
+    What ``not_compared`` names is ignored; values count as equal that are ``equal_values``, unless the module
+    of the reward says ``EXACT``.
     """
-    named = getattr(inspect.unwrap(reward), "__globals__", {}).get(NOT_COMPARED, ())
-    ignored = (named,) if isinstance(named, str) else tuple(named)
+    ignored, anywhere = not_compared(reward, record.fields), finds_anywhere(reward)
     made = changes.ignoring(ignored)
     wanted = None if gold is None else gold.ignoring(ignored)
     if wanted is not None and made != wanted and not is_exact(reward):
         wanted, made = in_one_spelling(wanted, made)
-    faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted)
+    unsaid = missing_outputs(record.outputs, said_to_user(record.messages), anywhere=anywhere)
+    faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted, unsaid)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None
     judged = record.scored
@@ -119,8 +122,7 @@ def classify(
         tool_calls=record.tool_calls,
         expected=expected,
         differences=row_differences(made, wanted) if judged and wanted is not None else None,
-        outputs=record.outputs if judged else (),
-        said=said_to_user(record.messages[record.opening :]),
+        unsaid=unsaid if judged else [],
         steps=record.steps,
         turns=record.turns,
         user_fault=decisive if judged else None,
@@ -129,9 +131,10 @@ def classify(
     record.failure = asdict(failure)
 
 
-def _user_faults(record: Trace, made: Changes, wanted: Changes | None) -> list[UserFault]:
-    said = [line.text for line in record.lines if line.speaker == "agent"]
-    missing = bool(missing_outputs(record.outputs, said))
+def _user_faults(
+    record: Trace, made: Changes, wanted: Changes | None, unsaid: Sequence[str]
+) -> list[UserFault]:
+    missing = bool(unsaid)
     if wanted is not None:
         missing |= not set(wanted) <= set(made)
     elif record.scored:
@@ -154,8 +157,7 @@ def classify_failure(
     tool_calls: Sequence[ToolCall] = (),
     expected: Sequence[ExpectedCall] = (),
     differences: Sequence[RowDifference] | None = None,
-    outputs: Sequence[str] = (),
-    said: Sequence[str] = (),
+    unsaid: Sequence[str] = (),
     steps: int = 0,
     turns: int = 0,
     user_fault: UserFault | None = None,
@@ -164,8 +166,8 @@ def classify_failure(
     """The failure of a rollout that has a reward below 1, or none.
 
     ``differences`` compare the final data with those after the gold actions: empty if they agree, None if the
-    row has no gold actions or nothing is known. ``expected`` are all gold actions in order. ``said`` are the
-    agent's replies; ``outputs`` must occur in them. ``steps`` and ``turns`` is how far the rollout went.
+    row has no gold actions or nothing is known. ``expected`` are all gold actions in order, ``unsaid`` the
+    outputs that the agent has not said. ``steps`` and ``turns`` is how far the rollout went.
     ``user_fault`` is a fault of the simulated user that decided the rollout; ``gold_fault`` the first gold
     action that could not be done.
     """
@@ -173,7 +175,6 @@ def classify_failure(
     if differences:
         found = first_fault(tool_calls, expected, differences, stop_reason)
         fault = found or FirstFault("other", row_line(differences[0]))
-    unsaid = missing_outputs(outputs, said)
     kind: FailureKind = "other"
     if user_fault is not None and stop_reason != "infrastructure_error":
         kind, detail = "user_error", f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
@@ -197,7 +198,7 @@ def classify_failure(
         never = f"; never called: {', '.join(uncalled)}" if uncalled else ""
         detail = f"data and outputs are as expected, but the reward is not{never}"
     rows = list(differences or ())
-    failure = Failure(kind, detail, steps or None, turns or None, unsaid=unsaid)
+    failure = Failure(kind, detail, steps or None, turns or None, unsaid=list(unsaid))
     failure.rows, failure.more_rows = rows[:SHOWN_ROWS], len(rows[SHOWN_ROWS:])
     if fault is not None:
         _add_calls(failure, fault.made, fault.expected)
