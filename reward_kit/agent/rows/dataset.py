@@ -1,7 +1,10 @@
 """Reading a dataset: JSON Lines, checked as a whole before anything runs.
 
 One JSON object per line. Blank lines and lines that begin with ``#`` are skipped. An object may be wrapped
-over several lines if the later ones are indented (or begin with a closing bracket).
+over several lines if the later ones are indented (or begin with a closing bracket). The first object may give
+fields to all rows that lack them::
+
+    {"defaults": {"toolset": ".tools", "system_prompt": "file:policy.md"}}
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pydantic_core import from_json
 
 from reward_kit.agent.base.strict_json import finite, without_repeats
 from reward_kit.agent.base.text import FILE, closest, cut
+from reward_kit.agent.rows.message_check import show
 from reward_kit.agent.rows.task_row import (
     KNOWN_FIELDS,
     MAX_ID_LENGTH,
@@ -39,6 +43,7 @@ FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_templat
 _CONTINUES = (b" ", b"\t", b"}", b"]")
 """First characters of a line that continues the row above it."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+DEFAULTS = "defaults"
 FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (a comment begins with #)"
 _LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
@@ -46,10 +51,11 @@ _PLACE = re.compile(r" at line (\d+) column (\d+)$")
 
 @dataclass(slots=True)
 class Dataset:
-    """The rows of a file, in its order, and warnings about oddities that are no faults."""
+    """The rows of a file, in its order, their defaults, and warnings about oddities that are no faults."""
 
     rows: list[TaskRow]
     warnings: list[str]
+    defaults: dict[str, Any]
 
 
 def read_dataset(path: Path, files: BundleFiles) -> Dataset:
@@ -59,7 +65,7 @@ def read_dataset(path: Path, files: BundleFiles) -> Dataset:
         with path.open("rb") as stream:
             if stream.peek(2)[:2] in _UTF_16:
                 raise BundleError("is UTF-16 text", place=str(path), remedy="Save the file as UTF-8.")
-            for line, text in _texts_of_rows(stream):
+            for line, text in row_texts(stream):
                 reader.read(line, text)
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error
@@ -67,10 +73,10 @@ def read_dataset(path: Path, files: BundleFiles) -> Dataset:
         raise FaultyBundleError(reader.faults)
     if not reader.rows:
         raise BundleError("has no rows", place=str(path), remedy="Write one JSON object per line.")
-    return Dataset(reader.rows, reader.oddities.lines())
+    return Dataset(reader.rows, reader.oddities.lines(), reader.defaults or {})
 
 
-def _texts_of_rows(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def row_texts(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Each row's text with the number of its first line, from 1."""
     start = 0
     texts: list[bytes] = []
@@ -98,6 +104,8 @@ class _Reader:
     lines_of_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     oddities: RowFaults = field(default_factory=RowFaults)
     texts: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
+    defaults: dict[str, Any] | None = None
+    """Fields of rows that lack them; None before the first object of the file."""
 
     def read(self, line: int, text: bytes) -> None:
         """Check one row, whose text begins in ``line``."""
@@ -109,6 +117,12 @@ class _Reader:
                 place = f"{self.name}:{line + int(found[1]) - 1}:{found[2]}"
             self.faults.append(f"{place}: not valid JSON: {_PLACE.sub('', str(error))}; {FORM}")
             return
+        if isinstance(data, dict) and data.keys() == {DEFAULTS}:
+            self._read_defaults(data[DEFAULTS], place)
+            return
+        self.defaults = self.defaults or {}
+        if isinstance(data, dict):
+            data = self.defaults | {k: v for k, v in data.items() if v is not None or k not in self.defaults}
         fields = data if isinstance(data, dict) else {}
         row_id = fields.get("id")
         texts, faults = self._texts(fields)
@@ -126,6 +140,28 @@ class _Reader:
         where = f"row {cut(row_id, 2 * MAX_ID_LENGTH)!r}, " if isinstance(row_id, str) else ""
         for name, fault in faults:
             self.faults.append(f"{place}: {f'{where}field {name!r}: ' if name else ''}{fault}")
+
+    def _read_defaults(self, given: Any, place: str) -> None:
+        """Take over the defaults if they are right: as the fields of any row."""
+        is_first, self.defaults = self.defaults is None, self.defaults or {}
+        if not is_first:
+            self.faults.append(f"{place}: {DEFAULTS!r} must be the first line; all rows get them")
+        elif not isinstance(given, dict):
+            self.faults.append(f"{place}: {DEFAULTS!r}: got {show(given)}, expected an object of fields")
+        elif "id" in given:
+            self.faults.append(f"{place}: {DEFAULTS!r} has an 'id': each row has its own")
+        else:
+            texts, faults = self._texts(given)
+            try:
+                TaskRow.from_json({"toolset": ".tools", **given, "id": "row"}, texts=texts)
+            except FaultyRowError as error:
+                faults = [*error.faults, *faults]
+            for name, fault in faults:
+                self.faults.append(f"{place}: {DEFAULTS!r}, field {name!r}: {fault}")
+            faulty = {re.split(r"[.\[]", name)[0] for name, _ in faults}
+            self.defaults = {
+                name: value for name, value in given.items() if value is not None and name not in faulty
+            }
 
     def _id_faults(self, row_id: str, line: int) -> list[FieldFault]:
         earlier, same = self.lines_of_ids.setdefault(row_id.casefold(), (line, row_id))

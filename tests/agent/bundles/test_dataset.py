@@ -144,3 +144,39 @@ def test_a_row_that_says_nothing_to_the_agent_is_odd(tmp_path: Path) -> None:
     )
     (warning,) = dataset.warnings
     assert warning.startswith("task.jsonl:1: row 'a', field 'initial_messages'")
+
+
+DEFAULTS = '{"defaults": {"toolset": ".tools", "n_rollouts": 4, "metadata": {"kind": "a"}, "own": [1]}}'
+
+
+def test_defaults_are_fields_of_all_rows_that_lack_them(tmp_path: Path) -> None:
+    own = {"id": "b", "n_rollouts": 1, "toolset": None, "initial_messages": [], "sim_user_prompt": "Bo"}
+    dataset = read(tmp_path, f"# rows\n{DEFAULTS}\n\n{row('a')}\n{json.dumps(own)}\n")
+    first, second = dataset.rows
+    assert (first.place, first.toolset, first.n_rollouts) == ("task.jsonl:4", "my_task.tools", 4)
+    assert (second.place, second.toolset, second.n_rollouts) == ("task.jsonl:5", ".tools", 1)
+    assert (dict(second.more), second.metadata) == ({"own": [1]}, {"kind": "a"})
+    assert dataset.warnings == []
+    assert read(tmp_path, row("a", defaults={"x": 1})).rows[0].more == {"defaults": {"x": 1}}, "of a row"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (f"{row()}\n{DEFAULTS}", "task.jsonl:2: 'defaults' must be the first line; all rows get them"),
+        (f"{DEFAULTS}\n{DEFAULTS}\n{row()}", "task.jsonl:2: 'defaults' must be the first line"),
+        (f'{{"defaults": 3}}\n{row()}', "task.jsonl:1: 'defaults': got 3 (a whole number), expected an obj"),
+        (f'{{"defaults": {{"id": "x"}}}}\n{row()}', "task.jsonl:1: 'defaults' has an 'id': each row has its"),
+        (
+            f'{{"defaults": {{"n_rollouts": 0}}}}\n{row("a")}\n{row("b")}',
+            "task.jsonl:1: 'defaults', field 'n_rollouts': got 0 (a whole number), expected a whole number",
+        ),
+        (
+            f'{{"defaults": {{"system_prompt": "file:no.md"}}}}\n{row("a")}\n{row("b")}',
+            "task.jsonl:1: 'defaults', field 'system_prompt': file 'no.md' does not exist",
+        ),
+    ],
+)
+def test_faulty_defaults_are_told_once(tmp_path: Path, content: str, expected: str) -> None:
+    (fault,) = faults(tmp_path, content)
+    assert fault.startswith(expected)
