@@ -22,8 +22,9 @@ from reward_kit.cli.report_output import print_result, write_asked
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from reward_kit.agent.base.types import Role
     from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -142,6 +143,17 @@ def given_options(context: click.Context) -> dict[str, Any]:
 
 
 def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
+    result = evaluated(config)
+    print_result(result, config)
+    write_asked(result, config, output)
+    return _exit_code(result, config)
+
+
+def evaluated(config: EvaluationConfig, players: Mapping[Role, Any] | None = None) -> EvaluationResult:
+    """Play and judge what the options ask for, with ``players`` in place of those that they name.
+
+    A rollout of people is not continued.
+    """
     from reward_kit.agent.evaluation.progress import Display
     from reward_kit.agent.evaluation.run import run as run_evaluation
     from reward_kit.agent.evaluation.signals import run_in_loop
@@ -160,7 +172,11 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):
             running = run_evaluation(
-                config, display, server=server, last_words=lambda: _resume_hint(config, display.tally)
+                config,
+                display,
+                players=players,
+                server=server,
+                last_words=lambda: "" if players else _resume_hint(config, display.tally),
             )
             result = run_in_loop(running)
     except (RewardKitError, KeyboardInterrupt):
@@ -172,11 +188,9 @@ def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
             f"code of the bundle or of the agent called sys.exit({error.code!r})",
             remedy="Continue with --resume; with --workers 1 such a call costs its own rollout only.",
         ) from error
-    if result.status in ("interrupted", "budget"):
+    if result.status in ("interrupted", "budget") and not players:
         say(_resume_hint(config, display.tally, result), err=True)
-    print_result(result, config)
-    write_asked(result, config, output)
-    return _exit_code(result, config)
+    return result
 
 
 def _resume_hint(

@@ -146,7 +146,7 @@ def _task(target: str, row: str) -> Task:
     from reward_kit.agent.bundles.task import select_tasks
 
     of_module = target.partition(":")[0].removesuffix(".tools")
-    bundle = TaskBundle.load(target if Path(target).exists() else of_module)
+    bundle = TaskBundle.load(target if Path(target).exists() else of_module, unanswered=True)
     return select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--row")[0]
 
 

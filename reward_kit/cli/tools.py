@@ -36,7 +36,7 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with TaskBundle.load(bundle) as opened:
+    with TaskBundle.load(bundle, unanswered=True) as opened:
         task = opened.select(task_ids=row)[0] if row is not None else opened.tasks[0]
         if call:
             return run_in_loop(_call(opened, task, call))

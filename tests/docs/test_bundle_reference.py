@@ -1,13 +1,15 @@
 """The bundle reference says what the code does."""
 
 import json
+import os
+import sys
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from pages import ROOT, blocks, table
+from pages import ROOT, Block, blocks, run, table
 
 from reward_kit.agent import agent_eval
 from reward_kit.agent.bundles import archive
@@ -65,6 +67,16 @@ def test_the_seed_script_and_the_reward_work_in_a_bundle(
     assert "['flight.1']\nTrue [" in capsys.readouterr().out
     with TaskBundle.load("my_task") as bundle:
         assert bundle.tasks[0].seed.key == folder_seed(folder).key
+
+
+def test_a_task_done_by_hand_becomes_the_documented_row(tmp_path: Path) -> None:
+    scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    commands = Block("bash", "", block("bash", "--save-row lend.3"))
+    output = run(commands, tmp_path, {**os.environ, "PATH": scripts})
+    for line in block("text", "lend.3").splitlines():
+        assert line in output, output
+    row = json.loads((tmp_path / "library_task/task.jsonl").read_text().splitlines()[-1])
+    assert row["actions"] == [{"name": "lend_book", "arguments": {"book_id": 3, "member": "Ada"}}]
 
 
 def test_a_reward_that_asks_a_model_is_counted(bundle: Bundle, monkeypatch: Any, stub_llm: Any) -> None:

@@ -13,7 +13,7 @@ from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
-from reward_kit.agent.bundles.task import Task, select_tasks
+from reward_kit.agent.bundles.task import Task, no_answer, select_tasks
 from reward_kit.agent.bundles.toolset import load_registry, load_reward
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
@@ -35,8 +35,9 @@ _T = TypeVar("_T")
 class BundleRows(AbstractContextManager["BundleRows"]):
     """The rows of a bundle, checked, and their seeds; no code of the bundle has run.
 
-    ``rows`` are in the order of the dataset, ``seeds`` belong to them one by one (rows with the same seed
-    share one object). A ``seed.py`` is read and fingerprinted here, and runs when a base is written.
+    ``rows`` are in the order of the dataset, ``defaults`` what its first line gives to all of them. ``seeds``
+    belong to the rows one by one (rows with the same seed share one object). A ``seed.py`` is read and
+    fingerprinted here, and runs when a base is written.
     ``open()`` imports the tools and rewards that the rows name. ``close()`` removes unpacked files.
     """
 
@@ -46,6 +47,7 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.dataset = source.dataset
         self.folder = source.folder
         self.rows = read.rows
+        self.defaults = read.defaults
         template = "sim_user_template"
         texts = [row.text(template) for row in read.rows]
         _made_for(read.rows, template, texts, lambda row: check_template(row.text(template)))
@@ -53,14 +55,18 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
         self.rules = read_rules(source.folder)
+        self.is_unpacked = source.temporary is not None
         self._source = source
 
-    def open(self) -> TaskBundle:
-        """Import the modules that the rows name; raises ``BundleError`` with all their faults."""
+    def open(self, *, unanswered: bool = False) -> TaskBundle:
+        """Import the modules that the rows name; raises ``BundleError`` with all their faults.
+
+        With ``unanswered``, rows may lack what their reward needs; they are then not judged.
+        """
         with ExitStack() as undo:
             imports = BundleImports(self.folder)
             undo.callback(imports.close)
-            bundle = TaskBundle(self, _tasks(self, imports), imports)
+            bundle = TaskBundle(self, _tasks(self, imports, unanswered=unanswered), imports)
             undo.pop_all()
         return bundle
 
@@ -109,14 +115,18 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         self._imports = imports
 
     @classmethod
-    def load(cls, source: str | Path | None, *, task_dir: str | Path | None = None) -> TaskBundle:
+    def load(
+        cls, source: str | Path | None, *, task_dir: str | Path | None = None, unanswered: bool = False
+    ) -> TaskBundle:
         """Read, check and import the bundle that ``source`` names; see ``read_bundle``.
+
+        With ``unanswered``, rows may lack what their reward needs; their tools can be called.
 
         Raises ``BundleError``: all faults of all rows at once, before anything is imported; then all faults
         of the modules that the rows name.
         """
         with ExitStack() as undo:
-            bundle = undo.enter_context(read_bundle(source, task_dir)).open()
+            bundle = undo.enter_context(read_bundle(source, task_dir)).open(unanswered=unanswered)
             undo.pop_all()
         return bundle
 
@@ -183,7 +193,7 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     return [shared[seed.key] for seed in seeds]
 
 
-def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
+def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
     rows = read.rows
     toolsets = [(row.toolset, bool(row.toolset_outside)) for row in rows]
@@ -196,14 +206,20 @@ def _tasks(read: BundleRows, imports: BundleImports) -> list[Task]:
     named = [(row.toolset, row.reward) for row in rows]
     rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, row.toolset, row.reward))
     faults = RowFaults()
-    for row, reward in zip(rows, rewards, strict=True):
-        if not reward.instead & row.given_fields():
-            for name in sorted(reward.required - row.given_fields()):
+    functions = [reward.function for reward in rewards]
+    for place, (row, reward) in enumerate(zip(rows, rewards, strict=True)):
+        missing = sorted(reward.required - row.given_fields())
+        if not missing or reward.instead & row.given_fields():
+            continue
+        if unanswered:
+            functions[place] = no_answer
+        else:
+            for name in missing:
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, reward.function, seed, read.folder, read.prompts, read.rules)
-        for row, registry, reward, seed in zip(rows, registries, rewards, read.seeds, strict=True)
+        Task(row, registry, function, seed, read.folder, read.prompts, read.rules)
+        for row, registry, function, seed in zip(rows, registries, functions, read.seeds, strict=True)
     ]
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.rows.task_row import TaskRow
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, RewardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +24,14 @@ Reward = Callable[..., Any]
 
 DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
 """The reward of rows that have none."""
+
+
+NO_ANSWER = "the row has no answer yet, so there is no reward"
+
+
+def no_answer(**_: Any) -> NoReturn:
+    """The reward of a row that lacks what its reward needs: it raises ``RewardError``."""
+    raise RewardError(NO_ANSWER)
 
 
 @dataclass(frozen=True, slots=True)

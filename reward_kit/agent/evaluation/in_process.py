@@ -91,7 +91,7 @@ class InProcess(Executor):
     async def describe(self) -> Description:
         """Import the bundle, the agent and the users, seed the bases, and say what they are."""
         config = self._config
-        bundle = self._bundle = self._rows.open()
+        bundle = self._bundle = self._rows.open(unanswered="human" in (config.agent, config.user))
         warnings = bundle.warnings[len(self._rows.warnings) :]
         tasks = chosen_tasks(bundle.tasks, config)
         recorded = None

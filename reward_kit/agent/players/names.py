@@ -78,6 +78,9 @@ def name_of(given: Any) -> str:
         return given
     named, call = named_object(given)
     module = str(getattr(named, "__module__", None) or "__main__")
+    for name, spec in (*AGENTS.items(), *USERS.items()):
+        if spec == f"{module}:{call.removesuffix('()')}":
+            return name
     if module == "replay":  # it would be taken for a recording
         raise UsageError(
             f"{call} is of a module named replay, which stands for recordings", remedy="Rename the module."

@@ -1,6 +1,6 @@
 """A person who plays the agent (``--agent human``) or the user (``--user human``).
 
-They sit at the terminal, unless ``SCREEN`` is set to another ``Screen`` when they are made.
+They sit at the terminal, unless they are given another ``Screen``.
 """
 
 from __future__ import annotations
@@ -8,15 +8,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from reward_kit.agent.base.text import tamed
 from reward_kit.agent.base.types import STOP_TOKEN
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.database import Changes
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 
 HELP = """Type your reply to the user, or a command:
@@ -60,24 +65,21 @@ class Terminal:
             await _wait_for_line()
         line = await in_thread(sys.stdin.readline)
         if not line and begins and not sys.stdin.isatty():
-            remedy = "Start it in a terminal, or give it a line for each turn; --resume plays the rest."
+            remedy = "Start it in a terminal, or give it a line for each turn."
             raise ModelSetupError("the standard input has ended: nobody is there to play", remedy=remedy)
         return line.rstrip("\r\n") if line else None
 
 
-SCREEN: ContextVar[Screen] = ContextVar("SCREEN", default=Terminal())  # noqa: B039 - it has no state
-"""The screen of agents and users that are made in this context."""
-
-
 class Person:
-    """Someone who plays the agent or the user of a rollout."""
+    """Someone who plays the agent or the user of a rollout; ``alone`` unless they play both."""
 
     interactive = True
     side = ""
     manual = ""
 
-    def __init__(self) -> None:
-        self.screen = SCREEN.get()
+    def __init__(self, screen: Screen | None = None, *, alone: bool = True) -> None:
+        self.screen = screen or Terminal()
+        self._is_alone = alone
         self._rollout: Rollout | UserRollout | None = None
         self._begins = True
         self._shown = 0
@@ -101,7 +103,7 @@ class Person:
 
     async def close(self) -> None:
         """Show that the rollout is over, and why: it may be without the person's doing."""
-        if self._rollout is not None:
+        if self._rollout is not None and (self._is_alone or self.side == "agent"):
             detail = f" ({self._rollout.stop_detail})" if self._rollout.stop_detail else ""
             self.screen.show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
 
@@ -128,6 +130,9 @@ class HumanAgent(Person):
 
     side = "agent"
     manual = HELP
+    sees_answers = True
+    episode: Episode
+    """Set before the first turn; it has the rows that each call changed."""
 
     async def respond(self, rollout: Rollout) -> str:
         """The reply that the person types."""
@@ -151,10 +156,12 @@ class HumanAgent(Person):
 
     async def _call(self, rollout: Rollout, text: str) -> None:
         name, _, arguments = text.strip().partition(" ")
-        if name:
-            self.screen.show(await rollout.call_tool(name, arguments.strip() or "{}"))
-        else:
+        if not name:
             self.screen.show("", manual=HELP)
+            return
+        content = await rollout.call_tool(name, arguments.strip() or "{}")
+        changed = Changes.from_json(self.episode.tool_calls[-1].changes).lines()
+        self.screen.show("\n".join([content, *(f"  {line}" for line in changed)]))
 
 
 class HumanUser(Person):
@@ -162,6 +169,11 @@ class HumanUser(Person):
 
     side = "user"
     manual = USER_HELP
+
+    @classmethod
+    def configured(cls, config: EvaluationConfig, _tasks: object) -> Callable[[], HumanUser]:
+        """Return the factory of an evaluation's users."""
+        return partial(cls, alone=config.agent != "human")
 
     async def respond(self, rollout: UserRollout) -> str:
         """The line that the person types."""
