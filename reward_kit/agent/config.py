@@ -131,6 +131,10 @@ class EvaluationConfig:
         1, minimum=1, help="Processes for the agent fastworkflow; each plays several rollouts.",
     )
 
+    skip_unplayable: bool = _agent(
+        False, fixed=True, help="Leave out rows that the agent or user cannot play, with a warning for each.",
+    )
+
     # -- Simulated user
     user: str | None = _user(
         None, "--user", "--user-strategy", metavar="NAME", fixed=True, usual=True, recorded=True,

@@ -101,6 +101,10 @@ class InProcess(Executor):
             recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
         if recorded is None:
             participants = find_participants(config, tasks, self._given_models, self._given_players)
+            warnings += [f"skipped: {error}" for error in participants.unplayable.values()]
+            tasks = [task for task in tasks if task.row.id not in participants.unplayable]
+            if not tasks:
+                raise next(iter(participants.unplayable.values()))
             if participants.limiters.used:
                 _import_in_a_thread("aiohttp")
         else:

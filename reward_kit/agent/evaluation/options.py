@@ -49,6 +49,7 @@ class EvaluationOptions(TypedDict, total=False):
     few_shot_displays: str | os.PathLike[str] | None
     fastworkflow_policy: str
     fastworkflow_workers: int
+    skip_unplayable: bool
     no_sim_user: bool
     sim_model: str | None
     user_provider: str | None

@@ -68,6 +68,7 @@ class Participants:
 
     ``user_specs`` holds the user of each row by row id. ``interactive`` says that a person takes part.
     ``recordings`` are set for a replay. ``limiters`` stand between the models and their providers.
+    ``unplayable`` are the rows to leave out, by id, each with the reason.
     """
 
     agent_spec: str
@@ -79,6 +80,7 @@ class Participants:
     interactive: bool = False
     recordings: Recordings | None = None
     warnings: list[str] = field(default_factory=list)
+    unplayable: dict[str, BundleError] = field(default_factory=dict)
 
     def user(self, task: Task) -> User | None:
         """Return a new user for a rollout of ``task``."""
@@ -250,7 +252,12 @@ def _check(
     if hasattr(player, "check"):
         sees_answers = role == "agent" and getattr(player, "sees_answers", False)
         for task in tasks:
-            player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
+            try:
+                player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
+            except BundleError as error:
+                if not config.skip_unplayable:
+                    raise
+                participants.unplayable[task.row.id] = error
     if not isinstance(player, ReplayAgent | ReplayUser):
         return None
     for task in tasks:

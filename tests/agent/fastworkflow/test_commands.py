@@ -166,6 +166,21 @@ def test_an_evaluation_runs_from_the_command_line(bundle: Bundle) -> None:
     assert b"sk-test-0123456789abcdef" not in everything
 
 
+def test_rows_that_need_tools_without_a_command_are_left_out(bundle: Bundle, capfd: Any) -> None:
+    (Path("home/workflows/airline/_commands") / "pay_booking.py").unlink()
+    book = {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}}
+    pay = {"name": "pay_booking", "arguments": {"booking_id": "x"}}
+    bundle.rows(row("say Hello") | {"actions": [book]}, row("use []") | {"actions": [book, pay]})
+    options = [*EVALUATION, "-d", "flight_task", "--n-rollouts", "1"]
+    assert main([*options, "--retries", "0"]) == 2
+    found = "a command in the workflow: pay_booking (row use); --skip-unplayable leaves these rows out"
+    assert found in capfd.readouterr().err
+    assert main([*options, "--skip-unplayable", "--eval-id", "rest"]) == 0
+    fault = "task.jsonl:2: row use: the workflow has no command for the tool pay_booking"
+    assert f"warning: skipped: {fault}" in capfd.readouterr().err
+    assert [outcome.row_id for outcome in load_evaluation("rest").outcomes] == ["say"]
+
+
 def test_interrupting_an_evaluation_ends_the_workers(tmp_path: Path, bundle: Bundle) -> None:
     bundle.rows(row("hang ."))
     pid_file = tmp_path / "pid"

@@ -60,8 +60,8 @@ async def test_all_that_is_missing_is_in_one_message(tmp_path: Path, monkeypatch
     assert head == "--agent fastworkflow: FastWorkflow is not ready:"
     expected = [
         "  - LLM_AGENT not set: name a model, as LiteLLM names it, in the environment or .env; --model NAME",
-        "  - commands of the workflow airline without a tool in the bundle: upgrade. A workflow works only",
-        "  - tools in the rows' actions without a command in the workflow: create_booking, pay_booking",
+        "  - commands of the workflow airline without a tool in the bundle: upgrade (row book). A workflow",
+        "  - tools in the rows' actions without a command in the workflow: create_booking (row book), pay_",
         "  - the workflow is not trained (*): run `reward-kit fastworkflow train`",
         "  - the model of LLM_PLANNER needs OPENAI_API_KEY: set it, or LITELLM_API_KEY_PLANNER, in the",
     ]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +17,7 @@ from reward_kit.agent.players.agents.fastworkflow import preflight
 from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
 from reward_kit.agent.players.agents.fastworkflow.workers import PLACE, WorkerProcess
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
-from reward_kit.errors import AgentError, ModelError, ModelInputError, ModelSetupError
+from reward_kit.errors import AgentError, BundleError, ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.rollout.rollout import Rollout, TaskView
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ class FastWorkflow:
         if missing:
             preflight.check(faults)
         of_training, untrained = preflight.training_of(self._home)
-        of_tools, warnings = preflight.faults_of_tools(self._home.workflow(), self._tasks)
+        played = [task for task in self._tasks if task.row.id not in self.unplayable]
+        of_tools, warnings = preflight.faults_of_tools(self._home.workflow(), played or self._tasks)
         await self._start(environment)
         description = self.workers[0].description
         if "error" in description:
@@ -85,6 +87,14 @@ class FastWorkflow:
         self.models = {role: environment[f"LLM_{role}"] for role in preflight.ROLES}
         for warning in [*warnings, *untrained]:
             self._warn(warning)
+
+    @cached_property
+    def unplayable(self) -> dict[str, str]:
+        """The rows to leave out with ``--skip-unplayable``, each with the reason."""
+        if not self.config.skip_unplayable or preflight.faults_of_home(self._home):
+            return {}
+        faults = {task.row.id: preflight.fault_of_row(self._home.workflow(), task) for task in self._tasks}
+        return {row_id: fault for row_id, fault in faults.items() if fault is not None}
 
     async def close(self) -> None:
         """Stop the workers, then the endpoint."""
@@ -123,6 +133,11 @@ class FastWorkflowAgent:
     def configured(cls, config: EvaluationConfig, tasks: Sequence[Task]) -> FastWorkflow:
         """Return the factory of an evaluation's agents, which owns their processes."""
         return FastWorkflow(config, tasks)
+
+    def check(self, task: TaskView) -> None:
+        """Raise ``BundleError`` for a row to leave out."""
+        if (fault := self._shared.unplayable.get(task.id)) is not None:
+            raise BundleError(f"row {task.id}: the workflow has {fault}", place=task.place)
 
     async def respond(self, rollout: Rollout) -> str | Message:
         """Pass the user's last line on and return FastWorkflow's answer or question.

@@ -36,6 +36,8 @@ _QUIET = {
     "OMP_NUM_THREADS": "1",  # small intent models, several rollouts at once
 }
 """No downloads and little output, unless the environment says otherwise."""
+SHOWN_ROWS = 3
+"""Ids of rows in a message about a tool."""
 _TRAIN = "run `reward-kit fastworkflow train`"
 
 
@@ -141,28 +143,58 @@ def faults_of_tools(workflow: Path, tasks: Iterable[Task]) -> tuple[list[str], l
 
     The agent cannot call a tool without a command: a fault if a row's gold actions need it, else a warning.
     """
-    files = (workflow / "_commands").rglob("*.py")
-    commands = {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}
-    toolsets = [task.registry.tools.keys() for task in tasks]
-    tools = set[str]().union(*toolsets)
-    without_tool = set[str]().union(*(commands - own for own in toolsets))
-    gold = {action.name for task in tasks for action in task.row.actions or ()} & tools
-    unreachable = gold - commands
-    unused = tools - commands - gold
+    tasks = list(tasks)
+    without_tool, unreachable = _mismatches(workflow, tasks)
+    unused = (
+        {name for task in tasks for name in task.registry.tools} - _commands(workflow) - unreachable.keys()
+    )
     faults = []
     if without_tool:
-        found = (
-            f"commands of the workflow {workflow.name} without a tool in the bundle: {_listed(without_tool)}"
-        )
-        faults.append(f"{found}. A workflow works only with its own bundle, such as tau_retail_task")
+        found = f"commands of the workflow {workflow.name} without a tool in the bundle"
+        own = "A workflow works only with its own bundle, such as tau_retail_task"
+        faults.append(f"{found}: {_with_rows(without_tool)}. {own}")
     if unreachable:
-        faults.append(f"tools in the rows' actions without a command in the workflow: {_listed(unreachable)}")
-    warning = f"tools without a FastWorkflow command, which it never calls: {_listed(unused)}"
+        found = "tools in the rows' actions without a command in the workflow"
+        faults.append(f"{found}: {_with_rows(unreachable)}; --skip-unplayable leaves these rows out")
+    warning = f"tools without a FastWorkflow command, which it never calls: {', '.join(sorted(unused))}"
     return faults, [warning] if unused else []
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+def fault_of_row(workflow: Path, task: Task) -> str | None:
+    """Return why the workflow cannot play a row, None if it can."""
+    without_tool, unreachable = _mismatches(workflow, [task])
+    faults = [f"no tool for the command {', '.join(sorted(without_tool))}"] if without_tool else []
+    faults += [f"no command for the tool {', '.join(sorted(unreachable))}"] if unreachable else []
+    return "; ".join(faults) or None
+
+
+def _mismatches(workflow: Path, tasks: Iterable[Task]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Commands without a tool, and tools of gold actions without a command; each with the ids of its rows."""
+    commands = _commands(workflow)
+    without_tool: dict[str, list[str]] = {}
+    unreachable: dict[str, list[str]] = {}
+    for task in tasks:
+        own = task.registry.tools.keys()
+        gold = {action.name for action in task.row.actions or ()} & own
+        for found, names in ((without_tool, commands - own), (unreachable, gold - commands)):
+            for name in names:
+                found.setdefault(name, []).append(task.row.id)
+    return without_tool, unreachable
+
+
+def _commands(workflow: Path) -> set[str]:
+    files = (workflow / "_commands").rglob("*.py")
+    return {path.stem for path in files if not path.name.startswith("_") and path.stem != "startup"}
+
+
+def _with_rows(found: Mapping[str, Sequence[str]]) -> str:
+    """``think (rows a, b, c and 4 more)``."""
+    return ", ".join(f"{name} ({_rows(ids)})" for name, ids in sorted(found.items()))
+
+
+def _rows(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - SHOWN_ROWS} more" if len(ids) > SHOWN_ROWS else ""
+    return f"row{'s' if len(ids) > 1 else ''} {', '.join(ids[:SHOWN_ROWS])}{more}"
 
 
 def check(faults: Sequence[str]) -> None:
