@@ -76,6 +76,9 @@ def reward_function(
                 "Please add '**kwargs' to the function signature."
             )
         coerced = _message_arguments(signature, function, mode)
+        needs_db = (
+            "db" in signature.parameters and signature.parameters["db"].default is inspect.Parameter.empty
+        )
         provided = {kind: list(wrappers) for kind, wrappers in (resources or {}).items()}
         for service in itertools.chain.from_iterable(provided.values()):
             service.setup()
@@ -87,6 +90,12 @@ def reward_function(
                     for kind, wrappers in provided.items()
                 }
             given = signature.bind_partial(*args, **kwargs)
+            if needs_db and "db" not in given.arguments:
+                bundle = function.__module__.partition(".")[0]
+                raise TypeError(
+                    f"{name}() needs db, the data that it judges. An episode has them, and asks the reward: "
+                    f"TaskBundle.load({bundle!r}).episode(0).finish_sync()"
+                )
             for argument, to_messages in coerced.items():
                 if argument in given.arguments:
                     given.arguments[argument] = to_messages(given.arguments[argument])

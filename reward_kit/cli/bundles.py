@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.text import count
 from reward_kit.errors import RewardKitError
 
 
@@ -28,7 +29,7 @@ def list_bundles() -> None:
             version = f" {point.dist.version}" if point.dist is not None else ""
             say(f"{point.value}{version}  {bundle_hash(file_hashes(folder))[:16]}  {folder}")
             for path in sorted(folder.glob("*.jsonl")):
-                say(f"  {path.name}: {len(read_dataset(path, BundleFiles(folder)).rows)} rows")
+                say(f"  {path.name}: {count(len(read_dataset(path, BundleFiles(folder)).rows), 'row')}")
         except RewardKitError as error:
             warn(f"{point.value}: {error}")
     if not found:

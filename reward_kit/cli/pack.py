@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.text import count
 from reward_kit.errors import UsageError
 
 
@@ -22,6 +23,7 @@ def pack(bundle: str, output: Path | None, licence: str | None) -> None:
     out; files with keys are refused.
     """
     from reward_kit.agent.bundles.bundle import read_bundle
+    from reward_kit.agent.bundles.new_bundle import has_starters_readme
     from reward_kit.agent.bundles.packing import pack as pack_folder
 
     with read_bundle(bundle) as rows:
@@ -30,5 +32,7 @@ def pack(bundle: str, output: Path | None, licence: str | None) -> None:
             raise UsageError("is not a name of a .tar.gz file", place=f"--output {target}")
         if licence is None and not any(rows.folder.glob("LICEN[SC]E*")):
             warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
+        if has_starters_readme(rows.folder):
+            warn("README.md is still that of reward-kit init: say there what the bundle measures")
         digest = pack_folder(rows.folder, target, rows=len(rows.rows), licence=licence)
-        say(f"{target}: {len(rows.rows)} rows, {target.stat().st_size} bytes, sha256 {digest}")
+        say(f"{target}: {count(len(rows.rows), 'row')}, {target.stat().st_size} bytes, sha256 {digest}")

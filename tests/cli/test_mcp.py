@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ class TestStdio:
         answers = [ask(process, hello), ask(process, {**hello, "id": 2, "method": method, "params": add})]
         rest, _ = process.communicate(timeout=30)
         assert [answer["id"] for answer in answers] == [1, 2]
+        assert answers[0]["result"]["serverInfo"] == {"name": "notes", "version": version("reward-kit")}
         assert answers[1]["result"]["content"][0]["text"] == "2"
         assert (rest, process.returncode) == ("", 0)
 

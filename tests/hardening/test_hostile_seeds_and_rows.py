@@ -130,4 +130,4 @@ def test_strange_ids_stay_inside_of_the_output_folder(agent_eval: Command, bundl
     ran.tidy()
     assert (ran.code, ran.result["score"]) == (0, 1.0), ran.err
     there = {path.name for path in (bundle.folder / "runs").iterdir()}
-    assert there == {*strange, "evals", ".bases", ".cache"}
+    assert there == {*strange, "evals", ".bases", ".cache", ".gitignore"}

@@ -54,24 +54,20 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
     """Write a new bundle to ``folder``; returns the names of its files.
 
     With ``tools``, its ``tools.py`` has these, and its data and row are to be written. Raises ``UsageError``
-    if the folder exists, or its name cannot be imported.
+    if the folder exists, or its name cannot be used.
     """
-    if not folder.name.isidentifier():
+    if not re.fullmatch(r"[\w-]+", folder.name):
         raise UsageError(
-            f"{folder.name!r} cannot be imported",
+            f"{folder.name!r} cannot be used",
             place="NAME",
-            remedy="Use letters, digits and underscores, such as my_task.",
+            remedy="Use letters, digits, underscores and hyphens, such as my_task.",
         )
     if folder.name in sys.stdlib_module_names:
         fault = f"{folder.name!r} is a module of Python's"
         raise UsageError(fault, place="NAME", remedy="Choose another name.")
     if folder.exists():
         raise UsageError("exists already", place=str(folder), remedy="Choose another name.")
-    texts = {
-        path.name: path.read_text(encoding="utf-8").replace("NAME", folder.name)
-        for path in sorted(STARTER.iterdir())
-        if path.is_file()
-    }
+    texts = {path.name: _text(path, folder) for path in sorted(STARTER.iterdir()) if path.is_file()}
     if tools:
         texts |= {"tools.py": tools_source(tools, origin), "task.jsonl": _ROW, "seed.sql": _SEED}
         del texts["policy.md"]
@@ -83,6 +79,16 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
         shutil.rmtree(folder)
         raise
     return list(texts)
+
+
+def has_starters_readme(folder: Path) -> bool:
+    """True if the bundle's ``README.md`` is still that of the starter."""
+    readme = folder / "README.md"
+    return readme.is_file() and readme.read_bytes() == _text(STARTER / "README.md", folder).encode()
+
+
+def _text(path: Path, folder: Path) -> str:
+    return path.read_text(encoding="utf-8").replace("NAME", folder.name)
 
 
 def tools_source(tools: Iterable[ToolOutline], origin: str) -> str:

@@ -24,6 +24,7 @@ from mcp_types import (
 from starlette.datastructures import Headers
 
 from reward_kit.agent.base.text import encodable
+from reward_kit.agent.base.versions import versions
 from reward_kit.agent.servers.bodies import received
 from reward_kit.agent.servers.sessions import MAX_SESSIONS, Sessions, TooManySessionsError
 
@@ -72,6 +73,7 @@ class McpServer:
         self.sessions = Sessions(registry, MAX_SESSIONS, task)
         self.server: Server[str] = Server(
             registry.name,
+            version=versions()["reward-kit"],
             instructions=registry.description,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,

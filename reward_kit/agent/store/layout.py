@@ -27,6 +27,7 @@ from reward_kit.agent.base.files import (
     link_or_copy,
     sync_folder,
 )
+from reward_kit.agent.bundles.source import DATASET
 from reward_kit.agent.store.evaluation_file import SUFFIX
 from reward_kit.errors import DatabaseError, StorageError
 
@@ -58,7 +59,10 @@ class RunsFolder:
         self._checked: set[str] = set()
         self._made: set[str] = set()
         with as_storage_error(self.root):
+            is_new = not self.root.exists()
             self.evals.mkdir(parents=True, exist_ok=True)
+            if is_new and (self.root.parent / DATASET).is_file():  # results are no part of a bundle
+                (self.root / ".gitignore").write_text("*\n", encoding="utf-8")
             self._bases.mkdir(exist_ok=True)
             # Found now rather than when the first paid rollout is to be written.
             with draft_beside(self.evals / "probe") as probe:

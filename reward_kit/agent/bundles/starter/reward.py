@@ -1,19 +1,28 @@
-"""The reward: 1 if the data is as the gold actions leave it, and everything in `outputs` was said."""
+"""The reward: 1 if all that a row says holds, and the conversation came to its end."""
 
 from typing import Any
 
-from reward_kit import RewardOutput, reward_function
+from reward_kit import EvaluateResult, reward_function
+from reward_kit.agent.rewards import all_of, calls_made, database_equal_up_to_ids, outputs_said
 
 
 @reward_function
 def evaluate(
-    messages: list[Any], *, db: Any, gold_db: Any, outputs: list[str] | None = None, **kwargs: Any
-) -> RewardOutput:
-    # gold_db is the database after the row's gold actions; db.equals compares every row of every table.
-    if not db.equals(gold_db):
-        return RewardOutput(score=0.0, reason="the data is not as it should be")
-    said = " ".join(line.get("content") or "" for line in messages if line["role"] == "assistant").lower()
-    missing = [text for text in outputs or [] if text.lower() not in said]
-    if missing:
-        return RewardOutput(score=0.0, reason=f"not said: {', '.join(missing)}")
-    return RewardOutput(score=1.0, reason="solved")
+    messages: list[Any],
+    *,
+    db: Any,
+    gold_db: Any = None,  # the data after the row's `actions`
+    rollout: Any = None,
+    outputs: Any = (),
+    required_calls: Any = (),
+    forbidden_calls: Any = (),
+    not_compared: Any = (),
+    **kwargs: Any,  # all other fields of the row: take those that you check, too
+) -> EvaluateResult:
+    calls = rollout.tool_calls if rollout else ()
+    checks = {
+        "database": database_equal_up_to_ids(db, gold_db, rollout, ignore=not_compared),
+        "outputs": outputs_said(outputs, messages),
+        "calls": calls_made(calls, required=required_calls, forbidden=forbidden_calls),
+    }
+    return all_of(checks, rollout=rollout)
