@@ -31,7 +31,7 @@ Graph = dict[str, set[str]]
 
 @cache
 def modules() -> dict[str, Path]:
-    """Files of the package by module name; those of the starter, which are copied, are none."""
+    """Files of the package by module name; the starter's files, which are copied, do not count."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if not (path.parent / "__init__.py").exists():

@@ -33,6 +33,6 @@ def pack(bundle: str, output: Path | None, licence: str | None) -> None:
         if licence is None and not any(rows.folder.glob("LICEN[SC]E*")):
             warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
         if has_starters_readme(rows.folder):
-            warn("README.md is still that of reward-kit init: say there what the bundle measures")
+            warn("README.md is still the one that reward-kit init wrote: say in it what the bundle measures")
         digest = pack_folder(rows.folder, target, rows=len(rows.rows), licence=licence)
         say(f"{target}: {count(len(rows.rows), 'row')}, {target.stat().st_size} bytes, sha256 {digest}")

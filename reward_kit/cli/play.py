@@ -123,7 +123,7 @@ def _new_row(rows: BundleRows, row_id: str) -> TaskRow:
 
 
 def _fields_of(row: TaskRow) -> dict[str, Any]:
-    """The fields of a row that differ from those of any row."""
+    """The fields of a row without the usual values."""
     from reward_kit.agent.rows.task_row import KNOWN_FIELDS
 
     given = row.reward_fields()

@@ -180,7 +180,7 @@ def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
     first, second = (run_command("pack", "library_task", "-o", name) for name in ("a.tar.gz", "b.tgz"))
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("a.tar.gz: 3 rows, ")
-    assert "warning: README.md is still that of reward-kit init" in first.err
+    assert "warning: README.md is still the one that reward-kit init wrote" in first.err
     assert Path("a.tar.gz").read_bytes() == Path("b.tgz").read_bytes()
     with tarfile.open("a.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

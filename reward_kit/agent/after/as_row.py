@@ -35,7 +35,7 @@ def row_of(
     """The row ``like`` (default: the one that was played) with the answer that the rollout gives.
 
     The actions are the calls that changed rows, and one that ended the rollout. A key that a tool made up is
-    written as a reference to the result that told it. If nothing changed, and the row has no outputs, these
+    written as a reference to the result that has it. If nothing changed, and the row has no outputs, these
     are the values of tool results that the agent said and the user had not. In a row without a conversation
     the lines of the user become its first message.
     """
@@ -48,7 +48,7 @@ def row_of(
         row["initial_messages"] = [{"role": "user", "content": "\n".join(asked)}]
     row["actions"] = actions_of(trace)
     if not any(call.changes for call in trace.tool_calls) and not row.get("outputs"):
-        row["outputs"] = list(_told(trace, asked))
+        row["outputs"] = list(_answers(trace, asked))
     return {name: value for name, value in row.items() if value is not None and (value or name != "outputs")}
 
 
@@ -60,16 +60,16 @@ def actions_of(trace: Trace) -> list[dict[str, Any]]:
     if trace.stop_reason == "terminal_tool" and calls:
         kept.add(len(calls) - 1)
     waiting = list(kept)
-    while waiting:  # a call that told a made-up key is needed, too
-        tellers = {teller for teller, _ in references[waiting.pop()].values()} - kept
-        kept |= tellers
-        waiting += tellers
+    while waiting:  # the call whose result has a made-up key is needed, too
+        sources = {source for source, _ in references[waiting.pop()].values()} - kept
+        kept |= sources
+        waiting += sources
     positions = {number: position for position, number in enumerate(sorted(kept))}
 
     def referring(value: Any, known: Mapping[Way, tuple[int, Way]], way: Way = ()) -> Any:
         if way in known:
-            teller, place = known[way]
-            return {REFERENCE: [positions[teller], *place]}
+            source, place = known[way]
+            return {REFERENCE: [positions[source], *place]}
         if isinstance(value, dict):
             return {name: referring(one, known, (*way, name)) for name, one in value.items()}
         if isinstance(value, list):
@@ -83,17 +83,17 @@ def actions_of(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _references(calls: Sequence[ToolCall]) -> list[dict[Way, tuple[int, Way]]]:
-    """For each call, the places of made-up keys in its arguments: the call and the place that told each."""
+    """For each call, the places of made-up keys in its arguments: the call and the place in its result."""
     made: dict[Key, str] = {}
-    told: dict[Key, tuple[int, Way]] = {}
+    shown: dict[Key, tuple[int, Way]] = {}
     found = []
     for number, call in enumerate(calls):
         given = {way: (type(value), value) for way, value in _values(call.arguments)}
         found.append(
             {
-                way: told[key]
+                way: shown[key]
                 for way, key in given.items()
-                if key in told and _is_meant(way, key[1], made[key], told[key][1])
+                if key in shown and _is_meant(way, key[1], made[key], shown[key][1])
             }
         )
         for change in call.changes:
@@ -103,16 +103,16 @@ def _references(calls: Sequence[ToolCall]) -> list[dict[Way, tuple[int, Way]]]:
                         made[type(value), value] = str(column)
         for way, value in _values(_result(call)):
             if (type(value), value) in made:
-                told.setdefault((type(value), value), (number, way))
+                shown.setdefault((type(value), value), (number, way))
     return found
 
 
-def _is_meant(way: Way, value: Any, column: str, told: Way) -> bool:
+def _is_meant(way: Way, value: Any, column: str, shown: Way) -> bool:
     """True unless the value of an argument may equal a made-up key by chance: its name then tells."""
     if isinstance(value, str) and len(value) >= SHORTEST_TEXT:
         return True
     name = next(str(part) for part in reversed(way) if isinstance(part, str))
-    return name in told or name.casefold().removesuffix("s").endswith(column.casefold())
+    return name in shown or name.casefold().removesuffix("s").endswith(column.casefold())
 
 
 def _result(call: ToolCall) -> Any:
@@ -133,8 +133,8 @@ def _values(value: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
         yield way, value
 
 
-def _told(trace: Trace, asked: Sequence[str]) -> Iterator[str]:
-    """The values in results of tools that the agent told the user first."""
+def _answers(trace: Trace, asked: Sequence[str]) -> Iterator[str]:
+    """The values in results of tools that the agent said before the user did."""
     said = said_to_user(trace.messages[trace.opening :])
     values = (value for call in trace.tool_calls for _, value in _values(_result(call)))
     for text in dict.fromkeys(str(value) for value in values if not isinstance(value, bool)):

@@ -82,7 +82,7 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
 
 
 def has_starters_readme(folder: Path) -> bool:
-    """True if the bundle's ``README.md`` is still that of the starter."""
+    """True if the bundle's ``README.md`` is still the starter's."""
     readme = folder / "README.md"
     return readme.is_file() and readme.read_bytes() == _text(STARTER / "README.md", folder).encode()
 
