@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
 from reward_kit.agent.base.printing import say, warn
 from reward_kit.agent.base.text import count
+from reward_kit.cli.common_options import command
 from reward_kit.errors import RewardKitError
 
 
-@click.command("list")
+@command("list")
 def list_bundles() -> None:
     """List the installed bundles.
 

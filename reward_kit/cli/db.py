@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reward_kit.agent.base.printing import say
-from reward_kit.cli.common_options import runs_option
+from reward_kit.cli.common_options import Command, runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ _name = click.argument("name")
 
 class _Commands(click.Group):
     """Shows the errors of faulty database files like the package's own: one line, exit code 2."""
+
+    command_class = Command
 
     def invoke(self, ctx: click.Context) -> Any:
         import apsw

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from reward_kit.agent.base.printing import say
+from reward_kit.cli.common_options import command
 from reward_kit.errors import RewardKitError, UsageError
 
 
-@click.command()
+@command("init")
 @click.argument("name", type=click.Path(path_type=Path))
 @click.option("--from-openapi", type=click.Path(path_type=Path), help="Make tools of an OpenAPI 3 file.")
 @click.option("--from-mcp", metavar="COMMAND", help="Make tools of the MCP server that COMMAND starts.")

@@ -15,6 +15,7 @@ import click
 
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import reserved_output, say
+from reward_kit.cli.common_options import command
 from reward_kit.errors import BundleError, RewardKitError
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ MAX_BODY = 4 * 1024 * 1024
 """Bytes of a request's body that are received before the SDK sees it, which has the same limit."""
 
 
-@click.command()
+@command("mcp")
 @click.argument("target")
-@click.option("--row", metavar="ID", help="Begin with the tools and data of this row.")
+@click.option("--rows", "--row", "row", metavar="ID", help="Begin with the tools and data of this row.")
 @click.option("--http", is_flag=True, help="Streamable HTTP at /mcp, instead of standard input and output.")
 @click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --http.")
 @click.option(

@@ -8,12 +8,21 @@ import click
 
 from reward_kit.agent.base.printing import say, warn
 from reward_kit.agent.base.text import count
+from reward_kit.cli.common_options import command
 from reward_kit.errors import UsageError
 
 
-@click.command()
+@command("pack")
 @click.argument("bundle")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The archive. Default: NAME.tar.gz.")
+@click.option(
+    "--out",
+    "-o",
+    "--output",
+    "output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The archive. Default: NAME.tar.gz.",
+)
 @click.option("--licence", "--license", metavar="SPDX", help="The bundle's licence, such as Apache-2.0.")
 def pack(bundle: str, output: Path | None, licence: str | None) -> None:
     """Pack a bundle into one file, to share it.
@@ -29,7 +38,7 @@ def pack(bundle: str, output: Path | None, licence: str | None) -> None:
     with read_bundle(bundle) as rows:
         target = output or Path(f"{rows.folder.name}.tar.gz")
         if not target.name.endswith((".tar.gz", ".tgz")):
-            raise UsageError("is not a name of a .tar.gz file", place=f"--output {target}")
+            raise UsageError("is not a name of a .tar.gz file", place=f"--out {target}")
         if licence is None and not any(rows.folder.glob("LICEN[SC]E*")):
             warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
         if has_starters_readme(rows.folder):

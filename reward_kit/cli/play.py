@@ -20,6 +20,7 @@ from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import say
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.cli.agent_eval import DONE, INCOMPLETE, INTERRUPTED, evaluated
+from reward_kit.cli.common_options import command, runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ SETTING = ("toolset", "toolset_outside", "seed_sql", "system_prompt", "now")
 """Fields that a new row takes from the first row of its dataset."""
 
 
-@click.command()
+@command("play")
 @click.argument("bundle")
 @click.argument("row", required=False)
 @click.option(
@@ -47,12 +48,18 @@ SETTING = ("toolset", "toolset_outside", "seed_sql", "system_prompt", "now")
     help="Who you are. Default: the agent; in a new row both.",
 )
 @click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option("--user-model", metavar="NAME", help="The simulated user's model, if you are the agent.")
+@click.option(
+    "--user-model",
+    "--sim-model",
+    "user_model",
+    metavar="NAME",
+    help="The simulated user's model, if you are the agent.",
+)
 @click.option("--save-row", metavar="ID", help="Save what you do as the gold actions of the row ID.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Save it there, not in the dataset."
 )
-@click.option("--output-dir", default="runs", show_default=True, metavar="DIR", help="Where results go.")
+@runs_option
 @click.option("--browser", is_flag=True, help="Play on a page in a browser on this machine.")
 def play(
     bundle: str,

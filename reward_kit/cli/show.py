@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     metavar="FIELD",
     help="Print scores by groups of rows instead: those with the same value of a field (metadata.domain).",
 )
+@click.option(
+    "--as-row", "row_id", metavar="ID", help="Print a rollout as a row of a dataset: its calls as gold."
+)
 @click.option("--full", is_flag=True, help="Show a rollout's system prompt and long values whole.")
-def show(what: str | None, output_dir: str, field: str | None, full: bool) -> None:
+def show(what: str | None, output_dir: str, field: str | None, row_id: str | None, full: bool) -> None:
     """Read evaluations and rollouts in the terminal.
 
     \b
@@ -52,13 +55,26 @@ def show(what: str | None, output_dir: str, field: str | None, full: bool) -> No
     elif what is None or _is_runs_folder(what):
         _list_evaluations(folder if what is None else Path(what))
     elif (rollout := _rollout(what, output_dir)) is not None:
-        _print_rollout(rollout, full=full)
+        if row_id is None:
+            _print_rollout(rollout, full=full)
+        else:
+            _print_row(rollout, row_id)
+    elif row_id is not None:
+        raise click.UsageError('--as-row takes a rollout: "EVALUATION ROW#1".')
     elif _is_row(what, folder):
         from reward_kit.agent.reports.listings import rollout_lines
 
         print_lines(rollout_lines(folder / "evals", what, terminal_width(sys.stdout)))
     else:
         _print_report(what, output_dir)
+
+
+def _print_row(rollout: Path, row_id: str) -> None:
+    from reward_kit.agent.after.as_row import row_of
+    from reward_kit.agent.store.loading import load_rollout
+
+    with load_rollout(rollout) as trace:
+        print_lines([json.dumps(row_of(trace, row_id), ensure_ascii=False)])
 
 
 def _is_runs_folder(name: str) -> bool:

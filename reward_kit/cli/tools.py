@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import say
+from reward_kit.cli.common_options import command, file_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.registry import ToolRegistry
 
 
-@click.command()
+@command("tools")
 @click.argument("bundle")
-@click.option("--row", metavar="ID", help="The row whose tools and data to take. Default: the first.")
+@click.option(
+    "--rows", "--row", "row", metavar="ID", help="The row whose tools and data to take. Default: the first."
+)
 @click.option("--call", nargs=2, multiple=True, metavar="TOOL ARGUMENTS", help="Call a tool; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print the schemas as a model gets them.")
-def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_json: bool) -> int:
+@file_option("--json", help="Write the schemas as a model gets them.")
+def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], json_path: str | None) -> int:
     """Show a bundle's tools as a model sees them; call them.
 
     \b
@@ -40,8 +44,9 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], as_js
         task = opened.select(task_ids=row)[0] if row is not None else opened.tasks[0]
         if call:
             return run_in_loop(_call(opened, task, call))
-        if as_json:
-            say(json.dumps(task.registry.get_openai_tools(), indent=2, ensure_ascii=False))
+        if json_path is not None:
+            schemas = json.dumps(task.registry.get_openai_tools(), indent=2, ensure_ascii=False)
+            write_output([f"{schemas}\n".encode()], json_path)
         else:
             for line in _schema_lines(task.registry):
                 say(line)
