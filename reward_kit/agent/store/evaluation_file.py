@@ -29,6 +29,12 @@ READ_AT_ONCE = 16
 """Traces that one statement reads."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
+ANSWER_FAULTS = f"""
+SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
+FROM traces AS t CROSS JOIN rollouts ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+WHERE instr(t.json, '"fault":"') AND {FINAL} AND json_valid(t.json) AND fault IS NOT NULL
+GROUP BY fault"""  # noqa: S608
+"""SQL of ``count_answer_faults``: its order of tables begins with the index that reads no other trace."""
 
 _FAULTS = {
     "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
@@ -97,13 +103,8 @@ def count_answer_faults(path: Path) -> dict[str, int]:
 
     Raises ``StorageError`` for a missing or damaged file.
     """
-    query = f"""
-SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
-FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND usage != '{{}}' AND instr(t.json, '"fault":"') AND json_valid(t.json) AND fault IS NOT NULL
-GROUP BY fault"""  # noqa: S608 - the search for text is many times faster than reading the JSON
     with reading(path) as connection:
-        return dict(connection.execute(query).fetchall())
+        return dict(connection.execute(ANSWER_FAULTS).fetchall())
 
 
 def count_cut_answers(path: Path) -> dict[str, int]:
@@ -309,6 +310,17 @@ def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, An
     query = "SELECT row_id, fields FROM rows WHERE :id IS NULL OR row_id = :id"
     with reading(path) as connection:
         return {name: json.loads(fields) for name, fields in connection.execute(query, {"id": row_id})}
+
+
+def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool]:
+    """The gold actions of a row with the rows that each changed, as JSON values; empty if none are stored.
+
+    True if their answers are the same in all rollouts.
+    """
+    query = "SELECT gold_calls, gold_state IS NOT NULL FROM rows WHERE row_id = ?"
+    with reading(path) as connection:
+        text, is_shared = connection.execute(query, (row_id,)).fetchone() or (None, 0)
+    return json.loads(text or "[]"), bool(is_shared)
 
 
 def base_path(runs: Path, key: str) -> Path:

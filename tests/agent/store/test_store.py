@@ -17,8 +17,10 @@ from stored_rollouts import begun, edit, outcome, played, query
 
 from reward_kit.agent.rollout.outcome import Played, RowGold, broken_off
 from reward_kit.agent.store.evaluation_file import (
+    ANSWER_FAULTS,
     FINAL,
     base_path,
+    count_answer_faults,
     file_within,
     find_named,
     reading,
@@ -68,6 +70,17 @@ def test_the_last_final_attempt_counts(path: Path) -> None:
     with begun(path) as store:
         store.add([played(0, id="x", final=False), played(0, id="y"), played(0, id="z")])
     assert [one.id for one in stored(path, FINAL)] == ["z"]
+
+
+def test_faults_of_answers_are_counted_without_reading_other_traces(path: Path) -> None:
+    def answered(number: int, **call: str) -> Played:
+        return replace(played(number), trace=json.dumps({"model_calls": [call]}, separators=(",", ":")))
+
+    with begun(path) as store:
+        store.add([answered(0, text="fault"), answered(1, fault="cut"), answered(2, fault="cut")])
+        assert count_answer_faults(path) == {"cut": 2}
+    plan = query(path, f"EXPLAIN QUERY PLAN {ANSWER_FAULTS}")
+    assert plan[0]["detail"] == "SCAN t USING INDEX answer_faults"
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
