@@ -71,7 +71,7 @@ class Failure:
     index of the first wrong tool call, None if no call was wrong. ``expected`` and ``made`` hold ``name`` and
     ``arguments`` (``made`` also ``status``, and the ``answer`` if the tool refused); ``arguments`` lists the
     arguments that differ between them. ``rows`` are differences of the final data, ``more_rows`` counts those
-    left out; ``unsaid`` are the outputs that were never said.
+    left out; ``unsaid`` are the outputs that were never said; ``not_compared`` is what the reward ignores.
     """
 
     kind: FailureKind
@@ -85,6 +85,7 @@ class Failure:
     rows: Sequence[RowDifference] = ()
     more_rows: int = 0
     unsaid: list[str] = field(default_factory=list)
+    not_compared: Sequence[str] = ()
 
 
 def classify(
@@ -128,6 +129,7 @@ def classify(
         user_fault=decisive if judged else None,
         gold_fault=gold_fault,
     )
+    failure.not_compared = ignored
     record.failure = asdict(failure)
 
 

@@ -203,6 +203,18 @@ def first_fault(
     return _of_order(aligned, expected)
 
 
+def made_instead(
+    tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall], rows: Sequence[RowDifference]
+) -> dict[int, tuple[ExpectedCall, ToolCall | None]]:
+    """The expected changes that are missing, by position, each with the call that stands in its place."""
+    aligned = align(tool_calls, expected)
+    missing, surplus = _relevant(aligned, rows)
+    pairs = _pairs(missing, surplus, aligned)
+    paired = {call.index for _, call in pairs.values()}
+    others = iter([call for call in surplus if call.index not in paired])
+    return {place: pairs.get(place) or (want, next(others, None)) for place, want in missing.items()}
+
+
 def _relevant(
     aligned: Alignment, rows: Sequence[RowDifference]
 ) -> tuple[dict[int, ExpectedCall], list[ToolCall]]:
