@@ -45,6 +45,12 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         evaluate(bundle, "second", {"a": [1, 1]})
         assert get(address.replace("first", "second"))[0].status == 200
         assert get(address.replace("evals/first.html", "compare/first/second"))[0].status == 200
+        root = address.removesuffix("evals/first.html")
+        names = re.findall(r'type="checkbox" name="pick" value="(\w+)"', get(root)[1])
+        assert names == ["second", "first"]
+        ticked = get(f"{root}compare?pick=second&pick=first")[0]
+        assert (ticked.status, ticked.getheader("Location")) == (303, "/compare/first/second")
+        assert get(f"{root}compare?pick=second")[0].status == 404
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert "Traceback" not in errors

@@ -42,14 +42,14 @@ def found(**query: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({}, "a b c"),
+        ({}, "c b a"),
         ({"by": "rollouts"}, "a1 a2 b1 b2 c1 c2"),
         ({"row": "B"}, "b"),
         ({"row": "_"}, ""),
         ({"kind": "always"}, "a"),
         ({"kind": "never", "by": "rollouts"}, "c1 c2"),
-        ({"result": "passed"}, "a b"),
-        ({"result": "failed"}, "b c"),
+        ({"result": "passed"}, "b a"),
+        ({"result": "failed"}, "c b"),
         ({"result": "failed", "by": "rollouts"}, "b2 c1 c2"),
         ({"result": "unjudged", "by": "rollouts"}, "c1"),
         ({"result": "partially_completed", "by": "rollouts"}, "b2 c2"),
@@ -65,7 +65,7 @@ def found(**query: str) -> list[str]:
         ({"sort": "-cost"}, "a c b"),
         ({"sort": "-passed"}, "a b c"),
         ({"sort": "reward", "by": "rollouts"}, "b2 c2 a1 a2 b1 c1"),
-        ({"unknown": "x", "page": "9"}, "a b c"),
+        ({"unknown": "x", "page": "9"}, "c b a"),
     ],
 )
 @pytest.mark.usefixtures("evaluated")

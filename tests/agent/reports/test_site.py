@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urljoin
 
 import pytest
-from flight_bundle import Bundle
+from flight_bundle import REWARD, Bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
@@ -136,12 +136,15 @@ def test_files_choose_rows_by_result_without_a_server(bundle: Bundle, runs: Path
     evaluate(bundle, "first", {"a": [1, 1], "b": [1, 0], "c": [0, 0], "d": [0, 1]})
     list(write_pages(runs, [load_evaluation("first")], Path("out")))
     html = Path("out/evals/first.html").read_text()
-    rows = {row: kind for kind, row in re.findall(r'<tr class="(\w+)"><td[^>]*>(\w)</td>', html)}
-    assert rows == {"a": "always", "b": "sometimes", "c": "never", "d": "sometimes"}
+    rows = [
+        (row, kind) for kind, row in re.findall(r'<tr class="(\w+)"><td[^>]*><a[^>]*>(\w)</a></td>', html)
+    ]
+    assert rows == [("c", "never"), ("b", "sometimes"), ("d", "sometimes"), ("a", "always")]
     for kind in KINDS:
         assert f'id="rows-{kind}"' in html
         assert f".chosen:has(#rows-{kind}:checked) tr[class]:not(.{kind})" in html
     assert 'id="failed"' in html
+    assert str(Path.cwd()) not in "".join(path.read_text() for path in Path("out").rglob("*.html"))
     assert not re.search(r'<form class|JSON|compare/|href="[^"]*[?]', html.replace(SCRIPT, ""))
 
 
@@ -152,7 +155,7 @@ def test_scores_by_metadata_are_shown_and_folded_if_there_are_many(bundle: Bundl
         metadata = {row: {f"domain{at}": [domains[row]] for at in range(fields)} for row in plan}
         evaluate(bundle, name, plan, rows=[{**row, "metadata": metadata[row["id"]]} for row in rows_of(plan)])
     html = read(runs).html
-    section = html[html.index("<h2>By group") : html.index("Rows</h2>")]
+    section = html[html.index("<h2>By group") : html.index("<h2>Configuration")]
     assert "<details open><summary><h3>metadata.domain0</h3>" in section
     cells = [re.findall(r"<t[dh][^>]*>([^<]*)", line) for line in re.findall(r"<tr.*?</tr>", section)]
     assert [[line[0], line[1], line[2], line[3][:5], line[4], line[5]] for line in cells[1:]] == [
@@ -172,38 +175,86 @@ def test_a_rollout_shows_messages_calls_changes_judgement_and_cost(bundle: Bundl
         "Task completed successfully",
         "Book me a flight from SFO to JFK",
         "create_booking",
-        '{"flight_id": 1, "passenger": "Alice"}',
-        '"status": "paid"',
-        "insert",
+        "passenger",
+        "paid",
+        "inserted",
         "$0.5000, 1 model call, 9 tokens in",
         "stub/one",
     ):
         assert words in passed
     failed = page_of(runs, result, 3)
-    assert "reward 0" in failed.words
-    assert "partially_completed" in failed.words
+    assert "failed partially_completed, reward 0" in failed.words
     ids = [one.id for one in result.outcomes]
     links = [link for link in page_of(runs, result, 1).links if "roll_" in link]
     targets = [next(id_ for id_ in ids if id_ in link) for link in links if ".json" not in link]
     assert targets == [ids[0], ids[2], ids[3], ids[0], ids[1]]  # before, next, next failed, those of the row
 
 
-def test_final_rows_stand_beside_those_that_gold_wanted(bundle: Bundle, runs: Path) -> None:
-    result = evaluate(bundle, "first", {"a": [1, 0]})
-    for place, words in (
-        (0, "as the gold actions leave them"),
-        (1, "1 of 1 changed row not as the gold actions leave it"),
-    ):
-        html = page_of(runs, result, place).html
-        section = html[html.index("<h2>Changed rows") : html.index("<h2>Conversation")]
-        assert words in section
-        cells = re.findall(r"<td[^>]*>(.*?)</td>", section, re.DOTALL)
-        wanted, made = (re.sub(r"<[^>]*>|\s+", " ", cell) for cell in cells)
-        assert "insert" in wanted
-        assert "Alice" in wanted
-        assert made == wanted if place == 0 else made.strip() == "unchanged"
-    kept = evaluate(bundle, "without", {"a": [1]}, keep_db="none")
-    assert "the final database was not kept" in page_of(runs, kept).words
+class Careless(GoldAgent):
+    """Makes the calls of ``calls``, by row."""
+
+    calls: ClassVar[dict[str, list[tuple[str, dict[str, Any]]]]] = {
+        "nothing": [],
+        "other": [("create_booking", {"flight_id": 1, "passenger": "Bob"})],
+        "half": [("create_booking", {"flight_id": 1, "passenger": "Alice"})],
+    }
+
+    async def respond(self, rollout: Any) -> str:
+        for name, arguments in self.calls[rollout.row_id]:
+            await rollout.call_tool(name, arguments)
+        return "It is done."
+
+
+def plain(html: str) -> str:
+    """The text of a page's part."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def steps_of(html: str) -> list[str]:
+    """The steps of a timeline as text, what is right of each after a bar."""
+    steps = re.findall(r'<div class="step">(.*?)(?=<div class="step">|<h2>Details)', html, re.DOTALL)
+    return [plain(step.replace('<div class="effects">', "|")) for step in steps]
+
+
+def test_a_failure_is_told_once_and_where_it_happened(bundle: Bundle, runs: Path) -> None:
+    rows = rows_of({row: [0] for row in Careless.calls}, system_prompt="Be kind.")
+    result = evaluate(bundle, "first", {}, rows=rows, agent=f"{__name__}:Careless")
+    pages = {one.row_id: page_of(runs, result, at).html for at, one in enumerate(result.outcomes)}
+    verdicts = {row: plain(re.findall(r"<dl>(.*?)</dl>", html, re.DOTALL)[0]) for row, html in pages.items()}
+    assert verdicts == {
+        "nothing": "wanted create_booking(flight_id=1, passenger=&#34;Alice&#34;), and 1 more call"
+        " happened it was never called",
+        "other": "wanted create_booking(…, passenger=&#34;Alice&#34;), and 1 more call"
+        " happened create_booking(…, passenger=&#34;Bob&#34;)",
+        "half": verdicts["half"],
+    }
+    assert re.fullmatch(r"wanted pay_booking\(booking_id=.*\) happened it was never called", verdicts["half"])
+    missing = steps_of(pages["nothing"])
+    assert missing[0].startswith("system system prompt, 8 characters")
+    assert missing[1].startswith("user Book me")
+    assert missing[2].startswith("missing here create_booking flight_id 1 passenger Alice | bookings #")
+    assert missing[2].endswith("missing flight_id 1 passenger Alice status paid")
+    assert missing[3].startswith("missing here pay_booking")
+    assert missing[4].startswith("assistant It is done.")
+    other = next(step for step in steps_of(pages["other"]) if "wanted instead" in step)
+    assert re.fullmatch(
+        r"create_booking ok, .*, the first that was wrong flight_id 1 passenger Bob .*"
+        r"\| wanted instead create_booking flight_id 1 passenger Alice bookings #\w+ inserted"
+        r" flight_id 1 passenger Bob wanted Alice status reserved wanted paid",
+        other,
+    )
+    half = steps_of(pages["half"])[2:]
+    assert half[0].endswith("status reserved wanted paid")
+    assert half[1].startswith("missing here pay_booking")
+
+
+def test_columns_that_the_reward_ignores_are_not_wanted(bundle: Bundle, runs: Path) -> None:
+    bundle.write("reward.py", f"NOT_COMPARED = 'bookings.passenger'\n{REWARD}")
+    result = evaluate(bundle, "first", {}, rows=rows_of({"nothing": [0]}), agent=f"{__name__}:Careless")
+    html = page_of(runs, result).html
+    assert "wanted create_booking(…, flight_id=1), and 1 more call" in plain(html)
+    assert "passenger not compared | bookings" in plain(html.replace('<div class="effects">', "|"))
+    assert "Alice" not in html[html.index("<main>") : html.index("<h2>Details")]
 
 
 def test_two_evaluations_are_compared_by_row_and_by_conversation(bundle: Bundle, runs: Path) -> None:

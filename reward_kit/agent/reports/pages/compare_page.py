@@ -9,15 +9,16 @@ from reward_kit.agent.comparison.compare import compare
 from reward_kit.agent.reports.comparison import left_out_lines, measures_table, settings_lines, verdict_lines
 from reward_kit.agent.reports.facts import title_line
 from reward_kit.agent.reports.pages.selection import PAGE, outcomes, page_number, until_written
+from reward_kit.agent.reports.pages.timeline import timeline
 from reward_kit.agent.store.loading import load_rollout
-from reward_kit.agent.store.transcript import conversation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reward_kit.agent.store.transcript import Entry
+    from reward_kit.agent.reports.pages.timeline import Step
+    from reward_kit.agent.rollout.trace import Trace
 
 CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
 """Changes of rows; a comparison lists them in this order."""
@@ -63,7 +64,9 @@ def _compared(a: Path, b: Path) -> dict[str, Any]:
         "sides": [(letter, one, title_line(one)) for letter, one in (("A", found.a), ("B", found.b))],
         "verdict": list(verdict_lines(found.success)),
         "measures": measures_table(found),
-        "settings": list(settings_lines(found)),
+        "verdict_kind": {"better": "pass", "worse": "fail"}.get(found.success.verdicts[0], ""),
+        "settings": found.settings,
+        "differences": [line for line in settings_lines(found) if line][1 + len(found.settings) :],
         "left_out": [line for line in left_out_lines(found) if line],
     }
 
@@ -74,7 +77,7 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
     Without a number a rollout that failed is shown, or the first. Raises ``UsageError`` if there is none.
     """
     sides = [_side("A", a, row_id, query.get("a", "")), _side("B", b, row_id, query.get("b", ""))]
-    pairs = list(zip_longest(*(conversation(side["record"]) for side in sides)))
+    pairs = list(zip_longest(*(_steps(side["record"]) for side in sides)))
     differing = [place for place, (one, other) in enumerate(pairs) if _said(one) != _said(other)]
     return {
         "title": f"{row_id} in {a.stem} and {b.stem}",
@@ -96,6 +99,13 @@ def _side(letter: str, path: Path, row_id: str, number: str) -> dict[str, Any]:
     return {"letter": letter, "eval_id": path.stem, "chosen": wanted[0], "outcomes": found, "record": record}
 
 
-def _said(entry: Entry | None) -> Any:
-    """The part of an entry that counts as equal: no times and ids."""
-    return entry and (entry.role, entry.text, [(one.name, one.arguments, one.answer) for one in entry.calls])
+def _steps(record: Trace) -> list[Step]:
+    return [step for step in timeline(record, with_expected=False) if step.entry]
+
+
+def _said(step: Step | None) -> Any:
+    """The part of a step that counts as equal: no times and ids."""
+    if step is None or step.entry is None:
+        return None
+    call = step.call
+    return (step.entry.role, step.entry.text) if call is None else (call.name, call.arguments, call.answer)

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.reports.facts import (
+    LONGEST_STRATEGY,
     facts_of,
     interval_lines,
     left_out_lines,
     means_line,
     row_cells,
+    strategy,
     title_line,
     tool_faults,
     what_went_wrong,
 )
-from reward_kit.agent.reports.listings import (
-    EVALUATION_HEADINGS,
-    EVALUATION_NUMBERS,
-    evaluation_cells,
-    group_notes,
-    groups_table,
-)
+from reward_kit.agent.reports.listings import group_notes, groups_table
+from reward_kit.agent.reports.pages.rendering import moment
 from reward_kit.agent.reports.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
 from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
-from reward_kit.agent.scoring.numbers import dollars, estimate
+from reward_kit.agent.scoring.numbers import NOTHING, dollars, estimate, money
 from reward_kit.agent.store.evaluation_file import stored_files, written
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from reward_kit.agent.scoring.metrics import Estimate
     from reward_kit.agent.scoring.rows import RowResult
@@ -71,13 +68,17 @@ class Chart(NamedTuple):
 
 
 class EvalLine(NamedTuple):
-    """An evaluation in the list: its cells, and cost of a rollout in dollars and Pass^1 if it has both."""
+    """A line of the list; ``point`` is (dollars of a rollout, Pass^1) if both are known."""
 
     name: str
     created: float
     is_running: bool
-    cells: tuple[str, ...]
+    cells: dict[str, str]
     point: tuple[float, Estimate] | None
+
+
+NUMBERS = ("rows", "rollouts", "Pass^1", "cost")
+"""Columns of the list that hold numbers."""
 
 
 def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> dict[str, Any]:
@@ -94,9 +95,8 @@ def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> di
         "title": "Evaluations",
         "root": "",
         "folder": folder,
-        "headings": list(enumerate(EVALUATION_HEADINGS)),
-        "right": EVALUATION_NUMBERS,
         "evaluations": lines,
+        "right": NUMBERS,
         "chart": cost_chart(priced),
         "numbers": {name: number for number, (name, _, _) in enumerate(priced, 1)},
         "faults": faults,
@@ -111,9 +111,18 @@ def _line(path: Path) -> EvalLine:
     point = None
     if score and spent.calls and not spent.unpriced_calls:
         point = spent.cost / len(stored.outcomes), score
-    return EvalLine(
-        stored.eval_id, stored.created, stored.status == "running", evaluation_cells(stored), point
-    )
+    unjudged = sum(not outcome.scored for outcome in stored.outcomes)
+    cells = {
+        "dataset": Path(str(stored.configuration.get("dataset", ""))).name,
+        "rows": str(len(stored.rows)),
+        "rollouts": f"{len(stored.outcomes)}/{stored.planned}",
+        "Pass^1": estimate(score) if score else NOTHING,
+        "cost": money(spent),
+        "started": moment(stored.created),
+        "status": f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
+        "agent (model)": one_line(strategy(stored), LONGEST_STRATEGY),
+    }
+    return EvalLine(stored.eval_id, stored.created, stored.status == "running", cells, point)
 
 
 def evaluation_values(path: Path, selection: Selection, *, static: bool = False) -> dict[str, Any]:
@@ -151,6 +160,8 @@ def _scores(path: Path) -> dict[str, Any]:
         "root": "../",
         "stored": replace(result, rows=()),  # they would stay in memory
         "headline": title_line(result),
+        "cost": money(result.spent),
+        "dataset": Path(str(result.configuration.get("dataset", ""))).name,
         "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
         "chart": pass_curve(result.pass_power, ks),
         "facts": list(facts_of(result)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from base64 import b64encode
 from functools import lru_cache
@@ -20,12 +21,14 @@ from reward_kit.agent.scoring.numbers import duration, estimate, money
 if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import Outcome
 
-LONG_LINES = 14
+LONG_LINES = 12
 """Lines of a text that is shown unfolded."""
-LONG_TEXT = 1600
+LONG_TEXT = 800
 """Characters of such a text."""
 BEGINNING = 90
-"""Characters of a folded text that its line shows, and of JSON that stays in one line."""
+"""Characters of a folded text that its line shows."""
+ONE_LINE = 240
+"""Characters of JSON that is not spread over lines."""
 
 TEMPLATES = Path(__file__).with_name("templates")
 STYLE, SCRIPT = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "keys.js"))
@@ -40,7 +43,7 @@ HTML = "text/html; charset=utf-8"
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # without one, browsers send forms with the origin null
     "X-Content-Type-Options": "nosniff",
 }
 """Pages hold text of models and tools: nothing of it may run or be fetched if escaping fails."""
@@ -62,7 +65,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     filters = (count, duration, estimate, money, total_usage)
-    own = (beginning, characters, is_long, moment, pretty, readable, rollout_address)
+    own = (beginning, breakable, characters, is_long, moment, named, pretty, readable, rollout_address, shown)
     environment.globals |= {"policy": POLICY, "style": Markup(STYLE), "script": Markup(SCRIPT)}  # noqa: S704 - files of this package
     environment.filters |= {one.__name__: one for one in (*filters, *own)} | {"value": json_text}
     return environment
@@ -75,7 +78,7 @@ def rollout_address(outcome: Outcome) -> str:
 
 def moment(seconds: float) -> str:
     """Unix seconds as the local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def beginning(text: str) -> str:
@@ -97,10 +100,35 @@ def is_long(text: str) -> bool:
 def pretty(text: str) -> str:
     """JSON with a line for each value, if the text is long; else the text."""
     try:
-        value = json.loads(text) if len(text) > BEGINNING else None
+        value = json.loads(text) if len(text) > ONE_LINE else None
     except (ValueError, RecursionError):
         return text
     return readable(value) if isinstance(value, dict | list) else text
+
+
+def named(arguments: str) -> dict[str, Any] | None:
+    """The arguments of a call by name; None for a text that is no JSON object."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def shown(value: Any) -> str:
+    """A value of a row or call: as JSON, and a text without quotes unless it could be something else."""
+    if not isinstance(value, str) or value.strip() != value:
+        return json_text(value)
+    try:
+        json.loads(value or "0")
+    except (ValueError, RecursionError):
+        return value
+    return json_text(value)
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken after its punctuation."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._/:-])(?=\w)", name))
 
 
 def readable(value: Any) -> str:

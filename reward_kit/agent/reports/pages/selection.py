@@ -40,6 +40,8 @@ INDEXED = 4
 PASSED = f"reward >= {SUCCESS_THRESHOLD}"
 _NUMBERS = {"reward": "reward", "steps": "steps", "turns": "turns", "time": "seconds", "cost": "cost"}
 _RATE = f"total({PASSED}) / count(*)"
+_WORST_FIRST = f"iif(count(seq), {_RATE}, NULL)"
+"""The order of rows unless another is asked for; rows without a rollout are the last."""
 SORTS = {
     "rows": {"row": "rows.row_id", "passed": _RATE} | {name: f"avg({sql})" for name, sql in _NUMBERS.items()},
     "rollouts": {"row": "row_id", "result": "coalesce(failure, stop_reason)", **_NUMBERS},
@@ -102,7 +104,8 @@ class Selection:
     ``row`` is a part of row ids, ``kind`` one of ``KINDS``. The others choose rollouts, or rows that have
     such a rollout: ``result`` is one of ``RESULTS``, a failure class or a stop reason, ``tool`` the name of a
     tool that was called, ``text`` occurs in the conversation (letters A to Z in any case; the system prompt
-    is left out). ``sort`` is a column of ``SORTS``, after ``-`` descending.
+    is left out). ``sort`` is a column of ``SORTS``, after ``-`` descending; without it, rows that failed most
+    come first.
     """
 
     by: str = "rows"
@@ -148,7 +151,8 @@ class Selection:
         chosen = [(self.result, result), (self.tool, _CALLS), (self.text, _SAYS)]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
         values = {**asdict(self), "row": _like(self.row)}
-        sort = SORTS[self.by].get(self.sort.removeprefix("-"), "NULL")
+        unsorted = _WORST_FIRST if self.by == "rows" else "NULL"
+        sort = SORTS[self.by].get(self.sort.removeprefix("-"), unsorted)
         way = "DESC" if self.sort.startswith("-") else "ASC"
         kind = KINDS[self.kind][1] if self.kind else "1"
         columns = f", {sort} AS sort, max({condition}) AS matching" if self.by == "rows" else ""

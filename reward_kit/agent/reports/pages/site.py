@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import UndefinedError
+from markupsafe import escape
 
 from reward_kit.agent.after.explanation import stored_explanations
 from reward_kit.agent.base.encoding import json_text
@@ -30,7 +34,6 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import uvicorn
     from starlette.applications import Starlette
@@ -69,14 +72,31 @@ def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path
     A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
     written, or if a stored name would lead out of ``out``.
     """
+    private = _private_folders(folder, evaluations)
     index = evaluations_values(folder, [stored.path for stored in evaluations])
-    yield _write(out, INDEX, render("evaluations.html", **index, static=True))
+    yield _write(out, INDEX, private.sub("", render("evaluations.html", **index, static=True)))
     for stored in evaluations:
         values = evaluation_values(stored.path, Selection(), static=True)
-        yield _write(out, f"evals/{stored.eval_id}.html", render("evaluation.html", **values, static=True))
+        html = render("evaluation.html", **values, static=True)
+        yield _write(out, f"evals/{stored.eval_id}.html", private.sub("", html))
         for outcome in stored.outcomes:
             page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=True))
-            yield _write(out, rollout_address(outcome), page.html)
+            yield _write(out, rollout_address(outcome), private.sub("", page.html))
+
+
+def _private_folders(runs: Path, evaluations: Sequence[StoredEvaluation]) -> re.Pattern[str]:
+    """The folders of this machine that the pages may name, where they begin a path."""
+    options = [value for stored in evaluations for value in stored.configuration.values()]
+    given = [Path(value) for value in options if isinstance(value, str) and value.startswith("/")]
+    folders = {
+        runs.absolute().parent,
+        Path.cwd(),
+        Path.home(),
+        Path(sys.prefix),
+        *(one.parent for one in given),
+    }
+    names = sorted((str(escape(str(one))) for one in folders if one.name), key=len, reverse=True)
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?:/|\b)")
 
 
 def _page(answer: Callable[[], Page]) -> Page:
@@ -98,6 +118,8 @@ def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
         if match["row"] is not None:
             return Page(render("beside.html", **beside_values(a, b, match["row"], query)))
         return Page(render("compare.html", **comparison_values(a, b, query)))
+    if address == "compare":
+        raise UsageError("tick two evaluations to compare them")
     match = _ADDRESS.fullmatch(address)
     if match is None or match["folder"] in (".", ".."):
         raise UsageError("there is no such page")
@@ -149,10 +171,13 @@ def page_app(folder: Path, *others: Route) -> Starlette:
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.responses import Response
+    from starlette.responses import RedirectResponse, Response
     from starlette.routing import Route
 
     def page(request: Request) -> Response:
+        picked = request.query_params.getlist("pick")
+        if request.path_params["address"] == "compare" and len(picked) == 2:  # the newer is listed first
+            return RedirectResponse("/compare/{1}/{0}".format(*(quote(one, safe="") for one in picked)), 303)
         text, status, media = page_at(folder, request.path_params["address"], request.query_params)
         return Response(hide_bytes(text.encode(errors="replace")), status, HEADERS, media)
 

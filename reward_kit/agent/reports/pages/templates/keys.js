@@ -1,5 +1,5 @@
 "use strict";
-// Keys, pages that stay up to date while an evaluation runs, and unfolded prints. Without a script all works but these.
+// Shortcuts, filters without a button, live pages, unfolded prints. Without a script, all works but these.
 const ITEMS = "main .item, main .message, main .call";
 const help = document.getElementById("help");
 const keys = document.getElementById("keys");
@@ -43,6 +43,16 @@ for (const button of document.querySelectorAll("[data-help]")) {
   button.addEventListener("click", () => help.showModal());
 }
 
+for (const form of document.querySelectorAll("[data-filters]")) {
+  form.querySelector("button").hidden = true; // Enter sends it still
+  form.addEventListener("change", (event) => event.target.matches("select") && form.requestSubmit());
+}
+for (const form of document.querySelectorAll("[data-pick]")) {
+  const ticked = () => { form.querySelector("button").disabled = form.querySelectorAll(":checked").length !== 2; };
+  form.addEventListener("change", ticked);
+  addEventListener("pageshow", ticked);
+}
+
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 
 async function refresh() {
@@ -51,13 +61,16 @@ async function refresh() {
     const answer = await fetch(location.href);
     if (!answer.ok) throw new Error(answer.statusText);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const held = document.activeElement?.getAttribute("href");
+    const held = document.activeElement?.closest("a");
+    const picked = [...document.querySelectorAll("[name=pick]:checked")].map((one) => one.value);
     for (const part of document.querySelectorAll("[data-live]")) {
       const made = fresh.getElementById(part.id);
       if (made && made.innerHTML !== part.innerHTML) part.innerHTML = made.innerHTML;
     }
+    for (const box of document.querySelectorAll("[name=pick]")) box.checked = picked.includes(box.value);
     if (held && document.activeElement === document.body) {
-      [...document.links].find((one) => one.getAttribute("href") === held)?.focus({ preventScroll: true });
+      const alike = [...document.links].filter((one) => one.text === held.text && one.className === held.className);
+      (alike.find((one) => one.href === held.href) ?? alike[0])?.focus({ preventScroll: true });
     }
     seconds = Number(fresh.body.dataset.refresh);
   } catch { /* the server is busy or gone: try again */ }
