@@ -35,17 +35,24 @@ def send(address: str, html: str, **fields: str) -> None:
 
 
 def test_a_rollout_is_played_and_its_reward_shown(bundle: Bundle) -> None:
-    bundle.rows({"sim_user_prompt": None, "n_rollouts": 1})
+    bundle.rows({"sim_user_prompt": None, "n_rollouts": 1, "system_prompt": "Be kind."})
     with playing(bundle) as (process, address):
         html = page(address, "What do you say?")
         assert "user: Book me a flight" in html
-        assert "<option>create_booking</option>" in html
+        assert ">flight.booking.001, rollout 1: you are the agent<" in html
+        assert "System prompt, 8 characters" in html
+        assert httpx.get(address).headers["Referrer-Policy"] == "same-origin"  # or browsers send no origin
         form = {"turn": "99", "text": "said before"}
         assert httpx.post(address, data=form, headers={"Origin": "http://evil.example"}).status_code == 403
         assert httpx.get(address, headers={"Host": "evil.example"}).status_code == 400
         assert httpx.post(address, data=form).status_code == 303  # a form of before
-        send(address, html, tool="create_booking", arguments='{"flight_id": 1,\n "passenger": "<Alice>"}')
+        fields = {"argument flight_id": "1", "argument passenger": "<Alice  B>"}
+        assert fields.keys() <= set(re.findall(r'name="([^"]*)"', html))
+        send(address, html, tool="create_booking", **fields)
         html = page(address, "booking_id")
+        assert "agent calls create_booking {&#34;flight_id&#34;: 1, " in html
+        send(address, html, tool="create_booking", arguments='{"flight_id": 1,\n "passenger": "<Alice>"}')
+        html = page(address, "&lt;Alice&gt;")
         assert "said before" not in html
         send(address, html, text="")  # nothing is said
         send(address, page(address, "What do you say?"), leave="1")
@@ -57,7 +64,7 @@ def test_a_rollout_is_played_and_its_reward_shown(bundle: Bundle) -> None:
         out, errors = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in errors) == (0, False)
     assert re.search(r" failed \(.*\nhttp://127.0.0.1:\d+/\S+/roll_\S+\.html", out)
-    assert load_evaluation("latest").outcomes[0].steps == 1
+    assert load_evaluation("latest").outcomes[0].steps == 2
 
 
 def test_both_sides_on_one_page(bundle: Bundle) -> None:

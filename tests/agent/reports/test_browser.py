@@ -84,6 +84,11 @@ def tab(tmp_path: Path) -> Iterator[Tab]:
     process.wait()
 
 
+async def _two_turns(page: PlayPage, played: Any) -> None:
+    for _ in range(2):
+        await page.typed(played, "agent", begins=True)
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The addresses of pages of a server, by their kind."""
@@ -105,9 +110,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     }
     page = PlayPage()
     page.show("user: Hello")
-    function = {"name": "look", "description": "Look.", "parameters": {}}
-    turn = page.typed(SimpleNamespace(tools=[{"function": function}]), "agent", begins=True)
-    threading.Thread(target=asyncio.run, args=(turn,), daemon=True).start()
+    schema = {"properties": {"at": {"type": "string"}, "near": {"type": "boolean"}, "how": {}}}
+    function = {"name": "look", "description": "Look.", "parameters": schema}
+    played = SimpleNamespace(tools=[{"function": function}], system_prompt="Be kind.")
+    threading.Thread(target=asyncio.run, args=(_two_turns(page, played),), daemon=True).start()
     with listen(LOOPBACK, 0) as listener, served(Path("runs"), listener, page.route("play")):
         root = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
         yield {kind: root + address for kind, address in addresses.items()}
@@ -117,7 +123,7 @@ def test_pages_are_accessible(site: dict[str, str], tab: Tab) -> None:
     axe = Path(AXE or "").read_text()
     faults = {}
     tab.send("Page.setBypassCSP", enabled=True)
-    for width, scheme in ((1280, "light"), (1280, "dark"), (420, "light")):
+    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light")):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         tab.send("Emulation.setDeviceMetricsOverride", **size)
         tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -155,6 +161,34 @@ def test_keys_lead_through_pages(site: dict[str, str], tab: Tab) -> None:
     tab.run("document.getElementById('keys').click()")
     tab.press("/")
     assert tab.run("document.activeElement.name") != "text"
+
+
+def test_a_form_calls_a_tool(site: dict[str, str], tab: Tab) -> None:
+    tab.open(site["play"])
+    tab.run("document.querySelector('[name=\"argument at\"]').value = 'the sea'")
+    tab.run("document.querySelector('.fields button').click()")
+    tab.wait("document.readyState === 'complete' && document.body.innerText.includes('agent calls look')")
+    assert 'look {"at": "the sea"}' in tab.run("document.body.innerText")
+
+
+def test_filters_and_ticks_need_no_button(site: dict[str, str], tab: Tab) -> None:
+    tab.open(site["rows"])
+    assert not tab.run("document.querySelector('.filters button').offsetParent")
+    tab.run("const by = document.querySelector('[name=by]'); by.value = 'rollouts'")
+    tab.run("by.dispatchEvent(new Event('change', { bubbles: true }))")
+    tab.wait("location.search.includes('by=rollouts') && document.readyState === 'complete'")
+    tab.open(site["list"])
+    assert tab.run("document.querySelector('[data-pick] button').disabled")
+    tab.run("document.querySelectorAll('[name=pick]').forEach((one) => one.click())")
+    tab.run("document.querySelector('[data-pick] button').click()")
+    tab.wait("location.pathname === '/compare/first/second'")
+
+
+def test_the_first_screens_show_failures_and_the_conversation(site: dict[str, str], tab: Tab) -> None:
+    tab.send("Emulation.setDeviceMetricsOverride", width=1280, height=960, deviceScaleFactor=1, mobile=False)
+    for kind, first in (("rows", "tr.never"), ("rollout", ".message.user")):
+        tab.open(site[kind])
+        assert tab.run(f"document.querySelector('{first}').getBoundingClientRect().bottom") < 960
 
 
 def test_a_running_evaluation_is_brought_up_to_date_in_place(site: dict[str, str], tab: Tab) -> None:

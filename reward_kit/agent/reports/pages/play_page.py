@@ -11,10 +11,12 @@ It is a ``Screen``; a server in a thread shows it beside the pages of the runs f
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
-from reward_kit.agent.players.agents.human import signature
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render
 from reward_kit.agent.servers.access import foreign_origin
 
@@ -24,6 +26,21 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+
+
+ARGUMENT = "argument "
+"""Begins the name of an input field for an argument of a tool."""
+_HEADING = re.compile(r"\A\s*=== (.*) ===$", re.MULTILINE)
+
+
+class Field(NamedTuple):
+    """An input for one argument of a tool; ``kind`` is the type of an ``input``, ``select``, or ``json``."""
+
+    name: str
+    kind: str
+    description: str
+    is_required: bool
+    choices: tuple[str, ...] = ()
 
 
 class PlayPage:
@@ -37,25 +54,28 @@ class PlayPage:
         self.link = ""
         self._texts: list[str] = []
         self._side = ""
+        self._policy = ""
         self._tools: list[dict[str, Any]] = []
         self._answer: asyncio.Future[str | None] | None = None
 
     def show(self, text: str, *, manual: str = "") -> None:  # noqa: ARG002 - the page has buttons instead
         """Add a text to the page."""
-        text = text.strip("=\n ")
+        text = _HEADING.sub(r"\1", text).strip()
         self._texts += [text] if text else []
 
     async def typed(self, rollout: Rollout | UserRollout, side: str, *, begins: bool) -> str | None:  # noqa: ARG002 - nothing to check
         """Show the form, and wait until it is sent."""
         self._side = side
         self._tools = [tool["function"] for tool in rollout.tools] if side == "agent" else []
+        self._policy = getattr(rollout, "system_prompt", None) or ""  # a user has none
         self._answer = asyncio.get_running_loop().create_future()
         try:
             text = await self._answer
         finally:
             self._answer = None
         if text is not None:
-            self.show(f"{side}: {text}")
+            said = text.removeprefix("/call ")
+            self.show(f"{side}: {said}" if said == text else f"{side} calls {said}")
         return text
 
     def route(self, address: str) -> Route:
@@ -74,7 +94,9 @@ class PlayPage:
                 title="Play",
                 texts=self._texts,
                 side=self._side,
-                tools=[(one["name"], signature(one)) for one in self._tools],
+                policy_text=self._policy,
+                tools=[(one, fields_of(one)) for one in self._tools],
+                argument=ARGUMENT,
                 turn=len(self._texts),
                 asked=self._answer is not None,
                 result=self.result,
@@ -88,8 +110,19 @@ class PlayPage:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         answer = self._answer
         if answer is not None and form.get("turn") == str(len(self._texts)):  # it was not sent twice
-            answer.get_loop().call_soon_threadsafe(_settle, answer, _command(form))
+            answer.get_loop().call_soon_threadsafe(_settle, answer, self._command(form))
         return RedirectResponse(request.url.path, 303)
+
+    def _command(self, form: dict[str, str]) -> str | None:
+        """The text of a form as it is typed at a terminal; None to leave."""
+        if "tool" not in form:
+            return None if "leave" in form else form.get("text", "")
+        given = form.get("arguments")
+        if given is None:
+            tool = next((one for one in self._tools if one["name"] == form["tool"]), {})
+            fields = [(one, form.get(f"{ARGUMENT}{one.name}")) for one in fields_of(tool)]
+            given = json.dumps({one.name: _value(one, text) for one, text in fields if text is not None})
+        return f"/call {form['tool']} {given}"
 
 
 def _settle(answer: asyncio.Future[str | None], text: str | None) -> None:
@@ -97,8 +130,30 @@ def _settle(answer: asyncio.Future[str | None], text: str | None) -> None:
         answer.set_result(text)
 
 
-def _command(form: dict[str, str]) -> str | None:
-    """The text of a form as it is typed at a terminal; None to leave."""
-    if "tool" in form:
-        return f"/call {form['tool']} {' '.join(form.get('arguments', '').split())}"
-    return None if "leave" in form else form.get("text", "")
+def fields_of(tool: dict[str, Any]) -> list[Field]:
+    """The input fields for the arguments of a tool, from its JSON schema; ``json`` for nested values."""
+    parameters = tool.get("parameters")
+    schema = parameters if isinstance(parameters, dict) else {}
+    properties, required = schema.get("properties"), schema.get("required")
+    return [
+        _field(name, one, is_required=isinstance(required, list) and name in required)
+        for name, one in (properties.items() if isinstance(properties, dict) else ())
+        if isinstance(one, dict)
+    ]
+
+
+def _field(name: str, schema: dict[str, Any], *, is_required: bool) -> Field:
+    kinds = [one for one in schema.get("anyOf") or [schema] if one.get("type") != "null"]
+    found = kinds[0] if len(kinds) == 1 else {}
+    kind = {"string": "text", "integer": "number", "number": "number"}.get(str(found.get("type")), "json")
+    choices = [True, False] if found.get("type") == "boolean" else found.get("enum") or ()
+    words = tuple(one if isinstance(one, str) else json.dumps(one) for one in choices)
+    return Field(name, kind, str(schema.get("description") or ""), is_required, words)
+
+
+def _value(field: Field, text: str) -> Any:
+    """The argument that was typed; text that is no JSON where JSON is wanted is sent as text."""
+    if field.kind != "text":
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return text
