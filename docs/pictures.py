@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-WIDTH = 900
+WIDTH = 1100
 FLIGHT = {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}
 
 
@@ -118,7 +118,10 @@ def main() -> None:
             **common,
         )
         screenshot(
-            page_of(booked, folder / "booked"), IMAGES / "conversation.png", 1250, since="<h2>Conversation"
+            page_of(booked, folder / "booked"),
+            IMAGES / "conversation.png",
+            960,
+            since='<div class="timeline',
         )
         failed = evaluate(
             ROOT / "tau_retail_task",

@@ -70,9 +70,9 @@ def page_of(runs: Path, result: EvaluationResult, place: int = 0) -> Read:
     return read(runs, rollout_address(result.outcomes[place]))
 
 
-def all_pages(runs: Path) -> Iterator[tuple[str, Read]]:
-    """All pages that the first page leads to; of each the first selection that was found."""
-    waiting, seen = [""], {"", "index.html"}
+def all_pages(runs: Path, *others: str) -> Iterator[tuple[str, Read]]:
+    """All pages that the first page and ``others`` lead to; of each the first selection that was found."""
+    waiting, seen = ["", *others], {"", "index.html", *others}
     while waiting:
         address = waiting.pop()
         path, _, query = address.partition("?")
@@ -92,9 +92,7 @@ def test_every_evaluation_and_rollout_has_a_page_that_links_lead_to(bundle: Bund
     expected |= {"compare/first/second/a"} | {
         address.replace(".html", ".json") for address in expected if address.endswith(".html")
     }
-    found = {unquote(address) for address, _ in all_pages(runs)}
-    assert found >= expected
-    assert found - expected == {"compare/second/first", "compare/second/first/a"}
+    assert {unquote(address) for address, _ in all_pages(runs, "compare/first/second")} == expected
 
 
 def test_charts_show_scores_with_intervals_and_costs(bundle: Bundle, runs: Path) -> None:
@@ -197,6 +195,7 @@ class Careless(GoldAgent):
         "nothing": [],
         "other": [("create_booking", {"flight_id": 1, "passenger": "Bob"})],
         "half": [("create_booking", {"flight_id": 1, "passenger": "Alice"})],
+        "second": [("pay_booking", {"booking_id": "none"})],
     }
 
     async def respond(self, rollout: Any) -> str:
@@ -227,6 +226,7 @@ def test_a_failure_is_told_once_and_where_it_happened(bundle: Bundle, runs: Path
         "other": "wanted create_booking(…, passenger=&#34;Alice&#34;), and 1 more call"
         " happened create_booking(…, passenger=&#34;Bob&#34;)",
         "half": verdicts["half"],
+        "second": verdicts["second"],
     }
     assert re.fullmatch(r"wanted pay_booking\(booking_id=.*\) happened it was never called", verdicts["half"])
     missing = steps_of(pages["nothing"])
@@ -246,6 +246,9 @@ def test_a_failure_is_told_once_and_where_it_happened(bundle: Bundle, runs: Path
     half = steps_of(pages["half"])[2:]
     assert half[0].endswith("status reserved wanted paid")
     assert half[1].startswith("missing here pay_booking")
+    second = steps_of(pages["second"])[2:]
+    assert second[0].startswith("missing here create_booking")
+    assert re.match("pay_booking ok, .* wanted instead pay_booking", second[1])
 
 
 def test_columns_that_the_reward_ignores_are_not_wanted(bundle: Bundle, runs: Path) -> None:
@@ -303,7 +306,8 @@ def test_calls_and_images_of_the_row_are_shown_as_such(bundle: Bundle) -> None:
 class Rude(GoldAgent):
     """Says text that looks like markup."""
 
-    async def respond(self, rollout: object) -> str:
+    async def respond(self, rollout: Any) -> str:
+        await rollout.call_tool("create_booking", {"flight_id": 1, "passenger": HOSTILE})
         return HOSTILE
 
 
@@ -315,7 +319,7 @@ def test_text_of_models_and_rows_is_never_markup(bundle: Bundle, runs: Path) -> 
         assert not page.tags & {"img", "iframe", "object", "link", "base"}
         assert page.html.count("<script") == page.html.count(f"<script>{SCRIPT}</script>")
         assert not any(link.startswith("javascript") for link in page.links)
-    assert page_of(runs, result).words.count(HOSTILE) >= 2
+    assert page_of(runs, result).words.count(HOSTILE) >= 4
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, dollars, estimate, money
-from reward_kit.agent.store.evaluation_file import stored_files, written
+from reward_kit.agent.store.evaluation_file import stored_files
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
@@ -41,8 +41,6 @@ REFRESH = 5
 """Seconds after which the page of a running evaluation is brought up to date."""
 MOST_GROUP_LINES = 12
 """Tables by group with more lines in all are folded, so that the rows stay in sight."""
-MOST_LINKED = 20
-"""Other evaluations that a page offers to compare with, the newest first."""
 LOADED = 6
 """Evaluations whose scores are kept in memory."""
 LEFT, RIGHT, TOP, BOTTOM = 34, 346, 10, 176
@@ -139,13 +137,11 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
         "results": RESULTS,
         "kinds": KINDS,
         "failed": None,
-        "others": [],
     }
     if static:
         failed = Selection(by="rollouts", result="failed")
-        return {**values, "failed": listed(path, failed, whole=True).rollouts}
-    others = sorted(stored_files(path.parent), key=written, reverse=True)
-    return {**values, "others": [one.stem for one in others if one.stem != path.stem][:MOST_LINKED]}
+        values["failed"] = listed(path, failed, whole=True).rollouts
+    return values
 
 
 @until_written(LOADED)

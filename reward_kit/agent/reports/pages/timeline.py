@@ -85,13 +85,18 @@ def timeline(record: Trace, *, with_expected: bool = True) -> list[Step]:
 def _add_expected(steps: list[Step], record: Trace, differing: Sequence[Any]) -> None:
     expected = _expected_calls(record)
     places = {step.call.made.index: step for step in steps if step.call and step.call.made}
-    matched = align(record.tool_calls, expected).matched
+    matched = {call.index: place for place, call in align(record.tool_calls, expected).matched}
     for position, (want, made) in sorted(made_instead(record.tool_calls, expected, differing).items()):
         if made is not None and made.index in places:
             places[made.index].expected = want
             continue
-        later = (places.get(call.index) for place, call in matched if place > position)
-        anchor = next(filter(None, later), None) or _last_reply(steps)
+        later = {one.name for one in expected[position + 1 :] if one.writes}
+        following = (
+            places.get(call.index)
+            for call in record.tool_calls
+            if matched.get(call.index, position if call.name not in later else len(expected)) > position
+        )
+        anchor = next(filter(None, following), None) or _last_reply(steps)
         at = next((at for at, step in enumerate(steps) if step is anchor), len(steps))
         steps.insert(at, Step(expected=want))
 
