@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,14 +87,10 @@ def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path
 def _private_folders(runs: Path, evaluations: Sequence[StoredEvaluation]) -> re.Pattern[str]:
     """The folders of this machine that the pages may name, where they begin a path."""
     options = [value for stored in evaluations for value in stored.configuration.values()]
-    given = [Path(value) for value in options if isinstance(value, str) and value.startswith("/")]
-    folders = {
-        runs.absolute().parent,
-        Path.cwd(),
-        Path.home(),
-        Path(sys.prefix),
-        *(one.parent for one in given),
-    }
+    folders = {Path(one).parent for one in options if isinstance(one, str) and Path(one).is_absolute()}
+    folders |= {runs.absolute().parent, Path.cwd(), Path(sys.prefix)}
+    with suppress(RuntimeError):  # no home is known
+        folders.add(Path.home())
     names = sorted((str(escape(str(one))) for one in folders if one.name), key=len, reverse=True)
     return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?:/|\b)")
 
