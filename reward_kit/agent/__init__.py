@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import Task as Task
     from reward_kit.agent.bundles.bundle import TaskBundle as TaskBundle
     from reward_kit.agent.checks import validate as validate
+    from reward_kit.agent.checks import validate_async as validate_async
     from reward_kit.agent.comparison.compare import compare as compare
     from reward_kit.agent.comparison.compare import compare_with as compare_with
     from reward_kit.agent.config import EvaluationConfig as EvaluationConfig
@@ -93,7 +94,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.tools.execution": ["ToolResult"],
         "reward_kit.agent.tools.registry": ["ToolRegistry"],
         "reward_kit.agent.players.users": ["User"],
-        "reward_kit.agent.checks": ["validate"],
+        "reward_kit.agent.checks": ["validate", "validate_async"],
         "reward_kit.errors": ["ToolError"],
         "reward_kit.models": ["StepData"],
     },

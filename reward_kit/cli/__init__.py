@@ -61,6 +61,7 @@ GROUPS = {
 }
 """The commands of the help, by what they are for."""
 _RENAMED = {
+    "audit": ("validate", "--deep"),
     "card": ("export", "--format", "card"),
     "gate": ("compare", "--gate"),
 }
@@ -74,7 +75,7 @@ class _LazyGroup(click.Group):
         return [name for commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in (*self.list_commands(ctx), "preview", "deploy", "audit"):
+        if cmd_name not in (*self.list_commands(ctx), "preview", "deploy"):
             return None
         module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         found = vars(importlib.import_module(f"reward_kit.cli.{module}")).values()

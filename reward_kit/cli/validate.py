@@ -3,67 +3,183 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, BinaryIO
+import sys
+import time
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
-from reward_kit.agent.base.printing import reserved_output, say
-from reward_kit.agent.base.text import count
+from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width
+from reward_kit.cli.common_options import runs_option
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.checks import Finding
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from reward_kit.agent.bundles.bundle import Task
+    from reward_kit.agent.checks import ValidationReport
     from reward_kit.agent.config import EvaluationConfig
+
+PAUSE = 0.1, 15.0
+"""Seconds between two signs of life: on a terminal, and elsewhere."""
 
 
 @click.command()
 @click.argument("bundle", required=False)
-@click.option("--task-ids", metavar="IDS", help="Try only these rows: ids or positions from 0, with commas.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the findings as JSON; - is standard output.")
+@click.option(
+    "--deep", is_flag=True, help="Also play wrong calls, to find rows that measure the wrong thing."
+)
+@click.option(
+    "--rows", "--task-ids", "rows", metavar="ROWS", help="Only these rows: ids, patterns, positions from 0."
+)
+@click.option("--strict", is_flag=True, help="Count warnings as errors.")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=TO_OUTPUT,
+    help="Write all findings as JSON; without FILE, or with -, to standard output.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset is elsewhere.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="DATASET",
+    help="Look for near-duplicates in this split; repeatable, implies --deep. Default: all of the folder.",
+)
+@click.option(
+    "--evaluation",
+    "evaluations",
+    multiple=True,
+    metavar="NAME",
+    help="Also look at the rollouts of this evaluation; repeatable, implies --deep.",
+)
+@runs_option
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
 def validate(
-    bundle: str | None, task_ids: str | None, json_path: str | None, quiet: bool, schema: bool
+    bundle: str | None,
+    deep: bool,
+    rows: str | None,
+    strict: bool,
+    json_path: str | None,
+    quiet: bool,
+    task_dir: str | None,
+    against: tuple[str, ...],
+    evaluations: tuple[str, ...],
+    output_dir: str,
+    schema: bool,
 ) -> int:
     """Check a bundle without a model; --deep: its tasks, too.
 
-    The same as agent-eval --validate-only. The exit code is 0 without errors, else 2.
+    With --deep, also find broken tasks: wrong gold calls, lenient rewards, duplicates. docs/validate.md
+    explains each kind of finding. The exit code is 1 if there is an error, else 0.
     """
-    from reward_kit.agent.evaluation.options import make_config
-    from reward_kit.agent.rows.task_row import row_schema
-
     if schema:
+        from reward_kit.agent.rows.task_row import row_schema
+
         say(json.dumps(row_schema(), indent=2))
         return 0
-    if bundle is None:
+    if bundle is None and task_dir is None:
         raise click.UsageError("Missing argument 'BUNDLE'.")
-    given = {"dataset": bundle, "task_ids": task_ids, "json": json_path, "quiet": quiet or None}
-    options = {name: value for name, value in given.items() if value is not None}
+
+    def chosen(tasks: Sequence[Task]) -> list[Task]:
+        from reward_kit.agent.bundles.task import select_tasks
+
+        return select_tasks(tasks, task_ids=rows, called=lambda _: "--rows")
+
+    options: dict[str, Any] = {
+        "deep": deep,
+        "against": against or None,
+        "evaluations": evaluations,
+        "output_dir": output_dir,
+    }
     check_target("--json", json_path)
     with reserved_output() if json_path == TO_OUTPUT else nullcontext() as output:
-        return check(make_config({**options, "validate_only": True}), output)
+        report = _report(bundle, task_dir, chosen, quiet=quiet, strict=strict, **options)
+        _show(report, json_path, output, quiet=quiet)
+    return int(not report.ok)
 
 
 def check(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    """Check the rows that the options choose, and print the findings; returns the exit code."""
-    from reward_kit.agent.base.encoding import json_bytes
-    from reward_kit.agent.checks import validate
-    from reward_kit.agent.evaluation.run import read_rows
+    """Check the rows that the options of ``agent-eval`` choose; returns the exit code."""
     from reward_kit.agent.evaluation.schedule import chosen_tasks
+
+    report = _report(
+        config.dataset,
+        config.task_dir,
+        lambda tasks: chosen_tasks(tasks, config),
+        quiet=config.quiet,
+        strict=config.strict,
+    )
+    _show(report, config.json, output, quiet=config.quiet)
+    if report.ok:
+        say("Task bundle successfully validated.")
+    return int(not report.ok)
+
+
+def _report(
+    dataset: str | Path | None,
+    task_dir: str | Path | None,
+    chosen: Callable[[Sequence[Task]], list[Task]],
+    *,
+    quiet: bool,
+    **options: Any,
+) -> ValidationReport:
+    """The report on the chosen tasks; a bundle that cannot be read is a finding."""
+    from reward_kit.agent.bundles.bundle import BundleRows
+    from reward_kit.agent.bundles.source import find_bundle
+    from reward_kit.agent.checks import ValidationReport, validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
+    from reward_kit.agent.rows.task_row import FaultyBundleError
 
-    def show(finding: Finding) -> None:
-        if not config.quiet or finding.level == "error":
-            say(str(finding))
+    found = find_bundle(dataset, task_dir)
+    with ExitStack() as opened:
+        opened.callback(found.discard)
+        try:
+            bundle = opened.enter_context(opened.enter_context(BundleRows(found)).open())
+        except BundleError as error:
+            report = ValidationReport(found.folder.name)
+            for fault in error.faults if isinstance(error, FaultyBundleError) else [str(error)]:
+                place, _, text = fault.partition(": ")
+                report.add("unreadable", place, text)
+            return report
+        told = _progress(quiet=quiet)
+        checking = validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options)
+        return run_in_loop(checking)
 
-    with read_rows(config) as rows, rows.open() as bundle:
-        tasks = chosen_tasks(bundle.tasks, config)
-        report = run_in_loop(validate(bundle, tasks=tasks, strict=config.strict, tell=show))
-    if config.json is not None:
-        write_output([json_bytes(report.to_json()) + b"\n"], config.json, output)
-    if not report.ok:
-        say(f"The bundle has {count(len(report.errors), 'error')}.", err=True)
-        return 2
-    say("Task bundle successfully validated.")
-    return 0
+
+def _progress(*, quiet: bool) -> Callable[[str, int, int], None] | None:
+    """Show the work and the number of rows on stderr: in one line of a terminal, or now and then."""
+    if quiet:
+        return None
+    stream, is_terminal = sys.stderr, sys.stderr.isatty()
+    pause = PAUSE[not is_terminal]
+    last = time.monotonic()
+
+    def told(work: str, done: int, rows: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= pause:
+            last = time.monotonic()
+            line = f"{work}: {done} of {rows} rows"
+            stream.write(f"\r\x1b[2K{line}\r" if is_terminal else f"{line}\n")
+            stream.flush()
+
+    return told
+
+
+def _show(report: ValidationReport, json_path: str | None, output: BinaryIO | None, *, quiet: bool) -> None:
+    from reward_kit.agent.base.encoding import readable_json
+    from reward_kit.agent.reports.validation import report_lines
+
+    stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+    lines = report_lines(report, terminal_width(stream), only_errors=quiet)
+    print_lines(lines, err=stream is sys.stderr)
+    if json_path is not None:
+        write_output(readable_json(report.to_json()), json_path, output)

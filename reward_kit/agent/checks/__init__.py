@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reward_kit.agent.checks.bundle_audit import audit as audit
-    from reward_kit.agent.checks.bundle_check import Finding as Finding
-    from reward_kit.agent.checks.bundle_check import ValidationReport as ValidationReport
+    from reward_kit.agent.checks.bundle_check import audit as audit
     from reward_kit.agent.checks.bundle_check import validate as validate
-    from reward_kit.agent.checks.findings import AuditFinding as AuditFinding
-    from reward_kit.agent.checks.findings import AuditReport as AuditReport
+    from reward_kit.agent.checks.bundle_check import validate_async as validate_async
+    from reward_kit.agent.checks.findings import KINDS as KINDS
+    from reward_kit.agent.checks.findings import Finding as Finding
     from reward_kit.agent.checks.findings import RowAudit as RowAudit
+    from reward_kit.agent.checks.findings import ValidationReport as ValidationReport
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "reward_kit.agent.checks.bundle_audit": ["audit"],
-        "reward_kit.agent.checks.bundle_check": ["Finding", "ValidationReport", "validate"],
-        "reward_kit.agent.checks.findings": ["AuditFinding", "AuditReport", "RowAudit"],
+        "reward_kit.agent.checks.bundle_check": ["audit", "validate", "validate_async"],
+        "reward_kit.agent.checks.findings": ["KINDS", "Finding", "RowAudit", "ValidationReport"],
     },
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.checks.findings import AuditReport
+    from reward_kit.agent.checks.findings import ValidationReport
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.stored_evaluation import Named
 
@@ -29,7 +29,10 @@ AGREEING = 3
 
 
 def add_run_findings(
-    report: AuditReport, evaluations: Sequence[Named], rows: Mapping[str, TaskRow], output_dir: str | Path
+    report: ValidationReport,
+    evaluations: Sequence[Named],
+    rows: Mapping[str, TaskRow],
+    output_dir: str | Path,
 ) -> None:
     """Add what the rollouts of all ``evaluations`` together say of each row."""
     ends: dict[str, list[tuple[str, ...] | None]] = {}  # None: passed
@@ -52,14 +55,14 @@ def add_run_findings(
         failed = Counter(end for end in judged if end is not None)
         if failed.total() == len(judged) >= ENOUGH:
             text = f"0 of {count(len(judged), 'rollout')} passed in {count(len(evaluations), 'evaluation')}"
-            report.add("never-passed", place, [row_id], text)
+            report.add("never-passed", place, text, [row_id])
         for end, times in failed.most_common(1):
             is_usual = times >= AGREEING and 2 * times >= failed.total()
             if is_usual and row_id in golds and end != golds[row_id]:
                 changes = cut("; ".join(end), 200) or "no change"
                 number = count(failed.total(), "failed rollout")
                 text = f"{times} of {number} end in one state that is not gold's: {changes}"
-                report.add("agreed-failure", place, [row_id], text)
+                report.add("agreed-failure", place, text, [row_id])
 
 
 def _lines(steps: Sequence[Mapping[str, object]]) -> tuple[str, ...]:

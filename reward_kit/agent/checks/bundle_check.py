@@ -1,155 +1,153 @@
-"""``validate``: a bundle's toolsets, its seeds, and its rows one by one."""
+"""``validate``: a bundle's toolsets, its seeds, and its rows one by one; and more of each if it is ``deep``."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import count
-from reward_kit.agent.checks.row_check import Level, Verdict, row_verdicts, table_names
+from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.checks.findings import KINDS, ValidationReport
+from reward_kit.agent.checks.reward_fields import file_of, idle_fields
+from reward_kit.agent.checks.row_check import check_row, table_names
+from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
+from reward_kit.agent.rows.message_check import show
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
+    from reward_kit.agent.store.stored_evaluation import Named
+
+Seeded = tuple["Task", Database]
+"""A task and the base of its seed."""
 
 AT_ONCE = 10
 """Rows that are played at the same time."""
-DUMP_BEGINS = "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;"
-"""The first lines of a dump that the program sqlite3 has written."""
+_DUMP = re.compile(r"\s*(PRAGMA\s+foreign_keys\s*=\s*(OFF|0)\s*;|BEGIN TRANSACTION;)", re.IGNORECASE)
+"""The beginning of a dump that the program sqlite3 or Python's iterdump has written."""
+_PLACED = re.compile(r"(?P<place>\S+:\d+): (row '(?P<row>[^']*)', )?(?P<text>.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report: the result of checking ``place``.
-
-    ``rows`` are the ids of all rows that have it, ``kind`` is its name in an audit.
-    """
-
-    level: Level
-    place: str
-    text: str
-    rows: tuple[str, ...] = ()
-    kind: str = "invalid"
-
-    def __str__(self) -> str:
-        more = f" (also in {', '.join(self.rows[1:])})" if len(self.rows) > 1 else ""
-        return f"{self.level}: {self.place}: {self.text}{more}"
+def validate(bundle: TaskBundle, **options: Any) -> ValidationReport:
+    """As ``validate_async``, for code without an event loop."""
+    return run_sync(validate_async(bundle, **options))
 
 
-@dataclass(slots=True)
-class ValidationReport:
-    """The findings, in the order of checking. ``tell`` is called with each as it is made.
-
-    If ``strict``, warnings become errors.
-    """
-
-    strict: bool = False
-    findings: list[Finding] = field(default_factory=list)
-    tell: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def ok(self) -> bool:
-        """True if there is no error; warnings do not count."""
-        return not self.errors
-
-    @property
-    def errors(self) -> list[Finding]:
-        """The findings that have to be fixed."""
-        return [finding for finding in self.findings if finding.level == "error"]
-
-    @property
-    def warnings(self) -> list[Finding]:
-        """The findings that may be intended."""
-        return [finding for finding in self.findings if finding.level == "warning"]
-
-    def lines(self) -> list[str]:
-        """One readable line for each check."""
-        return [str(finding) for finding in self.findings]
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"ok", "findings": [{"level", "place", "text", "rows", "kind"}]}``."""
-        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
-
-    def add(
-        self, level: Level, place: str, text: str, rows: tuple[str, ...] = (), kind: str = "invalid"
-    ) -> None:
-        """Note the result of one check."""
-        level = "error" if self.strict and level == "warning" else level
-        finding = Finding(level, place, text, rows, kind)
-        self.findings.append(finding)
-        if self.tell is not None:
-            self.tell(finding)
-
-
-async def validate(
+async def validate_async(
     bundle: TaskBundle,
     *,
+    deep: bool = False,
     tasks: Sequence[Task] | None = None,
     strict: bool = False,
-    output_dir: str | Path | None = None,
-    tell: Callable[[Finding], None] | None = None,
+    against: Sequence[str | Path] | None = None,
+    evaluations: Sequence[Named] = (),
+    output_dir: str | Path = "runs",
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> ValidationReport:
     """Check an open bundle, whose rows and imports are in order already; of its ``tasks`` these, or all.
 
     Per toolset: its schemas. Per seed: that it loads. Per row: that ``end_goal_sql`` runs on the seeded
-    state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. A fault
-    that rows share is one finding, after the rows that are in order. Bases are built in a temporary folder
-    inside ``output_dir`` (default: the system's), which is removed again. If ``strict``, warnings become
-    errors. ``tell`` is called with each finding as it is made.
+    state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. If
+    ``deep``, it also looks for rows that are sound in form and measure the wrong thing: it plays mutants of
+    the gold calls, and calls reading tools. ``against`` are other datasets that should have no row in common
+    with this one (default: all others of the folder), ``evaluations`` finished ones of the bundle, in
+    ``output_dir``: both make it ``deep``. A row keeps findings back with
+    ``"metadata": {"audit": {"accept": [KIND, …]}}``; no row keeps back an error of the first level.
+
+    If ``strict``, warnings become errors. ``progress`` is called with the work, the number of rows that are
+    done, and of all. Raises ``UsageError`` for an evaluation and ``BundleError`` for a dataset that does not
+    exist.
     """
+    deep = deep or bool(against) or bool(evaluations)
     tasks = bundle.tasks if tasks is None else tasks
-    report = ValidationReport(strict, tell=tell)
+    told = progress or (lambda _work, _done, _all: None)
+    report = ValidationReport(bundle.folder.name, strict, deep, n_rows=len(tasks))
+    report.accepted = {task.row.id: _accepted(task, deep=deep) for task in tasks if task.row.metadata}
     for warning in bundle.warnings:
-        place, _, text = warning.partition(": ")
-        report.add("warning", place, text)
+        found = _PLACED.fullmatch(warning)
+        place, text = (found["place"], found["text"]) if found else ("", warning)
+        report.add("field", f"{place} {(found and found['row']) or ''}".rstrip(), text)
     _check_toolsets(tasks, report)
-    if output_dir is not None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="validate-", dir=output_dir) as folder, ExitStack() as opened:
-        seeded = list(seeded_tasks(tasks, Path(folder), report, opened))
+    for task in tasks:
+        for name in idle_fields(task):
+            text = f"field {name!r} has no effect: {file_of(task)} does not take it"
+            report.add("no-effect", f"{task.row.place} {task.row.id}", text, [task.row.id])
+    with (
+        tempfile.TemporaryDirectory(prefix="validate-") as folder,
+        ExitStack() as opened,
+        noting_prints(bundle.folder) as printed,
+    ):
+        seeded = list(_seeded(tasks, Path(folder), report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
-        shared: dict[Verdict, list[Task]] = {}
-        texts: dict[str, str] = {}  # many rows have the same
         for start in range(0, len(seeded), AT_ONCE):
+            told("checking rows", start, len(tasks))
             batch = seeded[start : start + AT_ONCE]
-            checks = [row_verdicts(task, base, names) for task, base in batch]
-            for (task, _), verdicts in zip(batch, await asyncio.gather(*checks), strict=True):
-                faults = [verdict for verdict in verdicts if verdict.level != "ok"]
-                for fault in faults:
-                    shared.setdefault(fault, []).append(task)
-                if not faults:
-                    text = "; ".join(verdict.text for verdict in verdicts)
-                    text = texts.setdefault(text, text)
-                    report.add("ok", f"{task.row.place} {task.row.id}", text, (task.row.id,))
-        for verdict, having in shared.items():
-            first, rows = having[0].row, tuple(task.row.id for task in having)
-            report.add(verdict.level, f"{first.place} {first.id}", verdict.text, rows, verdict.kind)
+            checks = [check_row(task, base, names) for task, base in batch]
+            for (task, _), checked in zip(batch, await asyncio.gather(*checks), strict=True):
+                report.with_gold += checked.gold is not None
+                report.rewarded += checked.gold is True
+                if checked.idle:
+                    report.idle.append(task.row.id)
+                for kind, text, grade in checked.faults:
+                    is_error = (grade or KINDS[kind].grade) == "error"
+                    place, rows = f"{task.row.place} {task.row.id}", [task.row.id]
+                    report.add(kind, place, text, rows, grade=grade, is_accepted=not is_error)
+        if len(tasks) == len(bundle.tasks):
+            async for place, text in untried_tools(seeded):
+                report.add("untried-tool", place, text)
+        if deep:
+            from reward_kit.agent.checks.after_runs import add_run_findings
+            from reward_kit.agent.checks.deep_check import check_deeply
+            from reward_kit.agent.checks.duplicates import add_duplicates
+
+            add_duplicates(report, bundle.dataset, [task.row for task in tasks], against)
+            add_run_findings(report, evaluations, {task.row.id: task.row for task in tasks}, output_dir)
+            await check_deeply(report, seeded, told)
+    for place, text in printed.items():
+        report.add("printing-tool", place, text)
     return report
+
+
+async def audit(bundle: TaskBundle, **options: Any) -> ValidationReport:
+    """An older name of ``validate_async(bundle, deep=True)``."""
+    return await validate_async(bundle, deep=True, **options)
+
+
+def _accepted(task: Task, *, deep: bool) -> set[str]:
+    """The kinds that the row's metadata accept; if ``deep``, ``BundleError`` for anything but such a list."""
+    given = task.row.metadata.get("audit", {})
+    accepted = given.get("accept", []) if isinstance(given, dict) else None
+    if isinstance(accepted, list) and set(map(str, accepted)) <= KINDS.keys():
+        return set(accepted)
+    if not deep:
+        return set()
+    raise BundleError(
+        f'field "metadata": "audit" is {show(given)}, expected {{"accept": [KIND, …]}}',
+        place=f"{task.row.place} {task.row.id}",
+        remedy=f"The kinds are {', '.join(KINDS)}.",
+    )
 
 
 def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
     for registry in {id(task.registry): task.registry for task in tasks}.values():
-        place, names = f"toolset {registry.name!r}", list(registry.tools)
-        if names:
-            report.add("ok", place, f"{count(len(names), 'tool')}: {', '.join(names)}")
-        else:
-            report.add("warning", place, "has no tools")
+        report.n_tools += len(registry.tools)
+        if not registry.tools:
+            report.add("toolset", f"toolset {registry.name!r}", "has no tools")
         for tool in registry.tools.values():
-            if tool.undescribed:
-                text = f"tool {tool.name}: no model is told {'; '.join(tool.undescribed)}"
-                report.add("warning", place, text)
+            path, _, line = tool.place.rpartition(":")
+            for text in tool.undescribed:
+                report.add("toolset", f"{Path(path).name}:{line} {tool.name}", text)
 
 
-def seeded_tasks(
+def _seeded(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
-) -> Iterator[tuple[Task, Database]]:
+) -> Iterator[Seeded]:
     """Each task with the base of its seed, unless that does not load; a base is built once."""
     bases: dict[tuple[str, str], Database | None] = {}
     for task in tasks:
@@ -166,18 +164,15 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
     try:
         base = Database.seed(path, seed.sql, script=seed.script, origin=seed.origin, now=seed.now, mode=mode)
     except (BundleError, DatabaseError) as error:
-        report.add("error", f"seed of row {task.row.id!r}", str(error))
+        report.add("seed", f"seed of row {task.row.id!r}", str(error))
         return None
-    report.add("ok", f"seed {seed.origin}", f"loads, {path.stat().st_size // 1024} KiB")
     if seed.of_today:
-        text = f"reads the clock, and row {task.row.id!r} has no `now`: it is built anew each day, "
-        text += "so a run can be resumed or compared on that day alone"
-        report.add("warning", f"seed {seed.origin}", text)
+        text = f"uses the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
+        report.add("daily-seed", f"seed {seed.origin}", text)
     opened.enter_context(base)
     declared = "SELECT count(*) FROM sqlite_schema m, pragma_foreign_key_list(m.name) WHERE m.type = 'table'"
     told = [base.read_only().execute(sql).scalar() for sql in (declared, "PRAGMA foreign_keys")]
-    if DUMP_BEGINS in seed.sql and told[0] and not told[1]:
-        text = "the tables declare foreign keys that are not enforced: "
-        text += "add PRAGMA foreign_keys = ON; as the last line"
-        report.add("warning", f"seed {seed.origin}", text)
+    if _DUMP.match(seed.sql) and told[0] and not told[1]:
+        text = "the tables declare foreign keys that are not enforced"
+        report.add("foreign-keys", f"seed {seed.origin}", text)
     return base

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.checks.findings import AuditReport
+    from reward_kit.agent.checks.findings import ValidationReport
     from reward_kit.agent.rows.task_row import TaskRow
 
 SIMILAR = 0.8
@@ -24,7 +24,7 @@ SIMILAR = 0.8
 
 
 def add_duplicates(
-    report: AuditReport, dataset: Path, rows: Sequence[TaskRow], against: Sequence[str | Path] | None
+    report: ValidationReport, dataset: Path, rows: Sequence[TaskRow], against: Sequence[str | Path] | None
 ) -> None:
     """Add the rows that are alike: within ``rows``, and those of the other datasets.
 
@@ -34,7 +34,7 @@ def add_duplicates(
     for first, second in _alike(rows, rows, least=1.0):
         if first.place < second.place or first.id < second.id:
             text = f"asks for the same as row {first.id}"
-            report.add("near-duplicate", f"{second.place} {second.id}", [second.id], text)
+            report.add("near-duplicate", f"{second.place} {second.id}", text, [second.id])
     beside = (path for path in sorted(dataset.parent.iterdir()) if path.suffix.lower() in LINES)
     for other in (path for path in beside if path != dataset) if against is None else against:
         try:
@@ -48,11 +48,11 @@ def add_duplicates(
         pairs = {mine.id: (mine, their) for mine, their in alike if not _of_one_split(mine, their)}
         if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
-            report.add("near-duplicate", name, (), text, grade="note")
+            report.add("near-duplicate", name, text, grade="note")
             continue
         for mine, their in pairs.values():
             text = f"asks for the same as row {their.id} of {name}"
-            report.add("near-duplicate", f"{mine.place} {mine.id}", [mine.id], text)
+            report.add("near-duplicate", f"{mine.place} {mine.id}", text, [mine.id])
 
 
 def _alike(

@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.checks.findings import Fault
 from reward_kit.agent.checks.reach import (
     Answer,
     Reach,
@@ -65,7 +66,7 @@ async def reach_of(task: Task, gold: PlayedGold, reader: Reader) -> Reach:
     return reach
 
 
-def unknown_literals(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str]:
+def unknown_literals(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[Fault]:
     """Each value of a gold call that neither the instruction nor a tool gives."""
     reported = set[str]()
     earlier: list[str] = []
@@ -86,7 +87,7 @@ def unknown_literals(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str
             ):
                 reported.add(shown)
                 text = f"neither the instruction nor a tool gives {key} {shown!r}"
-                yield f"gold action {number} ({action.name}): {text}"
+                yield Fault("unknown-literal", f"actions[{number}] ({action.name}): {text}")
         if number in gold.calls and not any(map(is_reference, action.arguments.values())):
             known = all(reach.tells(value) for value in scalars(action.arguments))
             earlier += [gold.calls[number].content.casefold()] * known
@@ -105,7 +106,7 @@ def _is_checked(key: str, value: Any) -> bool:
     return len(value) > 3 and value[0].isupper() and not value.isupper() and value.replace(" ", "").isalpha()
 
 
-def unknown_outputs(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str]:
+def unknown_outputs(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[Fault]:
     """Each output that is in no answer and, if it is a number, no count, sum or difference of known ones."""
     own = [call.content for call in gold.calls.values() if call.status == "ok"]
     texts = [*own, *(answer.content for answer in reach.answers)]
@@ -120,9 +121,10 @@ def unknown_outputs(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[str]
             if numbers is None:
                 numbers = _derived(texts)
             many = len({price for text in own for price in _PRICE.findall(text)}) > MOST_SUMMED
-            if round(float(figure), 2) in numbers or (many and "." in figure):
+            value = round(float(figure), 2)
+            if value in numbers or round(100 * value) in numbers or (many and "." in figure):
                 continue
-        yield f"no tool gives {output!r}"
+        yield Fault("unknown-output", f"no tool gives {output!r}")
 
 
 def _derived(texts: Iterable[str]) -> set[float]:
@@ -142,7 +144,7 @@ def _derived(texts: Iterable[str]) -> set[float]:
     return set(map(float, range(101))) | known.keys() | pairs | sums
 
 
-def unstated_facts(reach: Reach) -> Iterator[str]:
+def unstated_facts(reach: Reach) -> Iterator[Fault]:
     """Each fact that the agent may ask for instead of one that the instruction gives.
 
     A tool answers the same to it as another tool to what the instruction says, with no more arguments.
@@ -161,7 +163,6 @@ def unstated_facts(reach: Reach) -> Iterator[str]:
             is_said = words(name.replace("_", " ")) & words(reach.text)
             if name not in reported and not is_said and not holds(reach.text, str(value).casefold()):
                 reported.add(name)
-                yield (
-                    f"{other.tool} answers to {name} as {answer.tool} does to "
-                    f"{' and '.join(answer.arguments)}, and the instruction says nothing of {name}"
-                )
+                given = " and ".join(answer.arguments)
+                text = f"{other.tool} answers to {name} as {answer.tool} does to {given}"
+                yield Fault("unstated-fact", f"{text}, and the instruction says nothing of {name}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
+from reward_kit.agent.checks.findings import Fault
 from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold
 from reward_kit.agent.checks.reach import holds, keyed_scalars, words
 from reward_kit.agent.database.changes import IGNORED
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rows.task_row import Action
 
 Plan = list[tuple[int, "Action"]]
-Found = tuple[str, str]
-"""The kind of a finding, and its text."""
 Pool = dict[tuple[str, str], dict[Any, None]]
 """Values of gold arguments in all rows, by tool and key."""
 MOST_VALUES, MOST_ALTERNATIVES, MOST_ADDED = 2, 6, 2
@@ -83,53 +82,53 @@ class Trials:
         return [number for number, call in self.gold.calls.items() if call.changes]
 
 
-async def dropped(trials: Trials) -> AsyncIterator[Found]:
+async def dropped(trials: Trials) -> AsyncIterator[Fault]:
     """Gold calls that change nothing, and those whose change the reward does not miss."""
     seen: set[str] = set()
     for number, call in trials.gold.calls.items():
         action = trials.actions[number]
-        name = f"gold action {number} ({action.name})"
+        name = f"actions[{number}] ({action.name})"
         key = json.dumps(action.to_json(), sort_keys=True)
         if call.changes:
             rest = [step for step in trials.plan if step[0] != number]
             played = await trials.play(rest)
             if played is not None and trials.is_same(played) and played.reached:
-                yield "redundant-gold", f"{name}: the end state is the same without it"
+                yield Fault("redundant-gold", f"{name}: the end state is the same without it")
             elif trials.is_paid(played):
-                yield "unrewarded-gold", f"{name}: without it the reward is 1 too"
+                yield Fault("unrewarded-gold", f"{name}: without it the reward is 1 too")
         elif action.name in trials.writing:
             why = "is refused" if call.status == "refused" else "changes nothing"
-            yield "redundant-gold", f"{name} {why}: the end state is the same without it"
+            yield Fault("redundant-gold", f"{name} {why}: the end state is the same without it")
         elif key in seen:
-            yield "repeated-gold", f"{name} is made twice with the same arguments"
+            yield Fault("repeated-gold", f"{name} is made twice with the same arguments")
         seen.add(key)
 
 
-async def moved(trials: Trials) -> AsyncIterator[Found]:
+async def moved(trials: Trials) -> AsyncIterator[Fault]:
     """Neighbouring writing calls that lead, the other way round, to an end that the reward refuses."""
     for first, second in itertools.pairwise(trials.calls_that_write()):
         plan = trials.plan
         plan.insert(first, plan.pop(second))
         played = await trials.play(plan)
         if played is not None and not trials.is_same(played) and not played.reached:
-            names = " before ".join(f"action {one} ({trials.actions[one].name})" for one in (second, first))
-            text = f"with gold {names}, which the tools allow, the reward is {played.reward:g}"
-            yield "order-dependence", text
+            names = " before ".join(f"actions[{one}] ({trials.actions[one].name})" for one in (second, first))
+            text = f"with {names}, which the tools allow, the reward is {played.reward:g}"
+            yield Fault("order-dependence", text)
 
 
-async def changed(trials: Trials, pool: Pool) -> AsyncIterator[Found]:
+async def changed(trials: Trials, pool: Pool) -> AsyncIterator[Fault]:
     """Arguments of writing calls that can have another value."""
     for number in trials.calls_that_write():
         action = trials.actions[number]
         for key, value in dict(keyed_scalars(action.arguments)).items():
             for other in _others(pool, trials.reach, action.name, key, value):
-                if trials.is_paid(await trials.play(_with(trials.plan, number, value, other))):
-                    text = f"gold action {number} ({action.name}) with {key} {_shown(other)} instead of "
-                    yield "lenient-reward", f"{text}{_shown(value)}: the reward is 1 too"
+                if trials.is_paid(await trials.play(with_value(trials.plan, number, value, other))):
+                    text = f"actions[{number}] ({action.name}) with {key} {_shown(other)} instead of "
+                    yield Fault("lenient-reward", f"{text}{_shown(value)}: the reward is 1 too")
                     break
 
 
-async def added(trials: Trials, others: Sequence[Action]) -> AsyncIterator[Found]:
+async def added(trials: Trials, others: Sequence[Action]) -> AsyncIterator[Fault]:
     """A writing call of another row, or a repeated one, that can be made after the gold calls and is paid."""
     most = trials.audit.mutants + MOST_ADDED
     for action in [*others, *(trials.actions[number] for number in trials.calls_that_write())]:
@@ -139,11 +138,11 @@ async def added(trials: Trials, others: Sequence[Action]) -> AsyncIterator[Found
         if trials.is_paid(await trials.play(plan)):
             arguments = cut(json.dumps(action.arguments, ensure_ascii=False), 120)
             text = f"with the further call {action.name}({arguments}) the reward is 1 too"
-            yield "lenient-reward", text
+            yield Fault("lenient-reward", text)
             return
 
 
-async def alternatives(trials: Trials) -> AsyncIterator[Found]:
+async def alternatives(trials: Trials) -> AsyncIterator[Fault]:
     """Values of writing calls in whose place another fits the instruction as well, but not the reward."""
     reach = trials.reach
     for number in trials.calls_that_write():
@@ -155,11 +154,11 @@ async def alternatives(trials: Trials) -> AsyncIterator[Found]:
                 if not isinstance(value, str) and not other.isdigit():
                     continue
                 given = other if isinstance(value, str) else int(other)
-                played = await trials.play(_with(trials.plan, number, value, given))
+                played = await trials.play(with_value(trials.plan, number, value, given))
                 if played is not None and not trials.is_same(played) and not played.reached:
-                    text = f"gold action {number} ({action.name}) with {key} {other!r} instead of {value!r}: "
+                    text = f"actions[{number}] ({action.name}) with {key} {other!r} instead of {value!r}: "
                     text += "nothing in the instruction tells them apart, and the reward is 0"
-                    yield "ambiguous", text
+                    yield Fault("ambiguous", text)
                     break
 
 
@@ -208,7 +207,8 @@ def _others(pool: Pool, reach: Reach, tool: str, key: str, value: Any) -> list[A
     return [*known[:MOST_VALUES], value + 1] if isinstance(value, int | float) else known[:MOST_VALUES]
 
 
-def _with(plan: Plan, number: int, value: Any, other: Any) -> Plan:
+def with_value(plan: Plan, number: int, value: Any, other: Any) -> Plan:
+    """The plan with another value in the arguments of one call."""
     changed = list(plan)
     action = plan[number][1]
     changed[number] = number, replace(action, arguments=_replaced(action.arguments, value, other))

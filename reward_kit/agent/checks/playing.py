@@ -27,7 +27,10 @@ FAULTY = NOT_DONE | {"unknown_tool"}
 
 @dataclass(frozen=True, slots=True)
 class PlayedGold:
-    """The result of a rollout: its calls by the number of their action, and the rows that it changed."""
+    """The result of a rollout: its calls by the number of their action, and the rows that it changed.
+
+    ``reaches_goal`` says if the row's ``end_goal_sql`` is true at its end; None if it has none.
+    """
 
     reward: float | None
     reason: str | None
@@ -35,6 +38,7 @@ class PlayedGold:
     calls: dict[int, ToolCall] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     violations: Violations | None = None
+    reaches_goal: bool | None = None
 
     @property
     def reached(self) -> bool:
@@ -61,11 +65,11 @@ async def play_gold(
     gold_database: Database,
     *,
     plan: Sequence[tuple[int, Action]] | None = None,
-    is_silent: bool = False,
+    reply: str | None = None,
 ) -> PlayedGold:
     """Judge a rollout of the gold agent, or of one that makes the calls of ``plan`` instead.
 
-    Its outputs are not said if it ``is_silent``.
+    It says ``reply`` instead of the outputs, if that is given.
     """
     agent = GoldAgent(plan)
     fault: str | None = None
@@ -73,7 +77,7 @@ async def play_gold(
         agent.episode = episode
         try:
             outputs = await agent.respond(episode.rollout)
-            episode.reply("…" if is_silent else outputs)
+            episode.reply(outputs if reply is None else reply)
         except RolloutStopped:
             fault = episode.trace.stop_detail if episode.trace.stop_reason == "agent_error" else None
         except BundleError as error:  # a reference to a result that is not there
@@ -82,12 +86,15 @@ async def play_gold(
         await episode.settle()
         played = await _judged(episode, gold_database)
         changes = Changes(tuple(episode.changes()))
+        goal = task.row.end_goal_sql if plan is None and reply is None else None
+        reaches_goal = None if goal is None else bool(episode.database.read_only().execute(goal).scalar())
     return replace(
         played,
         error=fault or played.error,
         calls=agent.made,
         changes=changes,
         violations=episode.trace.violations,
+        reaches_goal=reaches_goal,
     )
 
 

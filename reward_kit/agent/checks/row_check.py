@@ -2,89 +2,105 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.places import shown_line
-from reward_kit.agent.base.text import count, did_you_mean
+from reward_kit.agent.base.text import closest, did_you_mean
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
+from reward_kit.agent.checks.findings import Fault
 from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold, play_idle
 from reward_kit.agent.database.changes import IGNORED
+from reward_kit.agent.rewards.checks import calls_made
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from reward_kit.agent.bundles.bundle import Task
+    from reward_kit.agent.checks.findings import Grade
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout.gold import GoldCall
-
-Level = Literal["ok", "warning", "error"]
-
-
-class Verdict(NamedTuple):
-    """A finding about a row; ``kind`` is its name in an audit."""
-
-    level: Level
-    text: str
-    kind: str = "invalid"
-
 
 LATE = timedelta(hours=1, minutes=1, seconds=1)
 """Delay of a second replay: hour, minute and second are all different then."""
 
+LARGE = 100_000
+"""Characters of an answer, about 25 000 tokens, from which it is a finding."""
 _IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
+_OWN_ERROR = re.compile(r"[\w.-]+:\d+: [A-Z]\w*(:|$)")
+"""``tools.py:3: KeyError: 'seat'``; the errors of this package come without a type, and say what to do."""
+_NO_SUCH = re.compile(r"no such (table|column): (\w+(?:\.\w+)?)")
 
 
-async def row_verdicts(task: Task, base: Database, names: frozenset[str] = frozenset()) -> list[Verdict]:
-    """The findings about a row.
+@dataclass(slots=True)
+class RowCheck:
+    """The faults of a row; ``gold`` (None without gold actions) and ``idle`` say what earns the reward."""
+
+    faults: list[Fault] = field(default_factory=list)
+    gold: bool | None = None
+    idle: bool = False
+
+
+async def check_row(task: Task, base: Database, names: frozenset[str] = frozenset()) -> RowCheck:
+    """Play a row's gold actions, and nothing at all.
 
     ``names`` are those of the bundle's tables and columns, which the reward may leave out of a comparison.
     """
-    if task.has_default_reward and task.row.criteria:
+    if task.has_default_reward and task.row.criteria:  # no model is asked here
         task = replace(task, row=replace(task.row, criteria=None))
-        found: list[Verdict] = [Verdict("ok", "its criteria need a conversation: no model is asked here")]
-        others = task.row.given_fields().intersection(JUDGED_BY)
-        return [*found, *(await row_verdicts(task, base, names) if others else ())]
+        if not task.row.given_fields().intersection(JUDGED_BY):
+            return RowCheck()
     with base.fork(seed=0, now=task.row.clock()) as untouched:
-        return await _verdicts(task, base, untouched, names)
+        checked = await _checked(task, base, untouched, names)
+    seed = task.seed
+    if (
+        not seed.sql
+        and seed.script is None
+        and any("no such table" in fault.text for fault in checked.faults)
+    ):
+        checked.faults = [Fault("seed", f"{seed.origin}: the database is empty, and tools look for tables")]
+    return checked
 
 
-async def _verdicts(task: Task, base: Database, untouched: Database, names: frozenset[str]) -> list[Verdict]:
-    fault = _goal_fault(task, untouched)
+async def _checked(task: Task, base: Database, untouched: Database, names: frozenset[str]) -> RowCheck:
+    fault = _goal_fault(task, untouched, names)
     if fault is not None:
-        return [Verdict("error", fault)]
+        return RowCheck([Fault("goal", fault)])
     ignored: set[str] = set()
     IGNORED.set(ignored)
     if task.row.actions is None:
-        idle = _idle_verdict(task, await play_idle(task, untouched, None))
-        return [Verdict("ok", "no gold actions to replay"), idle, *_ignored_verdicts(ignored, names)]
+        idle = await play_idle(task, untouched, None)
+        faults = [*_idle_faults(task, idle), *_ignored_faults(ignored, names)]
+        return RowCheck(faults, None, idle.reached)
     late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
     replay = await replay_gold_calls(task, base, seed=0, now=late)
     with replay.database as gold_database:
         changed = bool(gold_database.changes())
-        idle_play = await play_idle(task, untouched, gold_database)
+        idle = await play_idle(task, untouched, gold_database)
         gold = await play_gold(task, base, gold_database)
-        more: list[Verdict] = []
+        more: list[Fault] = []
         if late is not None and not gold.reached and not gold.error:
             gold, more = await _in_time(task, base, gold, gold_database)
         if task.row.outputs and gold.is_sound and changed:
-            silent = await play_gold(task, base, gold_database, is_silent=True)
+            silent = await play_gold(task, base, gold_database, reply="…")
             if silent.reached:
                 text = f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"
-                more.append(Verdict("warning", text, "ignored-outputs"))
+                more.append(Fault("ignored-outputs", text))
         if ignored:
             names |= table_names(gold_database)
-    return [
-        *_call_verdicts(task, gold, replay.calls),
-        *_gold_verdicts(gold, replay.calls),
+    faults = [
+        *_call_faults(task, gold, replay.calls, names),
+        *_gold_faults(task, gold, replay.calls),
         *more,
-        *_ignored_verdicts(ignored, names),
-        _idle_verdict(task, idle_play, gold, changed=changed),
+        *_ignored_faults(ignored, names),
+        *_idle_faults(task, idle, gold, changed=changed),
     ]
+    return RowCheck(faults, gold.is_sound, idle.reached)
 
 
 def table_names(database: Database) -> frozenset[str]:
@@ -97,28 +113,43 @@ def table_names(database: Database) -> frozenset[str]:
     return frozenset(names)
 
 
-def _ignored_verdicts(ignored: set[str], names: frozenset[str]) -> Iterator[Verdict]:
+def _ignored_faults(ignored: set[str], names: frozenset[str]) -> Iterator[Fault]:
     for name in sorted(ignored):
         if name.casefold() not in names:
             hint = did_you_mean(name.casefold(), names)
             text = f"the reward ignores {name!r}, which is no table or column{hint}"
-            yield Verdict("error", f'{text}; write "table", "table.column" or "*.column"', "unknown-ignored")
+            yield Fault("unknown-ignored", f'{text}; write "table", "table.column" or "*.column"')
 
 
-def _goal_fault(task: Task, database: Database) -> str | None:
+def _goal_fault(task: Task, database: Database, names: Collection[str]) -> str | None:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         if task.row.end_goal_sql is not None:
             database.read_only().execute(task.row.end_goal_sql).scalar()
     except (DatabaseError, SQLAlchemyError) as error:
-        return f"end_goal_sql does not run: {str(error).partition(chr(10))[0]}"
+        return f"end_goal_sql does not run: {_with_names(str(error).partition(chr(10))[0], names)}"
     return None
+
+
+def _with_names(error: str, names: Collection[str]) -> str:
+    """``no such table: patient (there is patients)``."""
+    found = _NO_SUCH.search(error)
+    if found is None:
+        return error
+    wanted = found[2].casefold().rpartition(".")[2]
+    of_kind = [
+        name.rpartition(".")[2]
+        for name in names
+        if ("." in name) == (found[1] == "column") and "*" not in name
+    ]
+    close = closest(wanted, of_kind)
+    return f"{error[: found.end()]} (there is {close}){error[found.end() :]}" if close else error
 
 
 async def _in_time(
     task: Task, base: Database, late: PlayedGold, late_database: Database
-) -> tuple[PlayedGold, list[Verdict]]:
+) -> tuple[PlayedGold, list[Fault]]:
     """The gold actions with the clock as it is, and the finding if only that makes them right.
 
     Agents do the same later than it is done here: mostly on the same day.
@@ -134,13 +165,12 @@ async def _in_time(
             return late, []
         done = gold_database.changes()
         hourly, daily = (_differing(done, other.changes()) for other in (later_database, late_database))
-        level: Level = "error"
+        grade: Grade = "error"
         text = f"write the time{_named(hourly)}, which is another when an agent does the same"
         if (await play_gold(task, base, later_database)).reached:
-            level, columns = "warning", _named(daily - hourly or daily)
+            grade, columns = "warning", _named(daily - hourly or daily)
             text = f"write the day{columns}: agents fail that do the same after midnight"
-    remedy = "give the row a `now`, or leave it out of what the reward compares"
-    return gold, [Verdict(level, f"the gold actions {text}: {remedy}", "clock")]
+    return gold, [Fault("clock", f"the gold actions {text}", grade)]
 
 
 def _named(columns: set[str]) -> str:
@@ -160,77 +190,83 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
     return found
 
 
-def _call_verdicts(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
-    """The findings about the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
+def _call_faults(
+    task: Task, gold: PlayedGold, replayed: Sequence[GoldCall], names: Collection[str]
+) -> Iterator[Fault]:
+    """The faults of the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
     for number, call in gold.calls.items():
-        text = f"gold action {number} ({call.name})"
+        name = f"actions[{number}] ({call.name})"
         raised, status = replayed[number].raised, replayed[number].status
-        level: Level = "error"
-        fault, kind = "", "invalid"
         if call.status == "failed" and raised:
-            fault = f"raised {shown_line(raised)}; a tool that refuses a call raises ToolError"
+            refusal = "; a tool that refuses a call raises ToolError" if _OWN_ERROR.match(raised) else ""
+            yield Fault("gold-call", f"{name} raised {_with_names(shown_line(raised), names)}{refusal}")
         elif call.status == "ok" and status == "failed" and raised:
-            fault = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
+            why = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
+            yield Fault("gold-call", f"{name} {why}")
         elif call.status in FAULTY:
-            fault = f"answered {shown_line(repr(call.content))}"
+            yield Fault("gold-call", f"{name} answered {shown_line(repr(call.content))}")
         elif raised and status != "failed":
-            level = "error" if "past its limit" in raised else "warning"
-            fault, kind = raised, "slow-tool"
-        if fault:
-            yield Verdict(level, f"{text} {fault}", kind)
+            yield Fault("slow-tool", f"{name} {raised}", None if "past its limit" in raised else "warning")
         is_meant = (task.row.actions or ())[number].refused
         if call.status == "refused" and not is_meant:
-            fault = f"is refused by its tool, {shown_line(repr(call.content))}: correct it, or add"
-            yield Verdict("error", f'{text} {fault} "refused": true if that is meant', "refused-gold")
+            text = f"{name} is refused by its tool, {shown_line(repr(call.content))}"
+            yield Fault("refused-gold", text)
         elif call.status == "ok" and is_meant:
-            fault = 'has "refused": true, but its tool carries it out: drop the mark or correct the call'
-            yield Verdict("error", f"{text} {fault}", "refused-gold")
-    if refused := [call for call in gold.calls.values() if call.status == "refused"]:
-        yield Verdict("ok", f"{len(refused)} of the gold actions refused by their tool")
+            yield Fault("refused-gold", f'{name} has "refused": true, but its tool carries it out')
+        if len(call.content) > LARGE:
+            cut_off = call.content.rpartition("\n[cut: ")[2] if call.content.endswith("characters]") else ""
+            length = f"more than {LARGE:,} characters, about 25,000 tokens"
+            if cut_off:
+                length = f"{cut_off.removesuffix(' characters]').rpartition(' of ')[2]} characters"
+                length += " (the model gets the first 1,000,000, about 250,000 tokens)"
+            yield Fault("large-answer", f"{call.name} answers {length}")
 
 
-def _gold_verdicts(gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Verdict]:
-    """The findings about the reward of the gold actions."""
+def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Fault]:
+    """The faults of the reward of the gold actions."""
     if gold.error:
-        yield Verdict("error", f"the gold actions cannot be judged: {shown_line(gold.error)}")
+        yield Fault("reward", f"the gold actions cannot be judged: {shown_line(gold.error)}")
     elif not gold.reached:
         why = f": {shown_line(gold.reason, 200)}" if gold.reason else ""
-        yield Verdict("error", f"the gold actions give reward {gold.reward:g}, not 1{why}")
+        yield Fault("gold-reward", f"the gold actions give reward {gold.reward:g}, not 1{why}")
         for number, call in gold.calls.items():
             if call.changes and replayed[number].status == "skipped":
                 tables = ", ".join(sorted({change["table"] for change in call.changes}))
-                text = f"gold action {number} ({call.name}) changes {tables}, but gold_db is without it"
+                text = f"actions[{number}] ({call.name}) changes {tables}, but gold_db is without it"
                 remedy = "let another tool write, or leave it out of what the reward compares"
-                yield Verdict("error", f"{text}: terminal tools are not run there; {remedy}")
-    elif gold.is_sound:
-        gives = "gives" if len(gold.calls) == 1 else "give"
-        yield Verdict("ok", f"{count(len(gold.calls), 'gold action')} {gives} reward {gold.reward:g}")
+                yield Fault("gold-reward", f"{text}: terminal tools are not run there; {remedy}")
+    else:  # the row must hold too, whatever the reward looks at
+        asked = {"required": task.row.required_calls or (), "forbidden": task.row.forbidden_calls or ()}
+        check = calls_made(gold.calls.values(), **asked)
+        if check.score < 1:
+            yield Fault("broken-row", f"the gold actions break the row's own fields: {check.reason}")
+        if gold.reaches_goal is False:
+            yield Fault("broken-row", "end_goal_sql is not true after the gold actions")
     for rule, rows in (gold.violations or {}).items():
         if rows:
             broken = shown_line(violation_text(rows[0]), 200)
-            yield Verdict("error", f"the gold actions break the rule {rule}: {broken}")
+            yield Fault("broken-row", f"the gold actions break the rule {rule}: {broken}")
     if gold.reward is not None and round(gold.reward, 6) > 1:
-        yield Verdict("warning", f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed")
+        text = f"a reward of {gold.reward:g}: whatever is 1 or more counts as passed"
+        yield Fault("reward", text, "warning")
 
 
-def _idle_verdict(
+def _idle_faults(
     task: Task, idle: PlayedGold, gold: PlayedGold | None = None, *, changed: bool = False
-) -> Verdict:
-    """The finding about doing nothing; ``changed``: the gold actions change data."""
+) -> Iterator[Fault]:
+    """The fault of doing nothing; ``changed``: the gold actions change data."""
+    gives = f"doing nothing gives {idle.reward:g}" if idle.reward is not None else ""
     if idle.error:
-        return Verdict("error", f"the reward fails when nothing was done: {shown_line(idle.error)}")
-    gives = f"doing nothing gives {idle.reward:g}"
-    if not idle.reached:
-        return Verdict("ok", gives)
-    if gold is None:
-        text = f"{gives}, which is right only if the row asks for no change"
+        yield Fault("reward", f"the reward fails when nothing was done: {shown_line(idle.error)}")
+    elif not idle.reached:
+        return
+    elif gold is None:
+        yield Fault("no-op", f"{gives}, which is right only if the row asks for no change", "warning")
     elif changed:
         text = f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
-        return Verdict("error", text, "no-op")
+        yield Fault("no-op", text)
     elif not gold.is_sound:
         text = f"{gives}: whether that is right shows once the gold actions lead to reward 1"
+        yield Fault("no-op", text, "warning")
     elif task.row.outputs:
-        text = f"{gives} too: {_IGNORES_OUTPUTS}"
-    else:
-        return Verdict("ok", f"{gives} too, which is right if nothing is to be changed", "no-op")
-    return Verdict("warning", text, "no-op")
+        yield Fault("no-op", f"{gives} too: {_IGNORES_OUTPUTS}", "warning")

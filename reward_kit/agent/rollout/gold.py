@@ -76,7 +76,7 @@ async def replay_gold_calls(
             database.check()
             calls.append(call)
             if call.is_faulty and fault is None:
-                fault = f"action {number} ({action.name}): {call.raised or call.content}"
+                fault = f"actions[{number}] ({action.name}): {call.raised or call.content}"
         opened.pop_all()
     return GoldReplay(database, calls, database.draws == 0, fault)
 

@@ -95,15 +95,21 @@ def _reference_fault(value: Mapping[str, Any], position: int) -> str | None:
 def _look_up(path: list[Any], results: Sequence[str]) -> Any:
     position, *way = path
     if position >= len(results):
-        raise BundleError(f"gold reference {json.dumps(path)}: action {position} has no result yet")
+        raise BundleError(f"gold reference {json.dumps(path)}: actions[{position}] has no result yet")
     text = results[position]
     if not way:
         return text
     try:
         value: Any = json.loads(text)
-        for step in way:
+    except ValueError:
+        value = None
+    for step in way:
+        try:
             value = value[step] if isinstance(value, dict | list) else {}[step]
-    except (ValueError, LookupError, TypeError):
-        answer = f"action {position} answered {cut(text, 200)!r}"
-        raise BundleError(f"gold reference {json.dumps(path)}: {answer}") from None
+        except (LookupError, TypeError):
+            answered = f"answered {cut(text, 200)!r}"
+            if isinstance(value, dict):
+                answered = f"answers no {json.dumps(step)} (it has {cut(', '.join(value), 200)})"
+            fault = f"gold reference {json.dumps(path)}: actions[{position}] {answered}"
+            raise BundleError(fault) from None
     return value

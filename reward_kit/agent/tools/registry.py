@@ -265,9 +265,10 @@ def _make_tool(
         raise BundleError("it is a generator", remedy="Return a list.")
     summary, described = parse_docstring(inner.__doc__)
     signature = read_signature(function, parameters, described, namespace)
-    undescribed = [f"the type of {untyped!r}, which is taken for text" for untyped in signature.untyped]
-    if not description and not summary:
-        undescribed.insert(0, "what it does")
+    undescribed = [] if description or summary else ["no description"]
+    if untyped := signature.untyped:
+        named = f"taken for text: {', '.join(untyped)}. Write {untyped[0]}: str"
+        undescribed.append(f"parameters without a type, {named}")
     return Tool(
         name=name,
         description=description or summary or name.replace("_", " "),

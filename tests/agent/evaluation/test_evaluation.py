@@ -180,7 +180,7 @@ def test_impossible_gold_actions_are_told_once(bundle: Bundle, arguments: dict[s
 
     agent_eval(bundle.dataset, agent="gold", progress=Listener())
     (first,) = told
-    assert f"row 'wrong': gold action 1 (lookup): {fault}" in first
+    assert f"row 'wrong': gold actions[1] (lookup): {fault}" in first
 
 
 def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None:

@@ -1,6 +1,5 @@
-"""Auditing a bundle: each planted fault is found under its name, and a sound bundle has no finding."""
+"""Deep validation: each planted fault is found under its name, and a sound bundle has no finding."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 from command import run_command
 
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.checks import AuditReport, audit
+from reward_kit.agent.checks import ValidationReport, validate
 from reward_kit.errors import BundleError
 
 SEED = """\
@@ -126,12 +125,12 @@ def write(parent: Path, *rows: dict[str, Any], tools: str = TOOLS, reward: str =
     return folder
 
 
-def report_of(folder: Path, **options: Any) -> AuditReport:
+def report_of(folder: Path, **options: Any) -> ValidationReport:
     with TaskBundle.load(folder) as bundle:
-        return asyncio.run(audit(bundle, **options))
+        return validate(bundle, deep=True, **options)
 
 
-def kinds(report: AuditReport) -> set[str]:
+def kinds(report: ValidationReport) -> set[str]:
     return {finding.kind for finding in report.findings}
 
 
@@ -164,8 +163,8 @@ ANY_CARD, BY_SEA = USER.replace("visa card", "card"), USER.replace("room R4", "a
         ("no-op", {"actions": refused(changed(room_id="R44")[2:])}, REWARD, "gives 1"),
         ("no-op", {}, GOAL % "SELECT 1", "though the gold actions change data"),
         ("no-op", {"actions": SOUND["actions"][:2]}, REWARD, "gold only reads"),
-        ("invalid", {}, GOAL % "SELECT 0", "the gold actions give reward 0"),
-        ("invalid", {"actions": [call("bok")]}, REWARD, "unknown tool"),
+        ("gold-reward", {}, GOAL % "SELECT 0", "the gold actions give reward 0"),
+        ("gold-call", {"actions": [call("bok")]}, REWARD, "unknown tool"),
         ("slow-tool", {"actions": [*SOUND["actions"], call("hang")]}, REWARD, "past its limit of 0.5 s"),
         ("unknown-ignored", {}, REWARD.replace("log", "logs"), "'logs', which is no table"),
         ("ignored-outputs", {"outputs": ["95"]}, UNHEARD, "does not look at 'outputs'"),
@@ -178,13 +177,13 @@ ANY_CARD, BY_SEA = USER.replace("visa card", "card"), USER.replace("room R4", "a
         ("unknown-output", {**ANSWER, "outputs": ["7234.19"]}, REWARD, "no tool gives '7234.19'"),
         ("unknown-output", {**ANSWER, "outputs": ["Balcony"]}, REWARD, "no tool gives 'Balcony'"),
         ("unstated-fact", {"sim_user_prompt": USER.replace("phone 5551234", "")}, REWARD, "nothing of phone"),
-        ("redundant-gold", {"actions": [*SOUND["actions"], *[NIGHTS[3]] * 2]}, REWARD, "action 4"),
+        ("redundant-gold", {"actions": [*SOUND["actions"], *[NIGHTS[3]] * 2]}, REWARD, "actions[4]"),
         ("repeated-gold", {"actions": [FIND, *SOUND["actions"]]}, REWARD, "made twice"),
         (
             "order-dependence",
             {"actions": [*SOUND["actions"], *NIGHTS.values()]},
             REWARD,
-            "action 4 (set_nights) before action 3 (set_nights)",
+            "actions[4] (set_nights) before actions[3] (set_nights)",
         ),
         ("ambiguous", {"sim_user_prompt": ANY_CARD}, REWARD, "'card_12' instead of 'card_11'"),
         ("ambiguous", {"sim_user_prompt": BY_SEA, "actions": changed(room_id="R2")}, REWARD, "'R3' instead"),
@@ -213,7 +212,7 @@ def test_a_row_keeps_back_the_findings_that_it_accepts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [[], {"accept": ["noop"]}, {"accept": "no-op"}])
 def test_accepting_what_is_no_kind_is_an_error(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(BundleError, match=r"task\.jsonl:1 r0.*The kinds are invalid, "):
+    with pytest.raises(BundleError, match=r"task\.jsonl:1 r0.*The kinds are unreadable, "):
         report_of(write(tmp_path, {**SOUND, "metadata": {"audit": given}}))
 
 
@@ -272,7 +271,7 @@ def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) 
         arguments = ("--agent", f"players:{agent}", "--no-sim-user", "--eval-id", agent)
         done = run_command("agent-eval", "-d", "hotel_task", *arguments, cwd=tmp_path)
         assert done.code == 0, done.err
-    command = ("audit", "hotel_task", "--evaluation", "wrong")
+    command = ("validate", "--deep", "hotel_task", "--evaluation", "wrong")
     audited = run_command(*command, "--json", "found.json", cwd=tmp_path)
     assert audited.code == 0, audited.err
     found = json.loads((tmp_path / "found.json").read_text())["findings"]
@@ -281,17 +280,17 @@ def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) 
     assert found[0]["text"] == "0 of 4 rollouts passed in 1 evaluation"
     alike = "4 of 4 failed rollouts end in one state that is not gold's: log: inserted"
     assert found[1]["text"].startswith(alike)
-    assert "never-passed      warning         1     1  Read the failed" in audited.out
+    assert "warning: never-passed (1 row). Read the failed" in audited.out
     both = run_command(*command, "--evaluation", "right", "--strict", cwd=tmp_path)
     assert (both.code, "never-passed" in both.out, "agreed-failure" in both.out) == (1, False, True)
-    missing = run_command("audit", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
+    missing = run_command("validate", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
     assert missing.code == 2
     assert "nobody" in missing.err
 
 
 def test_the_exit_code_tells_of_errors(tmp_path: Path) -> None:
     write(tmp_path, {**SOUND, "actions": changed(room_id="R44")}, ANSWER)
-    assert run_command("audit", "hotel_task", cwd=tmp_path).code == 1
-    assert run_command("audit", "hotel_task", "--task-ids", "r1", cwd=tmp_path).code == 0
-    assert run_command("audit", "hotel_task", "--task-ids", "r7", cwd=tmp_path).code == 2
-    assert run_command("audit", "nowhere", cwd=tmp_path).code == 2
+    assert run_command("validate", "hotel_task", "--deep", cwd=tmp_path).code == 1
+    assert run_command("validate", "hotel_task", "--deep", "--rows", "r1", cwd=tmp_path).code == 0
+    assert run_command("validate", "hotel_task", "--deep", "--rows", "r7", cwd=tmp_path).code == 2
+    assert run_command("validate", "--deep", "nowhere", cwd=tmp_path).code == 2
