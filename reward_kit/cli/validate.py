@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -13,7 +13,6 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width
 from reward_kit.cli.common_options import runs_option
-from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +76,8 @@ def validate(
     """Check a bundle without a model; --deep: its tasks, too.
 
     With --deep, also find broken tasks: wrong gold calls, lenient rewards, duplicates. docs/validate.md
-    explains each kind of finding. The exit code is 1 if there is an error, else 0.
+    explains each kind of finding. The exit code is 0 without errors, 1 with some, and 2 if the bundle cannot
+    be read.
     """
     if schema:
         from reward_kit.agent.rows.task_row import row_schema
@@ -118,7 +118,7 @@ def check(config: EvaluationConfig, output: BinaryIO | None) -> int:
     )
     _show(report, config.json, output, quiet=config.quiet)
     if report.ok:
-        say("Task bundle successfully validated.")
+        say("Task bundle successfully validated.", err=config.json == TO_OUTPUT)
     return int(not report.ok)
 
 
@@ -130,24 +130,11 @@ def _report(
     quiet: bool,
     **options: Any,
 ) -> ValidationReport:
-    """The report on the chosen tasks; a bundle that cannot be read is a finding."""
-    from reward_kit.agent.bundles.bundle import BundleRows
-    from reward_kit.agent.bundles.source import find_bundle
-    from reward_kit.agent.checks import ValidationReport, validate_async
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.checks import validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
-    from reward_kit.agent.rows.task_row import FaultyBundleError
 
-    found = find_bundle(dataset, task_dir)
-    with ExitStack() as opened:
-        opened.callback(found.discard)
-        try:
-            bundle = opened.enter_context(opened.enter_context(BundleRows(found)).open())
-        except BundleError as error:
-            report = ValidationReport(found.folder.name)
-            for fault in error.faults if isinstance(error, FaultyBundleError) else [str(error)]:
-                place, _, text = fault.partition(": ")
-                report.add("unreadable", place, text)
-            return report
+    with TaskBundle.load(dataset, task_dir=task_dir) as bundle:
         told = _progress(quiet=quiet)
         checking = validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options)
         return run_in_loop(checking)

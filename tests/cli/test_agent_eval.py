@@ -111,13 +111,13 @@ def test_validate_only_checks_without_a_model(agent_eval: Command, bundle: Bundl
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "Task bundle successfully validated.")
     bundle.rows({"end_goal_sql": "SELECT nonsense", "n_rollouts": 1})
     ran = agent_eval("-d", "task.jsonl", "--validate-only", "--json", "-")
-    assert ran.code == 2
+    assert ran.code == 1
     found = json.loads(ran.out)
     assert found["ok"] is False
-    assert [one["level"] for one in found["findings"]] == ["ok", "ok", "error"]
+    assert [(one["kind"], one["grade"]) for one in found["findings"]] == [("goal", "error")]
     assert found["findings"][-1]["text"].startswith("end_goal_sql does not run")
-    assert "error: task.jsonl:1" in ran.error
-    assert agent_eval("-d", "task.jsonl", "--validate-only", "--json", "found.json").code == 2
+    assert "error: goal (1 row)" in ran.error
+    assert agent_eval("-d", "task.jsonl", "--validate-only", "--json", "found.json").code == 1
     assert json.loads((bundle.folder / "found.json").read_text()) == found
     assert not (bundle.folder / "runs").exists()
 

@@ -1,4 +1,4 @@
-"""``validate``: a bundle's toolsets, its seeds, and its rows one by one; and more of each if it is ``deep``."""
+"""``validate``: a bundle's toolsets, its seeds, and its rows one by one; and what ``deep`` adds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.reward_fields import file_of, idle_fields
@@ -110,7 +111,7 @@ async def validate_async(
             add_run_findings(report, evaluations, {task.row.id: task.row for task in tasks}, output_dir)
             await check_deeply(report, seeded, told)
     for place, text in printed.items():
-        report.add("printing-tool", place, text)
+        report.add("prints", place, f"prints {shown_line(text)!r} to standard output")
     return report
 
 

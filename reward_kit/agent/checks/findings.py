@@ -26,7 +26,6 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "unreadable": Kind("error", "Correct this first: nothing else was checked."),
     "seed": Kind("error", "Correct the seed: every rollout starts from it."),
     "goal": Kind("error", "Correct end_goal_sql."),
     "gold-call": Kind("error", "Correct the call, or the tool."),
@@ -48,7 +47,7 @@ KINDS: dict[str, Kind] = {
     "toolset": Kind("warning", "Write a docstring, and a type for each parameter: a model reads both."),
     "untried-tool": Kind("warning", "Write the tool, or add a row whose gold actions call it."),
     "large-answer": Kind("warning", "Return less: a model reads it again in each of its later calls."),
-    "printing-tool": Kind("warning", "Print to sys.stderr, or use logging."),
+    "prints": Kind("warning", "Print to sys.stderr, or use logging."),
     "unknown-literal": Kind("warning", "Say the value in the instruction, or correct the gold call.", True),
     "unknown-output": Kind("warning", "Correct the output, or let a tool give what it is made of.", True),
     "loose-output": Kind("warning", "Write more of the sentence, such as 40 minutes.", True),
@@ -211,11 +210,10 @@ class ValidationReport:
         if not self.ok:
             return f"{tried}{told}"
         said = f"{tried}valid{f', with {told}' if told else ''}"
-        if self.with_gold:
-            said += f"; gold earns the reward in {self.rewarded} of {count(self.with_gold, 'row')}"
-            named = f" ({', '.join(self.idle)})" if 0 < len(self.idle) <= MOST_NAMED else ""
-            said += f", doing nothing in {len(self.idle) or 'none'}{named}"
-        return said
+        gold = f"gold earns the reward in {self.rewarded} of {count(self.with_gold, 'row')}, doing nothing in"
+        named = f" ({', '.join(self.idle)})" if 0 < len(self.idle) <= MOST_NAMED else ""
+        idle = f"{len(self.idle) or 'none'}{named}"
+        return f"{said}; {gold if self.with_gold else 'doing nothing earns the reward in'} {idle}"
 
     @property
     def mutation_line(self) -> str | None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
     from reward_kit.agent.tools.execution import Tool
 
+LONGEST = 200
+"""Characters of a printed line that are kept."""
 _EXAMPLES: dict[str, Any] = {
     "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
@@ -73,7 +75,7 @@ def _example(name: str, schema: dict[str, Any], base: Database) -> Any:
 
 @contextmanager
 def noting_prints(folder: Path) -> Iterator[dict[str, str]]:
-    """The faults, by place, of code in ``folder`` that prints to standard output; the text is not shown."""
+    """The first line, by place, that code in ``folder`` prints to standard output, where nothing of it goes."""
     printed: dict[str, str] = {}
     with redirect_stdout(_Prints(sys.stdout, str(folder), printed)):
         yield printed
@@ -94,6 +96,7 @@ class _Prints:
         if not frame.f_code.co_filename.startswith(self._folder):
             return self._stream.write(text)
         place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
-        if text.strip():
-            self._printed.setdefault(place, f"prints {shown_line(text)!r}")
+        noted = self._printed.setdefault(place, "")
+        if len(noted) < LONGEST and "\n" not in noted:
+            self._printed[place] += text
         return len(text)

@@ -212,7 +212,7 @@ def test_a_row_keeps_back_the_findings_that_it_accepts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [[], {"accept": ["noop"]}, {"accept": "no-op"}])
 def test_accepting_what_is_no_kind_is_an_error(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(BundleError, match=r"task\.jsonl:1 r0.*The kinds are unreadable, "):
+    with pytest.raises(BundleError, match=r"task\.jsonl:1 r0.*The kinds are seed, "):
         report_of(write(tmp_path, {**SOUND, "metadata": {"audit": given}}))
 
 
