@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import signal
 import sysconfig
 import threading
@@ -23,6 +24,7 @@ LONGEST_MESSAGE = 2000
 """Characters of an exception's message that are kept."""
 _PACKAGE = str(Path(__file__).parents[2])
 _ADVERTISEMENT = "For further information visit https://errors.pydantic.dev"
+_CIRCULAR = re.compile(r"cannot import name '(\w+)' from partially initialized module '([\w.]+)'")
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
@@ -57,6 +59,11 @@ def import_fault(error: BaseException) -> str:
     """The line of a module that cannot be imported, and the error: ``tools.py:3: KeyError: 'seat'``."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    if circle := _CIRCULAR.search(str(error)) if isinstance(error, ImportError) else None:
+        fault = (
+            f"{_line_of(error)}: cannot import {circle[1]!r}: {circle[2]} and this module import each other"
+        )
+        return f"{fault}; move what both need into a third one"
     if isinstance(error, SystemExit):
         return f"{fault_line(error)} (code that is imported must not exit)"
     return fault_line(error)

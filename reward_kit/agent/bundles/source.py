@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import cut, did_you_mean
 from reward_kit.agent.bundles.archive import SUFFIXES, check_manifest, unpack
 from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.errors import BundleError
@@ -120,13 +120,20 @@ def _installed(name: str) -> BundleSource:
     package, _, file = name.replace("\\", "/").partition("/")
     folder = _package_folder(package)
     if folder is None:
-        fault = "no such file or folder, and no installed bundle of that name"
+        wanted = Path(name)
+        beside = wanted.parent.iterdir() if wanted.parent.is_dir() else ()
+        meant = did_you_mean(wanted.name, [path.name for path in beside if _is_bundle(path)])
+        fault = f"no such file or folder, and no installed bundle of that name{meant}"
         raise BundleError(fault, place=name, remedy=f"The working directory is {Path.cwd()}.")
     if not file:
         return _in_folder(folder)
     if not (folder / file).is_file():
         raise BundleError(f"there is no {file} in {folder}", place=name)
     return _find(folder / file)
+
+
+def _is_bundle(path: Path) -> bool:
+    return path.suffix.lower() in LINES or path.name.lower().endswith(SUFFIXES) or (path / DATASET).is_file()
 
 
 def _package_folder(name: str) -> Path | None:

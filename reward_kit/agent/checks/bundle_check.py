@@ -99,7 +99,7 @@ async def validate_async(
                     is_error = (grade or KINDS[kind].grade) == "error"
                     place, rows = f"{task.row.place} {task.row.id}", [task.row.id]
                     report.add(kind, place, text, rows, grade=grade, is_accepted=not is_error)
-        if len(tasks) == len(bundle.tasks):
+        if len(tasks) == len(bundle.tasks) and all(one.kind != "seed" for one in report.errors):
             async for place, text in untried_tools(seeded):
                 report.add("untried-tool", place, text)
         if deep:

@@ -63,7 +63,8 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
         and seed.script is None
         and any("no such table" in fault.text for fault in checked.faults)
     ):
-        checked.faults = [Fault("seed", f"{seed.origin}: the database is empty, and tools look for tables")]
+        text = f"there is no seed.sql or seed.py in {task.folder.name}: the database is empty"
+        checked.faults = [Fault("seed", text)]
     return checked
 
 
@@ -265,8 +266,5 @@ def _idle_faults(
     elif changed:
         text = f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
         yield Fault("no-op", text)
-    elif not gold.is_sound:
-        text = f"{gives}: whether that is right shows once the gold actions lead to reward 1"
-        yield Fault("no-op", text, "warning")
-    elif task.row.outputs:
+    elif task.row.outputs and gold.is_sound:
         yield Fault("no-op", f"{gives} too: {_IGNORES_OUTPUTS}", "warning")

@@ -75,7 +75,7 @@ def _example(name: str, schema: dict[str, Any], base: Database) -> Any:
 
 @contextmanager
 def noting_prints(folder: Path) -> Iterator[dict[str, str]]:
-    """The first line, by place, that code in ``folder`` prints to standard output, where nothing of it goes."""
+    """The first line, by place, that code in ``folder`` prints; it does not reach standard output."""
     printed: dict[str, str] = {}
     with redirect_stdout(_Prints(sys.stdout, str(folder), printed)):
         yield printed

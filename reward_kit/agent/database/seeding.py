@@ -19,6 +19,7 @@ from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
 from reward_kit.agent.database.determinism import Randomness, read_moment
+from reward_kit.agent.database.foreign_keys import broken_reference, why_refused
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS, describe_statement
 from reward_kit.agent.database.statement import ExecuteResult, SyncStatements, plain, storable_parameters
 from reward_kit.agent.database.vfs import create_file, freeze_clock, install_function
@@ -42,7 +43,7 @@ _RANDOM_SEED = 0
 """The same for all seeds: an edit in one place of a seed leaves the random values before it as they were."""
 _QUOTED = 100
 """Longest beginning of a faulty statement (characters) that an error quotes."""
-_HEAD = 1000
+_HEAD = 10_000
 """Characters at the beginning of a dump in which its program names itself."""
 _STEPS_BETWEEN_LOOKS = 100_000
 _OPENING = (
@@ -74,7 +75,10 @@ _DUMPED = re.compile(
     re.DOTALL,
 )
 _SHADOW = re.compile(r"""CREATE TABLE (?:IF NOT EXISTS )?(?:'((?:[^']|'')+)'|"((?:[^"]|"")+)")""")
-_OTHER_DUMP = re.compile(r"-- (PostgreSQL|MySQL|MariaDB)( database)? dump")
+_OTHER_DUMP = re.compile(
+    r"-- (?P<name>PostgreSQL|MySQL|MariaDB)( database)? dump|(?P<mysql>\) ENGINE=|/\*!\d{5} )"
+    r"|(?P<postgres>\bSELECT pg_catalog\.|\bCOPY \S+ \([^)]*\) FROM stdin)"
+)
 _BLANK = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 # an unclosed quote or comment runs to the end of the script: SQLite then says what is wrong with it
 _STOP = re.compile(
@@ -145,6 +149,10 @@ class SeedConnection(SyncStatements):
             # a seed's statements are many and differ: keeping them prepared would gain nothing
             cursor.execute(sql, storable_parameters(parameters), can_cache=parameters is not None)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
+        except apsw.ConstraintError as error:
+            if "FOREIGN KEY" not in str(error):
+                raise self._fault(error) from error
+            raise DatabaseError(why_refused(self._connection, sql, parameters)) from error
         except apsw.Error as error:
             raise self._fault(error) from error
         names = columns[-1] if columns else ()
@@ -211,12 +219,8 @@ class SeedConnection(SyncStatements):
         self._connection.close()
 
     def _check_foreign_keys(self) -> None:
-        violations = self.run("PRAGMA foreign_key_check").values
-        if violations:
-            table, rowid, parent, _ = violations[0]
-            row = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
-            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-            raise DatabaseError(f"{row} refers to a row of {parent} that does not exist{more}")
+        if fault := broken_reference(self._connection):
+            raise DatabaseError(fault)
 
     def _value(self, sql: str) -> Any:
         return self.run(sql).values[0][0]
@@ -333,11 +337,12 @@ def _run_statement(
         if statement.sql.startswith("."):
             remedy = "Lines with a dot are commands of the program sqlite3."
         elif dump:
-            rows = (
-                "pg_dump --data-only --column-inserts" if dump[2] else "mysqldump --no-create-info --compact"
-            )
+            name = dump["name"] or ("MySQL" if dump["mysql"] else "PostgreSQL")
+            rows = "mysqldump --no-create-info --compact"
+            if name == "PostgreSQL":
+                rows = "pg_dump --data-only --column-inserts"
             remedy = (
-                f"This is a dump of {dump[1]}: write CREATE TABLE in SQLite's SQL, and take the INSERT lines "
+                f"This is a dump of {name}: write CREATE TABLE in SQLite's SQL, and take the INSERT lines "
                 f'of {rows}, without the name of the schema ("public.").'
             )
         raise BundleError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -181,6 +182,13 @@ class TaskRow:
             (name, f"is a name that the rollout gives to the reward; choose another{_MEANT.get(name, '')}")
             for name in own.keys() & INJECTED
         ]
+        for name in ("actions", "required_calls", "forbidden_calls"):
+            calls = known.get(name)
+            for at, call in enumerate(calls if isinstance(calls, list) else ()):
+                if isinstance(call, dict) and isinstance(call.get("function"), dict):
+                    form = f'{{"name": {json.dumps(call["function"].get("name"))}, "arguments": {{…}}}}'
+                    faults.append((f"{name}[{at}]", f"is in OpenAI's form of a call; write {form}"))
+                    known.pop(name, None)
         known |= {"more": own or _NOTHING, "texts": texts or _NOTHING, "place": place}
         try:
             row = _adapter().validate_python(known)

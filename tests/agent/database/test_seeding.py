@@ -97,7 +97,7 @@ def test_foreign_keys_switched_on_late_are_checked(tmp_path: Path) -> None:
         "INSERT INTO c VALUES (4), (5);"
         "PRAGMA foreign_keys = ON;",
     )
-    assert message == "flight_task/seed.sql: row 1 of c refers to a row of p that does not exist (and 1 more)"
+    assert message == "flight_task/seed.sql: c.b 4 is in no row of p (and 1 more)"
 
 
 def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
