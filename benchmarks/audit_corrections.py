@@ -10,13 +10,12 @@ and in what the kind is about (precision), and the share of the corrections of t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from pathlib import Path
 
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.checks import AuditReport, audit
+from reward_kit.agent.checks import ValidationReport, validate
 
 BUNDLE = Path(__file__).resolve().parents[1] / "tau_retail_task"
 ABOUT = {
@@ -39,15 +38,15 @@ def corrections() -> dict[str, str]:
     return {row["id"][-3:]: row["metadata"].get("correction", "") for row in rows}
 
 
-def audited(name: str) -> AuditReport:
-    """Audit one file of the bundle; findings that a row accepts count too."""
+def audited(name: str) -> ValidationReport:
+    """Check one file of the bundle deeply; findings that a row accepts count too."""
     with TaskBundle.load(BUNDLE / name) as bundle:
         for task in bundle.tasks:
             task.row.metadata.pop("audit", None)
-        return asyncio.run(audit(bundle))
+        return validate(bundle, deep=True)
 
 
-def rows_by_kind(report: AuditReport) -> dict[str, set[str]]:
+def rows_by_kind(report: ValidationReport) -> dict[str, set[str]]:
     """The numbers of the rows that have each kind of finding."""
     found: dict[str, set[str]] = {}
     for finding in report.findings:

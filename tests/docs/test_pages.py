@@ -95,7 +95,6 @@ def finds(request: dict[str, Any], _place: int) -> str:
 
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
-    "audit": (FLIGHT, {}),
     "card": (RETAIL, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
@@ -120,6 +119,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
             "gpt-3.5-turbo": ["Thank you. ###STOP###"],
         },
     ),
+    "validate": (FLIGHT, {}),
     "view": (RETAIL, {}),
 }
 """Of each page: what is in the reader's folder, and what the models say."""

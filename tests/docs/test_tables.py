@@ -175,9 +175,11 @@ def test_options_of_mcp() -> None:
 
 
 def test_kinds_of_findings() -> None:
-    text = (DOCS / "audit.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| ([a-z, ]+) \| .* \| (.*) \|$", text, re.MULTILINE)
-    assert {kind: Kind(grades.split(", ")[0], remedy) for kind, grades, remedy in rows} == KINDS
+    found = {}
+    for is_deep, text in enumerate(page("validate").split("## What --deep adds")):
+        rows = re.findall(r"^\| `([\w-]+)` \| ([a-z, ]+) \| .* \| (.*) \|$", text, re.MULTILINE)
+        found |= {kind: Kind(grades.split(", ")[0], remedy, bool(is_deep)) for kind, grades, remedy in rows}
+    assert found == KINDS
 
 
 def test_attributes_of_spans() -> None:

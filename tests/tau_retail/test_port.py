@@ -1,6 +1,5 @@
 """``python -m tau_port``: the bundle that it writes from a source, and its errors."""
 
-import asyncio
 import hashlib
 import json
 import subprocess
@@ -110,7 +109,7 @@ def test_gold_calls_that_the_tools_refuse_are_marked(tau_bench: Path, out: Path)
     found, cancelled = rows_of(out / "task.jsonl")[0]["actions"]
     assert (found["refused"], "refused" in cancelled) == (True, False)
     with TaskBundle.load(out) as bundle:
-        report = asyncio.run(validate(bundle))
+        report = validate(bundle)
     assert not [finding for finding in report.errors if finding.kind == "refused-gold"]
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.checks.findings import Fault
-from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold
+from reward_kit.agent.checks.playing import PlayedGold, play_gold
 from reward_kit.agent.checks.reach import holds, keyed_scalars, words
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rewards.checks import is_exact
+from reward_kit.agent.rollout.gold import FAULTY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.players.agents.gold import GoldAgent
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.gold import NOT_DONE
+from reward_kit.agent.rollout.gold import FAULTY
 from reward_kit.agent.rollout.outcome import is_success
 from reward_kit.agent.rollout.rollout import RolloutStopped
 from reward_kit.errors import BundleError, RewardError
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.rows.task_row import Action
-
-FAULTY = NOT_DONE | {"unknown_tool"}
-"""Statuses of calls that could not be made as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ async def play_gold(
 
     It says ``reply`` instead of the outputs, if that is given.
     """
-    agent = GoldAgent(plan)
+    agent = GoldAgent(plan, tries_all=True)
     fault: str | None = None
     with Episode(task, base=base) as episode:
         agent.episode = episode

@@ -12,10 +12,10 @@ from reward_kit.agent.base.text import closest, did_you_mean
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.checks.findings import Fault
-from reward_kit.agent.checks.playing import FAULTY, PlayedGold, play_gold, play_idle
+from reward_kit.agent.checks.playing import PlayedGold, play_gold, play_idle
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rewards.checks import calls_made
-from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.gold import FAULTY, replay_gold_calls
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:

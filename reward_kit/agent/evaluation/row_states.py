@@ -127,8 +127,8 @@ class RowStates:
             if gold.fault is not None and not self._has_warned:
                 self._has_warned = True
                 self._warn(
-                    f"warning: row {task.row.id!r}: gold {one_line(gold.fault)}: what the data should be is "
-                    "not known; --validate-only names all such rows"
+                    f"warning: row {task.row.id!r}: {one_line(gold.fault)}: what the data should be is not "
+                    "known; reward-kit validate names all such rows"
                 )
         return row
 

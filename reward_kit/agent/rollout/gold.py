@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NOT_DONE = frozenset({"failed", "invalid_arguments", "no_result"})
 """Statuses of gold actions that are not done as written, and not because a tool refused either."""
+FAULTY = NOT_DONE | {"unknown_tool"}
+"""Statuses of calls that could not be made as they are written."""
 
 
 @dataclass(slots=True)

@@ -166,7 +166,7 @@ BROKEN_TOOL = "\n\n@R.tool(parameters={'key': str})\ndef lookup(key):\n    retur
     ],
     ids=["raises", "wrong argument", "no such result"],
 )
-def test_impossible_gold_actions_are_told_once(bundle: Bundle, arguments: dict[str, Any], fault: str) -> None:
+def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[str, Any], fault: str) -> None:
     """What is left of them is what the data should be, so that doing nothing may pass."""
     bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
     search = {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}}
@@ -178,9 +178,11 @@ def test_impossible_gold_actions_are_told_once(bundle: Bundle, arguments: dict[s
         def noted(self, text: str) -> None:
             told.append(text)
 
-    agent_eval(bundle.dataset, agent="gold", progress=Listener())
+    result = agent_eval(bundle.dataset, agent="gold", progress=Listener())
     (first,) = told
-    assert f"row 'wrong': gold actions[1] (lookup): {fault}" in first
+    assert {(one.row_id, one.scored) for one in result.outcomes} == {("right", True), ("wrong", False)}
+    assert "actions[1] (lookup) cannot be played: " in result.outcomes[1].trouble
+    assert f"row 'wrong': actions[1] (lookup): {fault}" in first
 
 
 def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None:

@@ -28,7 +28,7 @@ async def test_a_refused_call_does_not_stop_it(tmp_path: Path) -> None:
 async def test_a_reference_to_nothing_is_told(tmp_path: Path) -> None:
     actions = [{"name": "ping", "arguments": {}}, BOOKED[1]]
     rollout = (await play(small_task(tmp_path, actions=actions), GoldAgent())).trace
-    assert rollout.stop_reason == "agent_error"
+    assert rollout.stop_reason == "infrastructure_error"
     assert "booking_id" in (rollout.stop_detail or "")
 
 

@@ -103,7 +103,7 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
         ({"unsaid": ["12"]}, "missing_output", "never said: '12'"),
         ({"differences": None}, "other", "the row has no gold actions to compare with"),
         ({}, "other", "data and outputs are as expected, but the reward is not; never called: transfer"),
-        ({"gold_fault": "actions[0]: x"}, "other", "the expected data are not known: gold actions[0]: x"),
+        ({"gold_fault": "actions[0]: x"}, "other", "the expected data are not known: actions[0]: x"),
     ],
 )
 def test_without_wrong_data(given: dict[str, Any], kind: str, detail: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.text import one_line
+from reward_kit.agent.rollout.gold import FAULTY
 from reward_kit.agent.rows.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
@@ -22,13 +24,15 @@ class GoldAgent:
 
     If the row has outputs, terminal tools are left out: they would end the rollout before these are said.
     ``made`` are its calls by the number of their action; tools may make others. ``plan`` are other calls to
-    make than the row's, by the number of the action that each stands for.
+    make than the row's, by the number of the action that each stands for. Unless it ``tries_all``, a rollout
+    ends unjudged at a call that cannot be made as the row writes it.
     """
 
     sees_answers = True
     episode: Episode
 
-    def __init__(self, plan: Sequence[tuple[int, Action]] | None = None) -> None:
+    def __init__(self, plan: Sequence[tuple[int, Action]] | None = None, *, tries_all: bool = False) -> None:
+        self.tries_all = tries_all
         self.made: dict[int, ToolCall] = {}
         self._plan = plan
         self._said_all = False
@@ -54,14 +58,26 @@ class GoldAgent:
         for number, action in plan:
             if leaves_out(task, action):
                 continue
-            arguments = resolve_references(action.arguments, results)
+            try:
+                arguments = resolve_references(action.arguments, results)
+            except BundleError as error:
+                if self.tries_all:
+                    raise
+                return self._broken_off(number, action, str(error))
             before = len(self.episode.tool_calls)
             try:
                 results[number] = await rollout.call_tool(action.name, arguments)
             finally:
                 if len(self.episode.tool_calls) > before:
                     self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
+            if self.made[number].status in FAULTY and not self.tries_all:
+                return self._broken_off(number, action, self.made[number].content)
         return "\n".join(task.row.outputs or ()) or "Done."
+
+    def _broken_off(self, number: int, action: Action, fault: str) -> str:
+        why = f"actions[{number}] ({action.name}) cannot be played: {one_line(fault)}"
+        self.episode.stop("infrastructure_error", why)
+        return ""
 
 
 def leaves_out(task: Task, action: Action) -> bool:

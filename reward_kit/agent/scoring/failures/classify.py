@@ -193,7 +193,7 @@ def classify_failure(
     elif differences is None:
         detail = "the row has no gold actions to compare with"
     elif gold_fault is not None:
-        detail = f"the expected data are not known: gold {gold_fault}"
+        detail = f"the expected data are not known: {gold_fault}"
     else:
         called = {call.name for call in tool_calls}
         uncalled = dict.fromkeys(want.name for want in expected if want.name not in called)
