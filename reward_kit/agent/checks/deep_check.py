@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
     from reward_kit.agent.rows.task_row import Action
 
+AT_ONCE = 5
+"""Rows that are checked at the same time."""
 MOST_OTHERS = 40
 """Calls of other rows that are tried as additions."""
 PLAYABLE = {"slow-tool", "clock", "refused-gold", "no-op", "unknown-ignored", "broken-row"}
@@ -46,9 +49,16 @@ async def check_deeply(
     ]
     for task, base in playable:
         await deep.play(task, base)
-    for number, (task, base) in enumerate(playable):
-        told("trying wrong calls", number, len(playable))
-        await deep.check(task, base)
+    for start in range(
+        0, len(playable), AT_ONCE
+    ):  # tools and rewards that are no coroutines wait for threads
+        told("trying wrong calls", start, len(playable))
+        batch = playable[start : start + AT_ONCE]
+        checks = [deep.check(task, base) for task, base in batch]
+        for (task, _), faults in zip(batch, await asyncio.gather(*checks), strict=True):
+            for fault in faults:
+                place = f"{task.row.place} {task.row.id}"
+                report.add(fault.kind, place, fault.text, [task.row.id], grade=fault.grade)
 
 
 class _DeepCheck:
@@ -70,8 +80,8 @@ class _DeepCheck:
                 self.writing.add(action.name)
                 self.more.setdefault(repr(action), (task.row.id, action))
 
-    async def check(self, task: Task, base: Database) -> None:
-        """Add the findings of one row."""
+    async def check(self, task: Task, base: Database) -> list[Fault]:
+        """The faults of one row."""
         row = RowAudit(task.row.id)
         self.report.rows.append(row)
         IGNORED.set(set())
@@ -79,19 +89,18 @@ class _DeepCheck:
         with replay.database as gold_database, base.fork(seed=0, now=task.row.clock()) as untouched:
             gold = await play_gold(task, base, gold_database)
             if not gold.is_sound:
-                return
+                return []
             idle = await play_idle(task, untouched, gold_database)
             reader = self.readers.setdefault(id(base), Reader(base, self.writing))
             reach = await reach_of(task, gold, reader)
             trials = Trials(task, base, gold_database, gold, self.writing, reach, row)
             others = [action for owner, action in self.more.values() if owner != task.row.id]
-            for fault in (
+            found = [
                 *self._idle_faults(task, gold, idle),
                 *unknown_literals(task, gold, reach),
                 *unknown_outputs(task, gold, reach),
                 *unstated_facts(reach),
-            ):
-                self._add(task, fault)
+            ]
             for faults in (
                 dropped(trials),
                 moved(trials),
@@ -101,8 +110,8 @@ class _DeepCheck:
                 free_texts(trials),
                 loose_outputs(trials),
             ):
-                async for fault in faults:
-                    self._add(task, fault)
+                found += [fault async for fault in faults]
+            return found
 
     def _idle_faults(self, task: Task, gold: PlayedGold, idle: PlayedGold) -> Iterator[Fault]:
         """The fault of a row that doing nothing solves although it has gold calls."""
@@ -121,10 +130,6 @@ class _DeepCheck:
                 asked = f'nothing asks for {ends[-1]}, "required_calls": ["{ends[-1]}"] would'
                 text = f"doing nothing gives {idle.reward:g}: {asked}"
             yield Fault("no-op", text, "note")
-
-    def _add(self, task: Task, fault: Fault) -> None:
-        place = f"{task.row.place} {task.row.id}"
-        self.report.add(fault.kind, place, fault.text, [task.row.id], grade=fault.grade)
 
 
 def _at_fixed_time(task: Task) -> Task:

@@ -76,7 +76,7 @@ class Reader:
 
     async def read(self, task: Task, tool: Tool, arguments: dict[str, Any]) -> str | None:
         """The answer; None if the tool refuses, fails or writes."""
-        key = json.dumps([id(task.registry), tool.name, arguments, task.row.now], sort_keys=True)
+        key = repr((id(task.registry), tool.name, arguments, task.row.now))
         if key not in self.answers and tool.name not in self.writing:
             with self.base.fork(seed=0, now=task.row.clock()) as scratch:
                 result = await task.registry.call(tool.name, arguments, db=scratch)
@@ -143,7 +143,7 @@ class Reach:
         ]
         for values in itertools.product(*known):
             arguments = dict(zip(names, values, strict=True))
-            key = json.dumps([tool.name, arguments], sort_keys=True)
+            key = repr((tool.name, values))
             if key not in made:
                 made.add(key)
                 yield arguments
