@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.files import TO_OUTPUT, write_output
 from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width
-from reward_kit.cli.common_options import runs_option
+from reward_kit.agent.base.text import count
+from reward_kit.cli.common_options import command, file_option, rows_option, runs_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import Task
@@ -26,23 +28,14 @@ PAUSE = 0.1, 15.0
 """Seconds between two signs of life: on a terminal, and elsewhere."""
 
 
-@click.command()
+@command()
 @click.argument("bundle", required=False)
 @click.option(
     "--deep", is_flag=True, help="Also play wrong calls, to find rows that measure the wrong thing."
 )
-@click.option(
-    "--rows", "--task-ids", "rows", metavar="ROWS", help="Only these rows: ids, patterns, positions from 0."
-)
+@rows_option("Only these rows: ids, patterns, positions from 0.")
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
-@click.option(
-    "--json",
-    "json_path",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value=TO_OUTPUT,
-    help="Write all findings as JSON; without FILE, or with -, to standard output.",
-)
+@file_option("--json", help="Write all findings as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset is elsewhere.")
 @click.option(
@@ -63,7 +56,7 @@ PAUSE = 0.1, 15.0
 def validate(
     bundle: str | None,
     deep: bool,
-    rows: str | None,
+    task_ids: str | None,
     strict: bool,
     json_path: str | None,
     quiet: bool,
@@ -90,7 +83,7 @@ def validate(
     def chosen(tasks: Sequence[Task]) -> list[Task]:
         from reward_kit.agent.bundles.task import select_tasks
 
-        return select_tasks(tasks, task_ids=rows, called=lambda _: "--rows")
+        return select_tasks(tasks, task_ids=task_ids, called=lambda _: "--rows")
 
     options: dict[str, Any] = {
         "deep": deep,
@@ -98,7 +91,6 @@ def validate(
         "evaluations": evaluations,
         "output_dir": output_dir,
     }
-    check_target("--json", json_path)
     with reserved_output() if json_path == TO_OUTPUT else nullcontext() as output:
         report = _report(bundle, task_dir, chosen, quiet=quiet, strict=strict, **options)
         _show(report, json_path, output, quiet=quiet)
@@ -134,29 +126,30 @@ def _report(
     from reward_kit.agent.checks import validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with TaskBundle.load(dataset, task_dir=task_dir) as bundle:
-        told = _progress(quiet=quiet)
-        checking = validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options)
-        return run_in_loop(checking)
+    with TaskBundle.load(dataset, task_dir=task_dir) as bundle, _progress(quiet=quiet) as told:
+        return run_in_loop(validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options))
 
 
-def _progress(*, quiet: bool) -> Callable[[str, int, int], None] | None:
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Show the work and the number of rows on stderr: in one line of a terminal, or now and then."""
-    if quiet:
-        return None
     stream, is_terminal = sys.stderr, sys.stderr.isatty()
-    pause = PAUSE[not is_terminal]
-    last = time.monotonic()
+    pause = math.inf if quiet else PAUSE[not is_terminal]
+    began = last = time.monotonic()
 
     def told(work: str, done: int, rows: int) -> None:
         nonlocal last
         if time.monotonic() - last >= pause:
             last = time.monotonic()
-            line = f"{work}: {done} of {rows} rows"
-            stream.write(f"\r\x1b[2K{line}\r" if is_terminal else f"{line}\n")
+            line = f"{work}: {done} of {count(rows, 'row')}"
+            stream.write(f"\x1b[2K{line}\r" if is_terminal else f"{line}\n")
             stream.flush()
 
-    return told
+    try:
+        yield told
+    finally:
+        if is_terminal and last > began:
+            stream.write("\x1b[2K")
 
 
 def _show(report: ValidationReport, json_path: str | None, output: BinaryIO | None, *, quiet: bool) -> None:
@@ -164,8 +157,6 @@ def _show(report: ValidationReport, json_path: str | None, output: BinaryIO | No
     from reward_kit.agent.reports.validation import report_lines
 
     stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[2K")
     lines = report_lines(report, terminal_width(stream), only_errors=quiet)
     print_lines(lines, err=stream is sys.stderr)
     if json_path is not None:

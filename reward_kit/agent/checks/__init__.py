@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "reward_kit.agent.checks.bundle_check": ["audit", "validate", "validate_async"],
+        "reward_kit.agent.checks.bundle_check": ["validate", "validate_async"],
         "reward_kit.agent.checks.findings": ["KINDS", "Finding", "RowAudit", "ValidationReport"],
     },
+    older={"reward_kit.agent.checks.bundle_check": ["audit"]},
 )

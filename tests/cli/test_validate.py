@@ -1,0 +1,124 @@
+"""``reward-kit validate``: one line when all is well, findings by kind, on a terminal and in a pipe."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import run_command
+from flight_bundle import GOLD, Bundle
+
+from reward_kit.cli import main, validate
+
+VALID = "flight_task: 1 row, 3 tools: valid; gold earns the reward in 1 of 1 row, doing nothing in none\n"
+NO_SEARCH = {"forbidden_calls": ["create_booking"], "criteria": ["The agent is brief"]}
+
+
+@pytest.fixture
+def folder(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(bundle.folder.parent)
+    bundle.rows({"actions": GOLD})
+    return bundle.folder
+
+
+@pytest.fixture
+def faulty(folder: Path, bundle: Bundle) -> Path:
+    """A bundle with a row that breaks its own field, and with fields that have no effect."""
+    bundle.rows({"actions": GOLD, **NO_SEARCH}, {"id": "other", "actions": GOLD, "criteria": ["It is kind"]})
+    return folder
+
+
+def on_terminal(*arguments: str | Path, columns: int = 80, **variables: str) -> list[str]:
+    """The lines that a command shows on a terminal; it begins each anew after a return."""
+    shown, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm", **variables}
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    command = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
+    process = subprocess.Popen(command, env=environment, **streams)
+    os.close(terminal)
+    output = b""
+    while True:
+        try:
+            part = os.read(shown, 65536)
+        except OSError:  # the other end is closed
+            break
+        output += part
+    process.wait()
+    os.close(shown)
+    return [line.rpartition("\r")[2] for line in output.decode().replace("\r\n", "\n").split("\n")]
+
+
+def plain(line: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*[mK]", "", line)
+
+
+def test_a_valid_bundle_is_one_line(folder: Path) -> None:
+    done = run_command("validate", folder)
+    assert (done.code, done.out, done.err) == (0, VALID, "")
+    assert run_command("validate", folder, "--quiet").out == ""
+    as_json = run_command("validate", folder, "--json")
+    assert (as_json.err, json.loads(as_json.out)["findings"]) == (VALID, [])
+    assert json.loads(as_json.out)["verdict"] == VALID.rstrip()
+
+
+def test_findings_are_told_by_kind_the_worst_first(faulty: Path) -> None:
+    done = run_command("validate", faulty)
+    assert done.code == 1
+    heads = [line.partition(". ")[0] for line in done.out.splitlines() if line and not line.startswith("  ")]
+    assert heads == [
+        "error: broken-row (1 row)",
+        "warning: no-effect (2 rows)",
+        "flight_task: 2 rows, 3 tools: 1 error, 2 warnings",
+    ]
+    assert "criteria' has no effect: flight_task/reward.py does not take it (also in other)" in done.out
+    assert "warning" not in run_command("validate", faulty, "--quiet").out.rpartition("\n\n")[0]
+
+
+def test_strict_counts_warnings(faulty: Path) -> None:
+    assert run_command("validate", faulty, "--rows", "other").code == 0
+    strict = run_command("validate", faulty, "--rows", "other", "--strict")
+    assert (strict.code, "error: no-effect (1 row)" in strict.out) == (1, True)
+    assert run_command("validate", faulty, "--rows", "othr").code == 2
+
+
+def test_agent_eval_spells_it_as_before(faulty: Path) -> None:
+    command = ("agent-eval", "-d", faulty / "task.jsonl", "--validate-only", "--task-ids", "other")
+    done = run_command(*command)
+    assert (done.code, done.out.splitlines()[-1]) == (0, "Task bundle successfully validated.")
+    assert run_command(*command, "--strict").code == 1
+
+
+def test_audit_is_another_name_of_deep(folder: Path) -> None:
+    audited, deep = (run_command(*command, folder) for command in (("audit",), ("validate", "--deep")))
+    assert (audited.code, audited.out) == (deep.code, deep.out)
+    assert "mutation score" in deep.out
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_on_a_terminal_lines_fit_and_grades_have_colours(faulty: Path, columns: int) -> None:
+    lines = on_terminal("validate", faulty, columns=columns)
+    assert max(len(plain(line)) for line in lines) <= columns
+    assert any(line.startswith("\x1b[31m\x1b[1merror: broken-row (1 row)\x1b[0m. ") for line in lines), lines
+    assert any("\x1b[33m" in line for line in lines)
+    text = " ".join(" ".join(map(plain, lines)).split())
+    assert "the gold actions break the row's own fields: called create_booking, which is forbidden" in text
+    assert not any("\x1b[3" in line for line in on_terminal("validate", faulty, NO_COLOR="1"))
+
+
+def test_progress_goes_to_stderr(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(validate, "PAUSE", (0.0, 0.0))
+    assert main(["validate", str(folder), "--deep"]) == 0
+    assert capsys.readouterr().err == "checking rows: 0 of 1 row\ntrying wrong calls: 0 of 1 row\n"
+    assert main(["validate", str(folder), "--deep", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
