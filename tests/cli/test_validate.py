@@ -54,7 +54,8 @@ def on_terminal(*arguments: str | Path, columns: int = 80, **variables: str) -> 
         output += part
     process.wait()
     os.close(shown)
-    return [line.rpartition("\r")[2] for line in output.decode().replace("\r\n", "\n").split("\n")]
+    text = output.decode().replace("\x1b[2K", "").replace("\r\n", "\n")
+    return [line.rpartition("\r")[2] for line in text.split("\n")]
 
 
 def plain(line: str) -> str:
