@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.checks import ValidationReport
     from reward_kit.agent.config import EvaluationConfig
 
-PAUSE = 0.1, 15.0
+PAUSE = 0.1, 30.0
 """Seconds between two signs of life: on a terminal, and elsewhere."""
 
 

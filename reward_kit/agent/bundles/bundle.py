@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["BundleRows", "Seed", "Task", "TaskBundle", "read_bundle"]
 
 _T = TypeVar("_T")
+SKIPPED = "the call is skipped"
+"""The end of the warning of a gold action whose tool does not exist."""
 
 
 class BundleRows(AbstractContextManager["BundleRows"]):
@@ -250,7 +252,7 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
             calls += [(field, call_name(call)) for call in getattr(task.row, field) or ()]
         for field, name in dict.fromkeys(calls):
             if name not in known:
-                effect = "the call is skipped" if field == "actions" else "nothing can call it"
+                effect = SKIPPED if field == "actions" else "nothing can call it"
                 hint = did_you_mean(name, list(known))
                 faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
     return faults.lines()

@@ -204,6 +204,9 @@ def _call_faults(
         elif call.status == "ok" and status == "failed" and raised:
             why = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
             yield Fault("gold-call", f"{name} {why}")
+        elif call.status == "unknown_tool":
+            hint = did_you_mean(call.name, list(task.registry.tools))
+            yield Fault("gold-call", f"actions[{number}]: there is no tool {call.name!r}{hint}")
         elif call.status in FAULTY:
             yield Fault("gold-call", f"{name} answered {shown_line(repr(call.content))}")
         elif raised and status != "failed":
@@ -227,6 +230,8 @@ def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> 
     """The faults of the reward of the gold actions."""
     if gold.error:
         yield Fault("reward", f"the gold actions cannot be judged: {shown_line(gold.error)}")
+    elif not gold.reached and any(call.status in FAULTY for call in gold.calls.values()):
+        pass  # the calls are the fault
     elif not gold.reached:
         why = f": {shown_line(gold.reason, 200)}" if gold.reason else ""
         yield Fault("gold-reward", f"the gold actions give reward {gold.reward:g}, not 1{why}")

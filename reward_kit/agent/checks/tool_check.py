@@ -45,7 +45,7 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
                 path, _, line = tool.place.rpartition(":")
                 answer = result.raised or result.content
                 text = (
-                    f"no gold action calls it, and it has never run: an example gives {shown_line(answer)!r}"
+                    f"has never run: no gold action calls it, and an example answers {shown_line(answer)!r}"
                 )
                 yield f"{Path(path).name}:{line} {tool.name}", text
 

@@ -226,8 +226,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         {"tools": SKELETON},
         [
-            "warning: untried-tool: tools.py:26 cancel: no gold action calls it, and it has never run: an example "
-            "gives 'Error: cancel is not written yet'"
+            "warning: untried-tool: tools.py:26 cancel: has never run: no gold action calls it, and an example "
+            "answers 'Error: cancel is not written yet'"
+        ],
+    ),
+    "a tool that does not exist": (
+        {"actions": [{**BOOK, "name": "bok"}]},
+        {},
+        [
+            "error: gold-call: task.jsonl:1 visit: actions[0]: there is no tool 'bok' (did you mean 'book'?)",
         ],
     ),
     "a field that is misspelt": (

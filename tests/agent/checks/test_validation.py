@@ -82,7 +82,7 @@ async def test_a_sound_bundle_is_told_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("actions", "expected"),
     [
-        ([{"name": "tak", "arguments": {}}], "actions[0] (tak) answered \"Error: unknown tool 'tak'"),
+        ([{"name": "tak", "arguments": {}}], "actions[0]: there is no tool 'tak' (did you mean 'take'?)"),
         ([{"name": "take", "arguments": {"seat": 1}}], "actions[0] (take) answered"),
         ([take(1, "Ann")], "the gold actions give reward 0, not 1"),
         ([], "the gold actions give reward 0, not 1"),
