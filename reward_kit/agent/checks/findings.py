@@ -194,12 +194,18 @@ class ValidationReport:
             self._found.setdefault(key, (place, {}))[1].update(dict.fromkeys(having))
 
     def counts(self) -> Iterator[tuple[str, Grade, int, int]]:
-        """Kind, grade, number of findings and number of their rows, in the order of ``KINDS``."""
-        findings = self.findings
-        found = Counter((finding.kind, finding.grade) for finding in findings)
-        for (kind, grade), number in sorted(found.items(), key=lambda item: list(KINDS).index(item[0][0])):
-            rows = {row for one in findings if (one.kind, one.grade) == (kind, grade) for row in one.rows}
-            yield kind, grade, number, len(rows)
+        """Kind, grade, number of findings and number of their rows, the worst first."""
+        for grade, kind, _, findings in self.groups():
+            yield kind, grade, len(findings), len({row for finding in findings for row in finding.rows})
+
+    def groups(self) -> list[tuple[Grade, str, str, list[Finding]]]:
+        """Grade, kind, remedy and findings, the worst first."""
+        found: dict[tuple[Grade, str], list[Finding]] = {}
+        for finding in self.findings:
+            found.setdefault((finding.grade, finding.kind), []).append(finding)
+        kinds = list(KINDS)
+        keys = sorted(found, key=lambda key: (GRADES.index(key[0]), kinds.index(key[1])))
+        return [(grade, kind, KINDS[kind].remedy, found[grade, kind]) for grade, kind in keys]
 
     @property
     def verdict(self) -> str:

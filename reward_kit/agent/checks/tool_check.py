@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -92,8 +93,9 @@ class _Prints:
 
     def write(self, text: str) -> int:
         """Note the text of a bundle's code at the line that calls ``print``."""
-        frame = sys._getframe(1)  # noqa: SLF001 - the caller
-        if not frame.f_code.co_filename.startswith(self._folder):
+        here = inspect.currentframe()
+        frame = here.f_back if here else None
+        if frame is None or not frame.f_code.co_filename.startswith(self._folder):
             return self._stream.write(text)
         place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
         noted = self._printed.setdefault(place, "")

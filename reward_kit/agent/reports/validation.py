@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count
-from reward_kit.agent.checks.findings import GRADES, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reward_kit.agent.checks.findings import Finding, Grade, ValidationReport
+    from reward_kit.agent.checks.findings import Grade, ValidationReport
 
 MOST = 20
 """Findings of one kind that are shown."""
@@ -27,32 +26,24 @@ def report_lines(
     report: ValidationReport, width: int | None = None, *, only_errors: bool = False
 ) -> Iterator[str]:
     """The findings, folded to ``width`` (None: not at all), and the verdict, or the errors only."""
-    groups: dict[tuple[Grade, str], list[Finding]] = {}
-    for finding in report.findings:
-        if finding.grade == "error" or not only_errors:
-            groups.setdefault((finding.grade, finding.kind), []).append(finding)
-    kinds = list(KINDS)
-    for grade, kind in sorted(groups, key=lambda one: (GRADES.index(one[0]), kinds.index(one[1]))):
-        yield from _group(grade, kind, groups[grade, kind], width)
-        yield ""
+    for grade, kind, remedy, findings in report.groups():
+        if grade == "error" or not only_errors:
+            rows = {row for finding in findings for row in finding.rows}
+            head = f"{grade}: {kind}" + (f" ({count(len(rows), 'row')})" if rows else "")
+            lines = _folded(f"{head}. {remedy}", width)
+            yield Styled(lines[0], 0, min(len(head), len(lines[0])), **STYLES[grade])
+            yield from lines[1:]
+            for finding in findings[:MOST]:
+                yield from _folded(f"  {finding.told}", width)
+            if len(findings) > MOST:
+                yield f"  … and {len(findings) - MOST} more; --json FILE writes all"
+            yield ""
     if only_errors and report.ok:
         return
     if report.mutation_line is not None:
         yield from _folded(report.mutation_line, width)
     style: dict[str, Any] = {"fg": "green" if report.ok else "red", "bold": True}
     yield from (Styled(line, **style) for line in _folded(report.verdict, width))
-
-
-def _group(grade: Grade, kind: str, findings: list[Finding], width: int | None) -> Iterator[str]:
-    rows = {row for finding in findings for row in finding.rows}
-    head = f"{grade}: {kind}" + (f" ({count(len(rows), 'row')})" if rows else "")
-    lines = _folded(f"{head}. {KINDS[kind].remedy}", width)
-    yield Styled(lines[0], 0, min(len(head), len(lines[0])), **STYLES[grade])
-    yield from lines[1:]
-    for finding in findings[:MOST]:
-        yield from _folded(f"  {finding.told}", width)
-    if len(findings) > MOST:
-        yield f"  … and {len(findings) - MOST} more; --json FILE writes all"
 
 
 def _folded(text: str, width: int | None) -> list[str]:
