@@ -152,8 +152,10 @@ def test_a_reward_reads_the_violations_also_when_it_judges_again(bundle: Bundle)
 
 
 def test_a_rule_that_fails_on_a_rollout_leaves_it_unjudged(bundle: Bundle) -> None:
-    bundle.write("rules.sql", "-- rule: a\nSELECT content -> 'x' FROM calls WHERE name != 'create_booking'")
-    bundle.rows({"id": "a", "actions": [*GOLD, {"name": "pay_booking", "arguments": {"booking_id": "X"}}]})
+    bundle.write("rules.sql", "-- rule: a\nSELECT content -> 'x' FROM calls")
+    waves = '@R.tool(description="Wave", parameters={})\ndef wave():\n    return "Hi."\n'
+    bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + waves)
+    bundle.rows({"id": "a", "actions": [*GOLD, {"name": "wave", "arguments": {}}]})
     result = agent_eval(bundle.dataset, agent="gold", user="none", eval_id="e")
     assert result.unjudged == {"reward_error": 4}
     assert "rules.sql:1: rule 'a': malformed JSON" in str(result.outcomes[0].error)

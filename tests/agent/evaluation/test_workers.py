@@ -124,8 +124,11 @@ async def blocks():
 
 @R.tool(parameters={})
 def closes_output():
-    os.write(1, b"out"), os.write(2, b"err\\n")
-    os.close(1), os.close(2)
+    try:
+        os.write(1, b"out"), os.write(2, b"err\\n")
+    except OSError:  # they are closed
+        pass
+    os.closerange(1, 3)
     return "ok"
 """
 FATAL = {
