@@ -79,6 +79,9 @@ def read_text(path: Path) -> str:
         if data.startswith(b"SQLite format 3\0"):
             remedy = f"Write it as SQL: sqlite3 {path.name} .dump > {path.stem}.sql"
             raise BundleError("is an SQLite database, not text", place=str(path), remedy=remedy)
+        if data.startswith(b"PGDMP"):
+            remedy = f"Write it as SQL: pg_restore -a --column-inserts -f {path.stem}.sql {path.name}"
+            raise BundleError("is an archive of pg_dump, not text", place=str(path), remedy=remedy)
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from error

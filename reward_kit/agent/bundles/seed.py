@@ -108,7 +108,6 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     origin = f"{folder.name}/{path.relative_to(files.folder).as_posix()}"
     if path.suffix == ".py":
         return SeedSource(script=SeedScript(path), origin=origin)
-    _check_text(path)
     return SeedSource(files.text(row.seed_sql), origin=origin)
 
 
@@ -124,25 +123,9 @@ def _folder_source(folder: Path) -> SeedSource:
     folder = folder.resolve()
     sql, script = own_file(folder, SEED_SQL), own_file(folder, SEED_SCRIPT)
     name = sql.name if sql else script.name if script else "no seed.sql or seed.py"
-    if sql is not None:
-        _check_text(sql)
     return SeedSource(
         read_text(sql) if sql else "", SeedScript(script) if script else None, origin=f"{folder.name}/{name}"
     )
-
-
-def _check_text(path: Path) -> None:
-    """Raise ``BundleError`` for a database, or a dump that only its own program reads."""
-    with path.open("rb") as file:
-        head = file.read(16)
-    remedy = ""
-    if head.startswith(b"SQLite format 3"):
-        fault, remedy = "is an SQLite database", f"sqlite3 {path.name} .dump > {path.stem}.sql"
-    elif head.startswith(b"PGDMP"):
-        fault = "is an archive of pg_dump"
-        remedy = f"pg_restore --data-only --column-inserts -f {path.stem}.sql {path.name}"
-    if remedy:
-        raise BundleError(f"{fault}, not SQL", place=str(path), remedy=f"Convert it: {remedy}")
 
 
 class SeedScript:

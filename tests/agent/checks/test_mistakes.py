@@ -309,8 +309,8 @@ def in_openai_form(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
-        (as_database, "is an SQLite database, not SQL. Convert it: sqlite3 seed.sql .dump > seed.sql"),
-        (as_dump("PGDMP\1"), "is an archive of pg_dump, not SQL. Convert it: pg_restore --data-only"),
+        (as_database, "is an SQLite database, not text. Write it as SQL: sqlite3 seed.sql .dump > seed.sql"),
+        (as_dump("PGDMP\1"), "is an archive of pg_dump, not text. Write it as SQL: pg_restore -a"),
         (in_circle, "helper.py:1: cannot import 'R': clinic_task.tools and this module import each other"),
         (
             in_openai_form,
