@@ -40,7 +40,7 @@ class TestHelp:
         assert not re.search("deploy|preview|audit|gate|card ", done.out)
 
     def test_old_commands_are_other_names(self):
-        for old, new in (("gate", "compare"), ("card", "export")):
+        for old, new in (("gate", "compare"), ("card", "export"), ("audit", "validate")):
             assert run(old, "--help").out.startswith(f"Usage: reward-kit {new} ")
 
     @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
