@@ -154,16 +154,12 @@ class Changes(Sequence[RowChange]):
 
     __slots__ = ("_find", "_found")
 
-    def __init__(self, rows: Iterable[RowChange] = ()) -> None:
+    def __init__(
+        self, rows: Iterable[RowChange] = (), find: Callable[[], Iterable[RowChange]] | None = None
+    ) -> None:
+        """``find`` computes the ``rows`` when they are first read."""
         self._found = tuple(sorted(rows, key=RowChange.sort_key)) if rows else ()
-        self._find: Callable[[], Iterable[RowChange]] | None = None
-
-    @classmethod
-    def deferred(cls, find: Callable[[], Iterable[RowChange]]) -> Changes:
-        """Changes that ``find`` computes when they are first read."""
-        changes = cls()
-        changes._find = find
-        return changes
+        self._find = find
 
     @property
     def _rows(self) -> tuple[RowChange, ...]:

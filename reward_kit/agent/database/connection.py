@@ -219,7 +219,7 @@ class Connection:
     def _bind_and_execute(self, cursor: apsw.Cursor, sql: str, parameters: Parameters) -> None:
         can_cache = self.guard.can_cache
         try:
-            if isinstance(parameters, str | bytes):
+            if parameters.__class__ is not dict and isinstance(parameters, str | bytes):
                 storable_parameters(parameters)  # else each character would be taken for a value
             cursor.execute(sql, parameters, can_cache=can_cache)
         except KeyError as error:

@@ -32,7 +32,7 @@ StrPath = str | os.PathLike[str]
 _LARGE_BASE = 16 << 20
 _SMALL_CACHE, _LARGE_CACHE = 256, 2000
 """Page cache of a connection in KiB: to a small base, whose pages are in memory anyway, or a large one."""
-_IN_MEMORY = "PRAGMA journal_mode=MEMORY; PRAGMA temp_store=MEMORY"
+_IN_MEMORY = "PRAGMA journal_mode=MEMORY; PRAGMA temp_store=MEMORY; PRAGMA synchronous=OFF"
 _EXCLUSIVE = "PRAGMA locking_mode=EXCLUSIVE"
 """Spares locks and a look at the change counter per statement."""
 

@@ -178,7 +178,7 @@ class OverlayStore:
         if self._recorder is None:
             settled = NO_CHANGES
             if not self.overlay.pristine:
-                settled = Changes.deferred(partial(overlay_changes, self.overlay.fork()))
+                settled = Changes(find=partial(overlay_changes, self.overlay.fork()))
             self._recorder = Recorder(_schema_of(self.overlay.base), self._compare, settled)
         return self._recorder
 

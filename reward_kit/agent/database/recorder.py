@@ -109,11 +109,11 @@ class Recorder:
     def since(self, mark: Mark) -> Changes:
         """The changes from ``mark`` to now."""
         position, _, before = mark
-        if self.exact:
+        if self.missed is None and not self.schema_changed:
             written = self.log[position:]
             if not written:
                 return NO_CHANGES
-            return Changes.deferred(partial(_net, written, self._schema.recordable))
+            return Changes(find=partial(_net, written, self._schema.recordable))
         if before is None:
             before = self.settled.then(self._recorded(self.log[:position]))
         return self.total().minus(before)

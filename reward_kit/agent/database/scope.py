@@ -17,28 +17,34 @@ from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from reward_kit.agent.database.turns import Turns
 
 current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("reward_kit_scope", default=None)
 """The innermost scope around the running code, of any database."""
 
 _guard = threading.Lock()
-"""Held for the moment in which a lock of any scope changes hands."""
+"""Held for the moment in which a waiter of any lock joins or leaves its queue."""
 
 
 class Lock:
-    """A lock for tasks of any event loop and for threads, given in the order of asking; not reentrant."""
+    """A lock for tasks of any event loop and for threads, given in the order of asking; not reentrant.
 
-    held = False
+    ``_lock`` is one that blocks threads only.
+    """
+
+    _lock: threading.Lock
     _waiting: deque[futures.Future[None]] | None = None
+
+    @property
+    def held(self) -> bool:
+        """True if somebody has the lock."""
+        return self._lock.locked()
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free."""
-        with _guard:
-            if self.held:
-                return False
-            self.held = True
-            return True
+        return self._lock.acquire(blocking=False)
 
     async def acquire(self) -> None:
         """Take the lock, waiting for it without blocking the event loop."""
@@ -60,27 +66,30 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give the lock to the next waiter, or free it."""
-        with _guard:
-            while self._waiting:
+        """Free the lock, and give it to the next waiter."""
+        self._lock.release()
+        if self._waiting:
+            self._give()
+
+    def _give(self) -> None:
+        """Give the lock to the first waiter, unless it was taken; its holder does it then."""
+        while self._waiting:
+            with _guard:
+                if not self._waiting or not self.try_acquire():
+                    return
                 waiter = self._waiting.popleft()
-                if waiter.set_running_or_notify_cancel():
-                    break
-            else:
-                self.held = False
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_result(None)
                 return
-        waiter.set_result(None)
+            self._lock.release()
 
     def _queue(self) -> futures.Future[None]:
         """A future that is done once its owner holds the lock."""
         waiter: futures.Future[None] = futures.Future()
         with _guard:
-            if self.held:
-                self._waiting = self._waiting or deque()
-                self._waiting.append(waiter)
-                return waiter
-            self.held = True
-        waiter.set_result(None)
+            self._waiting = self._waiting or deque()
+            self._waiting.append(waiter)
+        self._give()
         return waiter
 
 
@@ -108,13 +117,15 @@ class Scope(Lock):
     mark: Any = None
 
     def __init__(self, turns: Turns, call: Scope | None = None) -> None:
+        self._lock = threading.Lock()
         self.turns = turns
         self._call = call
 
     def _open(self) -> Scope:
         turns = self.turns
-        self.outer = current_scope.get()
-        self.parent = parent = turns.current(self._call)
+        self.outer = outer = current_scope.get()
+        is_alone = outer is None and self._call is None
+        self.parent = parent = turns.root if is_alone else turns.current(self._call)
         self.depth = parent.depth + 1
         return parent
 
@@ -165,7 +176,7 @@ class Scope(Lock):
 
     def try_take(self) -> bool:
         """Take the lock, and with the first statement those around it, if none has to be waited for."""
-        if self.over or not self.try_acquire():
+        if self.over or not self._lock.acquire(blocking=False):
             return False
         if self.entered or self.parent is None:
             return True
@@ -205,24 +216,46 @@ class CallScope(Scope):
     is_call = True
     changes: Changes = NO_CHANGES
 
-    async def __aenter__(self) -> CallScope:
+    def begin(self) -> Coroutine[Any, Any, None] | None:
+        """Open the scope; returns what is to be awaited then, if the call has to wait for its turn.
+
+        Otherwise it waits with its first statement: parallel calls wait only if they use the database.
+        """
         parent = self._open()
-        # a call waits with its first statement: parallel calls wait only if they use the database
         if parent.parent is not None or self.turns.store.is_shared:
-            await self.turns.take(self)
-            try:
-                self.turns.note_start(self)
-            except DatabaseError:
-                self.leave()
-                raise
-            finally:
-                self.release()
+            return self._take_turn()
         current_scope.set(self)
+        return None
+
+    async def _take_turn(self) -> None:
+        await self.turns.take(self)
+        try:
+            self.turns.note_start(self)
+        except DatabaseError:
+            self.leave()
+            raise
+        finally:
+            self.release()
+        current_scope.set(self)
+
+    def finish(self, *, failed: bool) -> Coroutine[Any, Any, None] | None:
+        """Commit, or roll back if it has ``failed``; returns what is to be awaited if a statement runs."""
+        current_scope.set(self.outer)
+        innermost = self.end()
+        if self.entered:
+            if innermost.held:
+                return self._finish_later(failed=failed)
+            self.changes = self.turns.settle(self, failed=failed)
+        return None
+
+    async def _finish_later(self, *, failed: bool) -> None:
+        self.changes = await self.turns.finish(self, failed=failed)
+
+    async def __aenter__(self) -> CallScope:
+        if (waiting := self.begin()) is not None:
+            await waiting
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        current_scope.set(self.outer)
-        if self.entered:
-            self.changes = await self.turns.finish(self, failed=kind is not None)
-        else:
-            self.end()
+        if (waiting := self.finish(failed=kind is not None)) is not None:
+            await waiting

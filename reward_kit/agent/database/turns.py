@@ -69,7 +69,9 @@ class Turns:
 
         Returns ``answer`` of the result, or the result.
         """
-        scope = self.current(statement.call)
+        scope = current_scope.get()
+        if scope is None or scope.turns is not self:
+            scope = self.current(statement.call)
         if not scope.try_take():
             await self.take(scope)
         try:
@@ -243,7 +245,7 @@ class Turns:
             if failed:
                 self.stop_running()
             cancelled = await self._end_of_running(innermost)
-        changes = self._finish(scope, failed=failed or cancelled is not None)
+        changes = self.settle(scope, failed=failed or cancelled is not None)
         if cancelled is not None:
             raise cancelled
         return changes
@@ -255,7 +257,7 @@ class Turns:
             if innermost.held:
                 innermost.acquire_blocking()
                 innermost.release()
-            self._finish(scope, failed=failed)
+            self.settle(scope, failed=failed)
 
     async def break_off(self) -> None:
         """Undo what is under way, and refuse all further statements in it."""
@@ -294,8 +296,11 @@ class Turns:
                 scope.release()
                 return cancelled
 
-    def _finish(self, scope: Scope, *, failed: bool) -> Changes:
-        """``DatabaseError`` if the scope cannot be committed: then it is rolled back."""
+    def settle(self, scope: Scope, *, failed: bool) -> Changes:
+        """Commit or roll back ``scope``, in which no statement runs; returns the rows that it changed.
+
+        ``DatabaseError`` if the scope cannot be committed: then it is rolled back.
+        """
         try:
             with self._in_use:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
