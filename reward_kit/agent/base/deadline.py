@@ -119,19 +119,23 @@ class _Limit:
 class TimeLimit(_Limit):
     """``with`` block that cancels the current task after ``seconds`` and raises ``OutOfTimeError``.
 
-    ``on_overrun`` is called if the block still runs ``CANCELLATION_GRACE`` seconds later. After the block
+    ``on_overrun`` is called, with a sentence on the tool ``name``, if the block still runs
+    ``CANCELLATION_GRACE`` seconds later. After the block
     ``took`` is its duration. None sets no limit, and measures nothing; ``math.inf`` measures only. Unlike
     ``asyncio.timeout`` it makes no timer of its own.
     """
 
-    __slots__ = ("_cancelling", "_ticker", "is_over", "on_overrun", "took")
+    __slots__ = ("_cancelling", "_ticker", "is_over", "name", "on_overrun", "took")
     task: asyncio.Task[Any]
 
-    def __init__(self, seconds: float | None, on_overrun: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, seconds: float | None, on_overrun: Callable[[str], None] | None = None, name: str = ""
+    ) -> None:
         self.seconds = seconds
         self.late = self.moved = self.took = 0.0
         self.blocker = None
         self.on_overrun = on_overrun
+        self.name = name
         self.is_over = False
 
     def __enter__(self) -> None:
@@ -171,7 +175,8 @@ class TimeLimit(_Limit):
         else:
             del self._ticker.limits[self]
             if self.on_overrun is not None:
-                self.on_overrun()
+                limit = f"{self.seconds:g} s, nor when it was cancelled"
+                self.on_overrun(f"tool {self.name!r} did not finish within {limit}")
 
     def blocked(self, remedy: str) -> str | None:
         """The warning for code that has blocked the event loop; None if it did not for long."""

@@ -52,11 +52,11 @@ def plain(value: Any, *, strict: bool = True) -> Any:
             if strict:
                 raise ValueError("it holds itself, or is nested too deeply or too large")
             return "…"
-        if isinstance(value, Mapping):
+        if kind is dict or isinstance(value, Mapping):
             return {  # a call costs most
                 name if name.__class__ is str and name.isascii() and len(name) < LONG else of(str(name), 1): (
                     inner
-                    if inner.__class__ is str and inner.isascii() and len(inner) < LONG
+                    if inner is None or (inner.__class__ is str and inner.isascii() and len(inner) < LONG)
                     else of(inner, levels - 1)
                 )
                 for name, inner in value.items()

@@ -70,10 +70,6 @@ class History:
                 self.lines.append(Line("user" if message["role"] == "user" else "agent", text))
         self.messages.append(message)
 
-    def is_open(self, call_id: str) -> bool:
-        """True if an assistant message has announced this call and no observation has answered it."""
-        return call_id in self._open
-
     def announce(self, message: Message) -> Message:
         """Append an assistant message with tool calls; returned as recorded, with ids made unique.
 
@@ -85,8 +81,9 @@ class History:
             fault = "record() takes an assistant message with tool calls; respond() returns what is said"
             raise AgentError(fault)
         calls = message.pop("tool_calls")
-        if not all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls):
-            raise AgentError('each of the tool_calls is like {"id": ..., "function": {"name": ..., ...}}')
+        for call in calls:
+            if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+                raise AgentError('each of the tool_calls is like {"id": ..., "function": {"name": ..., ...}}')
         if self._open:
             self.answer_open_calls()
         recorded = _assistant_message(message, text_of(message.get("content")) or None)
@@ -109,6 +106,18 @@ class History:
         else:
             self.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         return identifier
+
+    def answer(self, call_id: str | None, name: str, arguments: dict[str, Any] | str, content: str) -> str:
+        """Append the observation of a call, announced here unless it is open; returns the call's id.
+
+        Both at once keep the history valid.
+        """
+        if call_id.__class__ is not str or call_id not in self._open:
+            call_id = None if call_id is None else foreign_name(call_id)
+            if call_id is None or call_id not in self._open:
+                call_id = self.call(name, arguments, call_id)
+        self.observe(call_id, content)
+        return call_id
 
     def observe(self, call_id: str, content: str) -> None:
         """Append the observation of an open call."""

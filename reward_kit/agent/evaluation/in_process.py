@@ -221,7 +221,7 @@ class InProcess(Executor):
         state: bytes | None = None
         gold_state: bytes | None = None
         with episode.database as database:
-            _classify(trace, task, Changes.deferred(database.changes), gold)
+            _classify(trace, task, Changes(find=database.changes), gold)
             if row.keep == "full":
                 saving = asyncio.to_thread(self._folder.save_final, database, task, trace.id)
                 file = await completed(saving, f"{request.row_id}: keeping a finished rollout")

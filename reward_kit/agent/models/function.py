@@ -117,7 +117,6 @@ async def answer_of(
     Its usage is a copy that spoils no sum with that of ``before``. ``seconds`` is its time limit. A function
     that runs in a thread continues there, and nothing waits for it.
     """
-    place = f"model {model.name}"
     try:
         with TimeLimit(seconds):
             answer = await model.complete(messages, **options)
@@ -125,10 +124,12 @@ async def answer_of(
         answer.usage = counted(answer.usage, before)
     except OutOfTimeError as error:
         fault = f"no answer within {seconds:g} s"
+        place = f"model {model.name}"
         raise ModelError(fault, place=place, retryable=True, no_answer="time") from error
     except ModelError:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:
+        place = f"model {model.name}"
         by_chance = isinstance(error, asyncio.CancelledError)  # an engine that has dropped the request
         if by_chance and is_cancelled():
             raise
@@ -146,9 +147,11 @@ def _check_answer(answer: Any) -> None:
         raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
     if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
         raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
-    for name, seconds in (("seconds", answer.seconds), ("waited", answer.waited)):
-        if seconds.__class__ is not float or not 0.0 <= seconds <= MOST_COUNTED:
-            check_number(name, seconds)
+    if not answer.seconds.__class__ is answer.waited.__class__ is float or not (
+        0.0 <= answer.seconds <= MOST_COUNTED and 0.0 <= answer.waited <= MOST_COUNTED
+    ):
+        check_number("seconds", answer.seconds)
+        check_number("waited", answer.waited)
 
 
 def _completion(answer: Any) -> Completion:

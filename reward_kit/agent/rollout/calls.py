@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from time import perf_counter
 from time import time as unix_time
@@ -46,20 +47,17 @@ async def call(
     that was announced with ``record``. Raises ``RolloutStopped`` if the episode is over, and for a call
     during which it ends (but for a terminal tool, whose result is returned).
     """
-    trace = episode.trace
+    trace, registry = episode.trace, episode.task.registry
     if trace.stop_reason is not None:
         raise RolloutStopped(trace.stop_reason)
-    if not isinstance(tool, str):
-        raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
-    if tool not in episode.task.registry.tools:
-        tool = foreign_name(tool)
+    if tool.__class__ is not str or tool not in registry.tools:
+        tool = _tool_name(tool)
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
     if not (episode.turn_is_open and episode.turn_has_steps):
         episode.count_call()
     call = ToolCall(
-        *(len(trace.tool_calls), "", trace.steps, trace.turns, tool, arguments),
-        *(INTERRUPTED, "failed", [], unix_time(), 0.0),
+        0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0
     )
     began = episode.limits.on_begin
     task = asyncio.current_task()
@@ -68,7 +66,7 @@ async def call(
     try:
         if began is not None:
             began(f"tool {tool!r}")
-        result = await episode.task.registry.call(
+        result = await registry.call(
             tool,
             arguments,
             db=episode.database,
@@ -82,7 +80,12 @@ async def call(
         if began is not None and not episode.in_flight:
             began(PLAYERS)
         call.seconds = perf_counter() - clock
-        _record_call(episode, call, call_id)
+        if isinstance(call.arguments, str):  # not read, as of an unknown tool
+            parsed = parse_arguments(call.arguments)
+            call.arguments = call.arguments if parsed is None else parsed
+        call.id = episode.history.answer(call_id, call.name, call.arguments, call.content)
+        call.index = len(trace.tool_calls)
+        trace.tool_calls.append(call)
     if result.terminal:
         episode.stop("terminal_tool", tool)
     if (fault := episode.database.fault) is not None:  # the run ends for it; this rollout at once
@@ -103,25 +106,17 @@ def _take_over(episode: Episode, call: ToolCall, result: ToolResult) -> None:
         episode.trace.note_tool_fault(call.name, result.raised)
 
 
+def _tool_name(tool: Any) -> str:
+    if not isinstance(tool, str):
+        raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
+    return foreign_name(tool)
+
+
 def _plain_arguments(arguments: Any) -> dict[str, Any] | str:
     if isinstance(arguments, str):
         return foreign_text(arguments, LONGEST_VALUE)
     copy = plain(arguments)
     return copy if isinstance(copy, dict | str) else json_text(copy)
-
-
-def _record_call(episode: Episode, call: ToolCall, call_id: str | None) -> None:
-    """Announce the call unless that was done, and answer it; both at once keeps the history valid."""
-    if isinstance(call.arguments, str):  # not read, as of an unknown tool
-        parsed = parse_arguments(call.arguments)
-        call.arguments = call.arguments if parsed is None else parsed
-    call_id = None if call_id is None else foreign_name(call_id)
-    if call_id is None or not episode.history.is_open(call_id):
-        call_id = episode.history.call(call.name, call.arguments, call_id)
-    episode.history.observe(call_id, call.content)
-    call.id = call_id
-    call.index = len(episode.trace.tool_calls)
-    episode.trace.tool_calls.append(call)
 
 
 async def complete(
@@ -209,6 +204,41 @@ def _count_model_call(episode: Episode, call: ModelCall) -> None:
         asked, model = episode.models.get(role), call.model  # its name may tell the provider, too
         known = asked.name if asked and asked.name.endswith(f"/{model}") else model
         episode.limits.on_usage(role, usage, known)
+
+
+async def run_calls(episode: Episode, message: Message) -> None:
+    """Record the tool calls of a model's ``message`` and run them in turn, for agents of this package."""
+    asked = [_well_formed(one) for one in message["tool_calls"]]
+    if not episode.parallel_tool_calls:
+        del asked[1:]
+    episode.check_running()
+    recorded = episode.history.announce({**message, "tool_calls": asked})
+    for given, announced in zip(asked, recorded["tool_calls"], strict=True):
+        function = given["function"]
+        await call(episode, function["name"], function["arguments"], call_id=announced["id"])
+        if episode.trace.stop_reason is not None:
+            episode.check_running()
+
+
+def _well_formed(given: Any) -> dict[str, Any]:
+    """The call with a name and arguments that are text, whatever the model made of them.
+
+    The tool registry answers a missing name and arguments that are no object with an error for the model.
+    """
+    call: dict[str, Any] = given if isinstance(given, dict) else {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    name, arguments = function.get("name"), function.get("arguments")
+    if isinstance(name, str) and isinstance(arguments, str) and arguments and isinstance(call.get("id"), str):
+        return call
+    if not isinstance(arguments, str | dict | None):
+        arguments = json.dumps(arguments)
+    identifier = call.get("id")
+    return {
+        **call,
+        "id": identifier if isinstance(identifier, str) else None,
+        "function": {**function, "name": name if isinstance(name, str) else "", "arguments": arguments or ""},
+    }
 
 
 async def content_of_call(

@@ -248,9 +248,12 @@ class Episode:
 
     def step(self) -> None:
         """Count a step of the agent; raises ``RolloutStopped`` if none is left."""
-        self.check_running()
-        self.check_budget()
-        self.begin_turn()
+        if self.trace.stop_reason is not None:
+            self.check_running()
+        if self.limits.budget is not None:
+            self.check_budget()
+        if not self.turn_is_open:
+            self.begin_turn()
         self.turn_has_steps = True
         self.count_step()
 

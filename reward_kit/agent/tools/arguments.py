@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,12 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     JSON.
     """
     if arguments.__class__ is str and arguments.isascii() and not _ODD.search(arguments):
-        with suppress(ValueError):
+        try:
             value = from_json(arguments, allow_inf_nan=False)
-            if value.__class__ is dict and arguments.count("{") + arguments.count("[") <= MAX_DEPTH:
-                return value, arguments
+        except ValueError:
+            value = None
+        if value.__class__ is dict and arguments.count("{") + arguments.count("[") <= MAX_DEPTH:
+            return value, arguments
     if isinstance(arguments, bytes | bytearray):
         arguments = arguments.decode(errors="replace")
     what = "are not valid JSON" if isinstance(arguments, str) else "cannot be written as JSON"

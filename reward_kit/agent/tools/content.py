@@ -52,10 +52,10 @@ def json_value(value: Any) -> Any:
         return value
     if kind is float:
         return value if math.isfinite(value) else None
-    if kind is dict or isinstance(value, Mapping):
-        return {_key(key): json_value(item) for key, item in value.items()}
     if hasattr(kind, "_asdict"):  # rows and named tuples
         return json_value(value._asdict())
+    if kind is dict or isinstance(value, Mapping):
+        return {_key(key): json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [json_value(item) for item in value]
     return _other_json_value(value)

@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
-from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import foreign_text
@@ -27,6 +27,7 @@ from reward_kit.errors import ToolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
 
 logger = logging.getLogger(__name__)
@@ -96,79 +97,103 @@ async def run_tool(
     ``RolloutStopped``, the cancellation of the caller and a Ctrl-C pass through.
     """
     given: dict[str, Any] | None = None
-    changes: Changes | None = None
-    limit = TimeLimit(timeout, on_overrun and (lambda: on_overrun(_overrun(tool, timeout))))
+    handle, call, log, changes = db, None, None, None
+    limit = TimeLimit(timeout, on_overrun, tool.name)
+    failed = True
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
-        if rollout is not None and "rollout" in tool.injected:
-            values["rollout"] = rollout
-        elif "rollout" in tool.needed:
-            values["rollout"] = None
-        if "db" in tool.injected and hasattr(db, "tool_call"):
-            async with db.tool_call() as call:
+        if "db" in tool.injected:
+            if hasattr(db, "tool_call"):
+                call = db.tool_call()
                 handle = db.of_call(call)
-                values["db"] = handle if tool.is_async else handle.sync
-                with limit:
-                    value, content = await _returned(tool, values, handle.pending_log, pending)
-            changes = call.changes
-        else:  # without a database, or with a stand-in
-            if "db" in tool.injected:
-                _give(tool, values, db)
+                if (waiting := call.begin()) is not None:
+                    await waiting
+            log = getattr(handle, "pending_log", None)
+        try:
+            _inject(tool, values, handle, rollout)
             with limit:
-                value, content = await _returned(tool, values, getattr(db, "pending_log", None), pending)
-    except ArgumentError as error:
-        content = f"Error: invalid arguments for tool {tool.name!r}: {error}"
-        return ToolResult(content_of(content), "invalid_arguments", given)
-    except ToolError as error:
-        return ToolResult(_error_text(error), "refused", given, raised=_blocked(tool, limit))
-    except OutOfTimeError as error:
-        content = f"Error: tool {tool.name!r} did not finish within {timeout:g} s"
-        return ToolResult(content, "failed", given, error=_traceback(tool, error))
-    except BaseException as error:  # the border to the tool's own code
-        if isinstance(error, RolloutStopped) or ends_task(error):
+                if tool.is_async:
+                    value, content = await tool.function(**values), None
+                else:
+                    value, content = await _in_thread(tool, values)
+                if log or pending:
+                    _check_awaits(tool, log, pending)
+                content = _content(value) if content is None else content
+            failed = False
+        except BaseException as error:
+            if log:
+                log.check(error)
             raise
+        finally:
+            if call is not None:
+                if (waiting := call.finish(failed=failed)) is not None:
+                    await waiting
+                changes = call.changes
+    except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
+        return _failed(tool, error, given, limit, db)
+    raised = _blocked(tool, limit) if limit.late else None
+    return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, None, raised)
+
+
+def _failed(
+    tool: Tool, error: BaseException, given: dict[str, Any] | None, limit: TimeLimit, db: Any
+) -> ToolResult:
+    """The result of a call that has raised ``error``; raises it anew if it is no fault of the tool's."""
+    result = ToolResult("", "failed", given, terminal=tool.terminal == "always")
+    if isinstance(error, ArgumentError):
+        result.content = content_of(f"Error: invalid arguments for tool {tool.name!r}: {error}")
+        result.status = "invalid_arguments"
+    elif isinstance(error, ToolError):
+        result.content, result.status, result.raised = _error_text(error), "refused", _blocked(tool, limit)
+    elif isinstance(error, OutOfTimeError):
+        result.content = f"Error: tool {tool.name!r} did not finish within {limit.seconds:g} s"
+        result.error = _traceback(tool, error)
+    elif isinstance(error, RolloutStopped) or ends_task(error):
+        raise error
+    else:
         if hasattr(db, "note_fault"):
             db.note_fault(error)
-        raised = redact(fault_line(error))
-        return ToolResult(_error_text(error), "failed", given, error=_traceback(tool, error), raised=raised)
-    raised_late = _blocked(tool, limit) if limit.late else None
-    return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, raised=raised_late)
+        result.raised = redact(fault_line(error))
+        result.content, result.error = _error_text(error), _traceback(tool, error)
+    return result
 
 
-def _give(tool: Tool, values: dict[str, Any], db: Any) -> None:
-    """Give the tool a stand-in for a database, if there is one."""
-    if db is not None:
-        values["db"] = db if tool.is_async else getattr(db, "sync", db)
-    elif "db" in tool.needed:
-        raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
+def _inject(tool: Tool, values: dict[str, Any], db: Any, rollout: Any) -> None:
+    """Give the function the database (or a stand-in for one) and the rollout, if it takes them."""
+    if "db" in tool.injected:
+        if db is not None:
+            values["db"] = db if tool.is_async else getattr(db, "sync", db)
+        elif "db" in tool.needed:
+            raise RuntimeError(f"tool {tool.name!r} needs a database and none was given")
+    if "rollout" in tool.injected and (rollout is not None or "rollout" in tool.needed):
+        values["rollout"] = rollout
 
 
-async def _returned(
-    tool: Tool, values: dict[str, Any], on_db: PendingLog | None, on_rollout: PendingLog | None
-) -> tuple[Any, str]:
-    """Call the function; return its value and the text for the model.
-
-    Raises ``MissingAwaitError`` if something was made on the database or the rollout and not awaited.
-    """
-    log = PendingLog() if on_db is None else on_db
-    with log:
-        if tool.is_async:
-            value = await tool.function(**values)
-        else:
-            value, text = await in_thread(lambda: _called(tool.function, values))
-            if text is not None:
-                return value, text
-            value = await value  # a plain wrapper around an async function
-    if log:
-        log.check()
+def _check_awaits(tool: Tool, on_db: PendingLog | None, on_rollout: PendingLog | None) -> None:
+    """Raise ``MissingAwaitError`` if something was made on the database or the rollout and not awaited."""
+    if on_db:
+        on_db.check()
     if on_rollout and "rollout" in tool.injected:  # the agent has calls of its own in there
         on_rollout.check(file=Path(tool.place.rpartition(":")[0]).name)
+
+
+def _content(value: Any) -> str:
+    """The text for the model of what an ``async def`` tool returned."""
     if value.__class__ is not str and not isinstance(value, _PLAIN):
         value = _listed(value)
         if inspect.isawaitable(value):
             raise _returned_awaitable(value)
-    return value, content_of(value)
+    return content_of(value)
+
+
+async def _in_thread(tool: Tool, values: dict[str, Any]) -> tuple[Any, str]:
+    """The value of a ``def`` tool and its text."""
+    value, content = await in_thread(partial(_called, tool.function, values))
+    if content is None:  # a plain wrapper around an async function
+        value = await value
+        content = _content(value)
+    return value, content
 
 
 def _called(function: Callable[..., Any], values: dict[str, Any]) -> tuple[Any, str | None]:
@@ -196,10 +221,6 @@ def _listed(value: Any) -> Any:
     if inspect.isasyncgen(value):
         raise TypeError(f"the tool returned the async generator {value.__qualname__}: return a list")
     return value
-
-
-def _overrun(tool: Tool, timeout: float | None) -> str:
-    return f"tool {tool.name!r} did not finish within {timeout:g} s, nor when it was cancelled"
 
 
 def _blocked(tool: Tool, limit: TimeLimit) -> str | None:

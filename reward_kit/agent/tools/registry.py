@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -162,7 +162,7 @@ class ToolRegistry:
             ]
         return self._openai_tools
 
-    async def call(
+    def call(
         self,
         name: str,
         arguments: dict[str, Any] | str | bytes | None,
@@ -171,7 +171,7 @@ class ToolRegistry:
         rollout: Rollout | None = None,
         pending: PendingLog | None = None,
         on_overrun: Callable[[str], None] | None = None,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         """Run a tool with the arguments that a model wrote; faults of both are in the result.
 
         ``pending`` is the log of what was made on ``rollout`` and is not awaited.
@@ -179,12 +179,8 @@ class ToolRegistry:
         """
         tool = self.tools.get(name)
         if tool is None:
-            known = list(self.tools)
-            available = ", ".join(known) or "none"
-            name = foreign_name(name)
-            content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
-            return ToolResult(content_of(content), "unknown_tool")
-        result = await run_tool(
+            return self._unknown(name)
+        return run_tool(
             tool,
             arguments,
             db=db,
@@ -193,8 +189,13 @@ class ToolRegistry:
             pending=pending,
             on_overrun=on_overrun,
         )
-        result.terminal = result.terminal or tool.terminal == "always"
-        return result
+
+    async def _unknown(self, name: str) -> ToolResult:
+        known = list(self.tools)
+        available = ", ".join(known) or "none"
+        name = foreign_name(name)
+        content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
+        return ToolResult(content_of(content), "unknown_tool")
 
     async def execute_tool(
         self,

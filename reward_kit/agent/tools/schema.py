@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, Optional, get_args
 
@@ -118,9 +117,6 @@ class _Check:
     handwritten: frozenset[str] = frozenset()
 
     def __call__(self, text: str) -> dict[str, Any]:
-        if self.types is not None and self.rules is None:
-            with suppress(ValidationError):
-                return self.types.validate_json(text, strict=True)
         values, problems = self._typed(text)
         if self.rules is not None:
             given = json.loads(text)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.models.answer_parts import add_note, joined, reasoning_of, split_thoughts, text_in
+from reward_kit.agent.rollout.calls import run_calls
+from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ToolCallingAgent:
             message = completion.message
             if message.get("tool_calls"):
                 empty = 0
-                await self._run_tools(rollout, message)
+                await run_calls(episode_of(rollout), message)
                 continue
             reply = _reply(message)
             if reply["content"]:
@@ -53,36 +54,6 @@ class ToolCallingAgent:
     def messages(self, _rollout: Rollout) -> list[Message] | None:
         """The messages for the model; None for the rollout's own."""
         return None
-
-    async def _run_tools(self, rollout: Rollout, message: Message) -> None:
-        asked = [_well_formed(call) for call in message["tool_calls"]]
-        if not rollout.parallel_tool_calls:
-            asked = asked[:1]
-        recorded = rollout.record({**message, "tool_calls": asked})
-        for call, announced in zip(asked, recorded["tool_calls"], strict=True):
-            function = call["function"]
-            await rollout.call_tool(function["name"], function["arguments"], call_id=announced["id"])
-
-
-def _well_formed(given: Any) -> dict[str, Any]:
-    """The call with a name and arguments that are text, whatever the model made of them.
-
-    The tool registry answers a missing name and arguments that are no object with an error for the model.
-    """
-    call: dict[str, Any] = given if isinstance(given, dict) else {}
-    function = call.get("function")
-    function = function if isinstance(function, dict) else {}
-    name, arguments = function.get("name"), function.get("arguments")
-    if isinstance(name, str) and isinstance(arguments, str) and arguments and isinstance(call.get("id"), str):
-        return call
-    if not isinstance(arguments, str | dict | None):
-        arguments = json.dumps(arguments)
-    identifier = call.get("id")
-    return {
-        **call,
-        "id": identifier if isinstance(identifier, str) else None,
-        "function": {**function, "name": name if isinstance(name, str) else "", "arguments": arguments or ""},
-    }
 
 
 def _reply(message: Message) -> Message:
