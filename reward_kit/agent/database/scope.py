@@ -11,7 +11,7 @@ import contextvars
 import threading
 from collections import deque
 from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.errors import DatabaseError
@@ -106,6 +106,7 @@ class Scope(Lock):
     """
 
     is_call = False
+    changes: Changes = NO_CHANGES
     parent: Scope | None = None
     outer: Scope | None = None
     child: Scope | None = None
@@ -129,16 +130,41 @@ class Scope(Lock):
         self.depth = parent.depth + 1
         return parent
 
-    async def __aenter__(self) -> Any:
+    def begin(self) -> Coroutine[Any, Any, None] | None:
+        """Open the scope; returns what is to be awaited then, if it has to wait for its turn."""
         self._open()
+        return self._take_turn()
+
+    async def _take_turn(self) -> None:
         await self.turns.take(self)
-        self.release()
+        try:
+            if self.is_call:
+                self.turns.note_start(self)
+        except DatabaseError:
+            self.leave()
+            raise
+        finally:
+            self.release()
         current_scope.set(self)
+
+    def finish(self, *, failed: bool) -> Coroutine[Any, Any, None] | None:
+        """Commit, or roll back if it has ``failed``; returns what is to be awaited if a statement runs."""
+        current_scope.set(self.outer)
+        innermost = self.end()
+        if self.entered:
+            if innermost.held:
+                return self.turns.finish(self, failed=failed)
+            self.turns.settle(self, failed=failed)
+        return None
+
+    async def __aenter__(self) -> Self:
+        if (waiting := self.begin()) is not None:
+            await waiting
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        current_scope.set(self.outer)
-        await self.turns.finish(self, failed=kind is not None)
+        if (waiting := self.finish(failed=kind is not None)) is not None:
+            await waiting
 
     def __enter__(self) -> Scope:
         self._open()
@@ -214,48 +240,11 @@ class CallScope(Scope):
     """
 
     is_call = True
-    changes: Changes = NO_CHANGES
 
     def begin(self) -> Coroutine[Any, Any, None] | None:
-        """Open the scope; returns what is to be awaited then, if the call has to wait for its turn.
-
-        Otherwise it waits with its first statement: parallel calls wait only if they use the database.
-        """
         parent = self._open()
+        # a call waits with its first statement: parallel calls wait only if they use the database
         if parent.parent is not None or self.turns.store.is_shared:
             return self._take_turn()
         current_scope.set(self)
         return None
-
-    async def _take_turn(self) -> None:
-        await self.turns.take(self)
-        try:
-            self.turns.note_start(self)
-        except DatabaseError:
-            self.leave()
-            raise
-        finally:
-            self.release()
-        current_scope.set(self)
-
-    def finish(self, *, failed: bool) -> Coroutine[Any, Any, None] | None:
-        """Commit, or roll back if it has ``failed``; returns what is to be awaited if a statement runs."""
-        current_scope.set(self.outer)
-        innermost = self.end()
-        if self.entered:
-            if innermost.held:
-                return self._finish_later(failed=failed)
-            self.changes = self.turns.settle(self, failed=failed)
-        return None
-
-    async def _finish_later(self, *, failed: bool) -> None:
-        self.changes = await self.turns.finish(self, failed=failed)
-
-    async def __aenter__(self) -> CallScope:
-        if (waiting := self.begin()) is not None:
-            await waiting
-        return self
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if (waiting := self.finish(failed=kind is not None)) is not None:
-            await waiting

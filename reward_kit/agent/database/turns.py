@@ -11,7 +11,6 @@ from concurrent import futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.guard import NotNowError, describe_statement
 from reward_kit.agent.database.scope import Scope, current_scope
 from reward_kit.errors import DatabaseError, QueryTimeoutError
@@ -231,24 +230,23 @@ class Turns:
             self.open_store()
             self._note_start(scope)
 
-    async def finish(self, scope: Scope, *, failed: bool) -> Changes:
-        """Commit or roll back ``scope``; returns the rows that it changed, if it is a tool call.
+    async def finish(self, scope: Scope, *, failed: bool) -> None:
+        """Commit or roll back ``scope``.
 
         Waits for the statement that runs in it, which is stopped if the scope has failed or the waiting task
         is cancelled.
         """
         innermost = scope.end()
         if not scope.entered:
-            return NO_CHANGES
+            return
         cancelled: asyncio.CancelledError | None = None
         if innermost.held:
             if failed:
                 self.stop_running()
             cancelled = await self._end_of_running(innermost)
-        changes = self.settle(scope, failed=failed or cancelled is not None)
+        self.settle(scope, failed=failed or cancelled is not None)
         if cancelled is not None:
             raise cancelled
-        return changes
 
     def finish_blocking(self, scope: Scope, *, failed: bool) -> None:
         """``finish`` in a thread."""
@@ -296,34 +294,36 @@ class Turns:
                 scope.release()
                 return cancelled
 
-    def settle(self, scope: Scope, *, failed: bool) -> Changes:
-        """Commit or roll back ``scope``, in which no statement runs; returns the rows that it changed.
+    def settle(self, scope: Scope, *, failed: bool) -> None:
+        """Commit or roll back ``scope``, in which no statement runs, and set the ``changes`` of a tool call.
 
         ``DatabaseError`` if the scope cannot be committed: then it is rolled back.
         """
         try:
             with self._in_use:
                 if scope.mark is None or (self.closed and failed):  # nothing was run, or is left of it
-                    return NO_CHANGES
+                    return
                 store = self.store if not self.closed else self.open_store()
                 if failed:
                     self._roll_back(scope)
-                    return NO_CHANGES
-                if not (scope.begun or scope.lost or store.is_shared):  # only queries were run
-                    return NO_CHANGES
-                try:
-                    if scope.lost is not None:
-                        scope.check_not_lost()
-                    # may fail, so before the scope is committed
-                    changes = store.since(scope.mark) if scope.is_call else NO_CHANGES
-                    if scope.begun:
-                        store.control("COMMIT" if scope.depth == 1 else f"RELEASE {_savepoint(scope)}")
-                except DatabaseError:
-                    self._roll_back(scope)
-                    raise
-                return changes
+                elif scope.begun or scope.lost or store.is_shared:  # not only queries were run
+                    self._commit(scope, store)
         finally:
             scope.leave()
+
+    def _commit(self, scope: Scope, store: Store) -> None:
+        try:
+            if scope.lost is not None:
+                scope.check_not_lost()
+            if scope.is_call:  # may fail, so before the scope is committed
+                changes = store.since(scope.mark)
+            if scope.begun:
+                store.control("COMMIT" if scope.depth == 1 else f"RELEASE {_savepoint(scope)}")
+            if scope.is_call:
+                scope.changes = changes
+        except DatabaseError:
+            self._roll_back(scope)
+            raise
 
     def _note_start(self, scope: Scope) -> None:
         parent = scope.parent

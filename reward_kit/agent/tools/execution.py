@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,7 +118,8 @@ async def run_tool(
                     value, content = await _in_thread(tool, values)
                 if log or pending:
                     _check_awaits(tool, log, pending)
-                content = _content(value) if content is None else content
+                if content is None:
+                    value, content = _with_text(value)
             failed = False
         except BaseException as error:
             if log:
@@ -178,28 +178,24 @@ def _check_awaits(tool: Tool, on_db: PendingLog | None, on_rollout: PendingLog |
         on_rollout.check(file=Path(tool.place.rpartition(":")[0]).name)
 
 
-def _content(value: Any) -> str:
-    """The text for the model of what an ``async def`` tool returned."""
+async def _in_thread(tool: Tool, values: dict[str, Any]) -> tuple[Any, str | None]:
+    """The value of a ``def`` tool and its text; no text for a plain wrapper around an async function."""
+
+    def called() -> tuple[Any, str | None]:
+        value = tool.function(**values)
+        return (value, None) if inspect.isawaitable(value) else _with_text(value)
+
+    value, content = await in_thread(called)
+    return (await value, None) if content is None else (value, content)
+
+
+def _with_text(value: Any) -> tuple[Any, str]:
+    """What a tool returned, an iterator as the list of its items, and the text that the model sees."""
     if value.__class__ is not str and not isinstance(value, _PLAIN):
         value = _listed(value)
         if inspect.isawaitable(value):
             raise _returned_awaitable(value)
-    return content_of(value)
-
-
-async def _in_thread(tool: Tool, values: dict[str, Any]) -> tuple[Any, str]:
-    """The value of a ``def`` tool and its text."""
-    value, content = await in_thread(partial(_called, tool.function, values))
-    if content is None:  # a plain wrapper around an async function
-        value = await value
-        content = _content(value)
-    return value, content
-
-
-def _called(function: Callable[..., Any], values: dict[str, Any]) -> tuple[Any, str | None]:
-    """The value of a ``def`` tool and its text; no text if it is an awaitable."""
-    value = _listed(function(**values))
-    return value, None if inspect.isawaitable(value) else content_of(value)
+    return value, content_of(value)
 
 
 def _returned_awaitable(value: Any) -> TypeError:
