@@ -285,16 +285,19 @@ def _repeated(spoken: Sequence[_Spoken]) -> Iterator[UserFault]:
 def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
     said = each.text.replace(STOP_TOKEN, " ").strip(" \t\n\"'`*.!")
     stops = STOP_TOKEN in each.text
-    quote = excerpt(said, LONGEST_QUOTE)
-    is_goodbye = _GOODBYE.search(said) and not _is_request(said) and len(said.split()) <= LONGEST_GOODBYE
     if _AGENT.search(said):
         # In its last line a polite model takes over the agent's phrases, which does no harm.
-        yield UserFault("speaks_as_agent", each.turn, quote, decisive=not stops)
-    if stops and said and not (is_goodbye and each.text.rstrip().endswith(STOP_TOKEN)):
+        yield UserFault("speaks_as_agent", each.turn, excerpt(said, LONGEST_QUOTE), decisive=not stops)
+    if stops and said and not (each.text.rstrip().endswith(STOP_TOKEN) and _is_goodbye(said)):
         whole = excerpt(each.text, LONGEST_QUOTE)
         yield UserFault("stop_token_in_text", each.turn, whole, decisive=False)
     if _THOUGHT.search(said):
-        yield UserFault("thought_aloud", each.turn, quote, decisive=False)
+        yield UserFault("thought_aloud", each.turn, excerpt(said, LONGEST_QUOTE), decisive=False)
+
+
+def _is_goodbye(said: str) -> bool:
+    is_short = len(said.split()) <= LONGEST_GOODBYE
+    return is_short and _GOODBYE.search(said) is not None and not _is_request(said)
 
 
 def _is_request(text: str) -> bool:
