@@ -200,24 +200,14 @@ class Connection:
         return ExecuteResult(None, [], changed, self.sqlite.last_insert_rowid())
 
     def _execute(self, statement: Statement, parameters: Parameters) -> tuple[apsw.Cursor, _Prepared]:
+        sql, can_cache = statement.sql, self.guard.can_cache
         cursor = self.sqlite.cursor()
-        prepared = self._prepared.get(statement.sql) if self.guard.can_cache else None
-        if prepared is not None:
-            if not prepared.reads:
-                self._admit_write(statement)
-            self._bind_and_execute(cursor, statement.sql, parameters)
-            return cursor, prepared
-        self._statement, self._found = statement, None
-        cursor.exec_trace = self._before_first_step
-        try:
-            self._bind_and_execute(cursor, statement.sql, parameters)
-        finally:
-            self._statement = None
-        assert self._found is not None
-        return cursor, self._found
-
-    def _bind_and_execute(self, cursor: apsw.Cursor, sql: str, parameters: Parameters) -> None:
-        can_cache = self.guard.can_cache
+        prepared = self._prepared.get(sql) if can_cache else None
+        if prepared is None:
+            self._statement, self._found = statement, None
+            cursor.exec_trace = self._before_first_step
+        elif not prepared.reads:
+            self._admit_write(statement)
         try:
             if parameters.__class__ is not dict and isinstance(parameters, str | bytes):
                 storable_parameters(parameters)  # else each character would be taken for a value
@@ -230,6 +220,11 @@ class Connection:
             if converted == parameters:
                 raise DatabaseError(str(error)) from error
             cursor.execute(sql, converted, can_cache=can_cache)
+        finally:
+            self._statement = None
+        found = prepared or self._found
+        assert found is not None
+        return cursor, found
 
     def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
         statement = self._statement

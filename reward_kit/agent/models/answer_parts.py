@@ -136,10 +136,11 @@ def without_faults(completion: Completion, tools: Iterable[dict[str, Any]]) -> t
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         names = {(tool.get("function") or {}).get("name") for tool in tools}
-        meant = [_as_meant(call, names) for call in calls]
-        if found := [one for _, one in meant if one]:
-            fault = found[0]
-            completion = replace(completion, message={**message, "tool_calls": [call for call, _ in meant]})
+        faults: list[str] = []
+        meant = [_as_meant(call, names, faults) for call in calls]
+        if faults:
+            fault = faults[0]
+            completion = replace(completion, message={**message, "tool_calls": meant})
     elif not calls and (said := text_in(message)) and ("<" in said or "[" in said or '"name"' in said):
         said = split_thoughts(said)[0]
         names = {(tool.get("function") or {}).get("name") for tool in tools}
@@ -148,10 +149,10 @@ def without_faults(completion: Completion, tools: Iterable[dict[str, Any]]) -> t
     return completion, fault
 
 
-def _as_meant(call: Any, names: Collection[Any]) -> tuple[Any, str | None]:
+def _as_meant(call: Any, names: Collection[Any], faults: list[str]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
-        return call, None
+        return call
     changed, fault = {}, None
     name, arguments = function.get("name"), function.get("arguments")
     if isinstance(name, str) and name not in names:
@@ -163,4 +164,7 @@ def _as_meant(call: Any, names: Collection[Any]) -> tuple[Any, str | None]:
             inner = parsed_json(arguments)
             if isinstance(inner, str) and isinstance(parsed_json(inner), dict):
                 changed["arguments"], fault = inner, "encoded_twice"
-    return (call if fault is None else {**call, "function": {**function, **changed}}), fault
+    if fault is None:
+        return call
+    faults.append(fault)
+    return {**call, "function": {**function, **changed}}

@@ -259,7 +259,8 @@ class Episode:
 
     def count_call(self) -> None:
         """Count a tool call as a step, unless it belongs to an answer of the model."""
-        self.begin_turn()
+        if not self.turn_is_open:
+            self.begin_turn()
         if not self.turn_has_steps:
             self.count_step()
 
