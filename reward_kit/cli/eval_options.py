@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.option import Option
 
-_ALL = "reward_kit.help_all"
+HELP_ALL = "reward_kit.help_all"
 
 
 class GroupedCommand(Command):
@@ -30,7 +30,7 @@ class GroupedCommand(Command):
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for parameter in self.get_params(ctx):
             option = OPTIONS.get(parameter.name or "")
-            if option and not option.usual and not ctx.meta.get(_ALL):
+            if option and not option.usual and not ctx.meta.get(HELP_ALL):
                 continue
             if record := help_record(parameter, ctx):
                 records[option.group if option else GROUPS[-1]].append(record)
@@ -83,7 +83,7 @@ def as_click_parses(args: list[str]) -> list[str]:
 
 def _show_all(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked:
-        ctx.meta[_ALL] = True
+        ctx.meta[HELP_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
 

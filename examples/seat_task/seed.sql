@@ -1,0 +1,2 @@
+CREATE TABLE seats (number INTEGER PRIMARY KEY, passenger TEXT);
+INSERT INTO seats (number) VALUES (1), (2), (3);
