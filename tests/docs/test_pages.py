@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import ROOT, follow, write_files
+from pages import ROOT, follow
 from stub_server import StubServer, call
 
 # fake_server and model_files are importable from here as well.
@@ -39,11 +39,13 @@ def copy_bundle(place: str) -> Callable[[Path], None]:
     )  # type: ignore[return-value]
 
 
-def readme_bundle(folder: Path) -> None:
-    write_files(ROOT / "README.md", folder)
+def retail_and_agents(folder: Path) -> None:
+    RETAIL(folder)
+    shutil.copy(ROOT / "examples" / "some_agents.py", folder)
 
 
-FLIGHT, RETAIL = copy_bundle("examples/flight_task"), copy_bundle("tau_retail_task")
+FLIGHT, SEATS = copy_bundle("examples/flight_task"), copy_bundle("examples/seat_task")
+RETAIL = copy_bundle("tau_retail_task")
 
 
 def seat_model(request: dict[str, Any], place: int) -> Any:
@@ -95,21 +97,21 @@ def finds(request: dict[str, Any], _place: int) -> str:
 
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
-    "card": (RETAIL, {}),
+    "card": (retail_and_agents, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
-    "export": (readme_bundle, {}),
+    "export": (SEATS, {}),
     "failures": (FLIGHT, {"gpt-4o": [json.dumps(JUDGED)]}),
     "from-json": (None, {}),
     "gate": (RETAIL, {}),
     "http-agent": (FLIGHT, {}),
     "mcp": (FLIGHT, {}),
     "observability": (FLIGHT, {}),
-    "own-agents": (readme_bundle, {"gpt-4o-mini": [call("take_seat", **TAKE_SEAT), "You have seat 2."]}),
-    "python": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": ["You have seat 2."]}),
-    "reproducibility": (readme_bundle, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
+    "own-agents": (SEATS, {"gpt-4o-mini": [call("take_seat", **TAKE_SEAT), "You have seat 2."]}),
+    "python": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": ["You have seat 2."]}),
+    "reproducibility": (SEATS, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
     "retail": (RETAIL, {}),
-    "rewards": (readme_bundle, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
+    "rewards": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "rules": (FLIGHT, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
     "tutorial": (
@@ -256,7 +258,7 @@ def test_the_page_about_users(tmp_path: Path, environment: Environment, stub_llm
     stub_llm.script("gpt-4o-mini", ["Who is it for?", call("take_seat", **TAKE_SEAT), "It is yours."])
     stub_llm.script("gpt-4o", alice)
     stub_llm.script("gpt-4o-hasty", hasty)
-    readme_bundle(tmp_path)
+    SEATS(tmp_path)
     (tmp_path / "seat_task" / "prompts").mkdir()
     follow(DOCS / "users.md", tmp_path, environment)
     systems = [request["messages"][0]["content"] for request in stub_llm.requests_for("gpt-4o")]
@@ -266,7 +268,7 @@ def test_the_page_about_users(tmp_path: Path, environment: Environment, stub_llm
 
 @pytest.mark.timeout(300)
 def test_the_page_about_local_models(tmp_path: Path, environment: Environment) -> None:
-    readme_bundle(tmp_path)
+    SEATS(tmp_path)
     model_folder(tmp_path / "models" / "Qwen3-0.6B")
     answers = [{"tool_calls": [{"name": "take_seat", "arguments": TAKE_SEAT}]}, "Alice has seat 2."]
     record = install(tmp_path / "bin", "vllm", Behaviour(answers=answers))
