@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from mkdocs.structure.files import File, Files
 
 from reward_kit.cli import GROUPS, cli
 from reward_kit.cli.eval_options import HELP_ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
