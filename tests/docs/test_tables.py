@@ -206,6 +206,16 @@ def test_files_of_examples_are_shown_as_they_are() -> None:
         assert written[f"flight_task/{name}"].replace("flight_task.tools:app", "my_task.tools:app") == rest
 
 
+def test_fields_of_results(bundle: Bundle) -> None:
+    bundle.rows({"id": "a", "actions": GOLD})
+    result = agent_eval(bundle.dataset, agent="gold", n_rollouts=1)
+    cells = [row[0] for row in table("runs", "## evals/NAME.json")]
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    optional = {"agreement", "broken_off", "compared_with", "decision", "explanations"}
+    assert listed - optional == set(result.to_json()) - optional
+    assert optional <= listed
+
+
 def test_queries_about_runs(bundle: Bundle) -> None:
     bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD[:1]})
     result = agent_eval(bundle.dataset, agent="gold", n_rollouts=2)
