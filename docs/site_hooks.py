@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
 _FENCE_NOTE = re.compile(r"^(```\w+) (?:fails|server)$", re.MULTILINE)
-_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _MARKUP = re.compile(r"([*_<>\[\]`])")
 
 

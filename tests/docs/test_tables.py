@@ -1,6 +1,7 @@
 """What the pages list and count is what there is in the code."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -204,6 +205,16 @@ def test_files_of_examples_are_shown_as_they_are() -> None:
         first, _, rest = (ROOT / "examples" / "flight_task" / name).read_text().partition("\n")
         assert first == f"# {name}"
         assert written[f"flight_task/{name}"].replace("flight_task.tools:app", "my_task.tools:app") == rest
+
+
+def test_levels_of_rooms() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [
+        re.findall(r"(\w+)(?= |$)", layer.replace("reward_kit.__main__ : ", ""))
+        for layer in contracts[0]["layers"]
+    ]
+    shown = page("architecture").split("## Levels")[1].split("```")[1].split("\n")
+    assert [line.split() for line in shown if line] == layers
 
 
 def test_fields_of_results(bundle: Bundle) -> None:
