@@ -159,8 +159,8 @@ class EvaluationConfig:
     )
     guard_user: bool = _user(
         False, fixed=True,
-        help="Send back, once, a line of the simulated user's model that confirms what the agent asks and "
-        "ends the conversation, so that the agent could not do it. Changes the scores.",
+        help="If the simulated user says yes and ends the conversation in one line, ask it once to wait for "
+        "the agent. Changes the scores.",
     )
     retry_user_errors: int = _user(
         0, minimum=0, metavar="N", fixed=True,
@@ -237,8 +237,7 @@ class EvaluationConfig:
     )
     until_decided: bool = _limit(
         False, "--until-decided/--no-until-decided",
-        help="Play a rollout of every row, then another of every row, and stop once the comparison with "
-        "--against is decided, or with the last planned rollout.",
+        help="Play all rows once, then again, and stop as soon as the comparison with --against is decided.",
     )
     margin: float = _limit(
         5, minimum=0, maximum=100, metavar="POINTS",

@@ -62,10 +62,10 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str | Non
 def plan(evaluations: tuple[str, ...], json_path: str | None, **options: Any) -> None:
     """Say how small a difference your rows can show.
 
-    The rates of rows are estimated from EVAL, with a second evaluation also the correlation of two agents'
-    rates, or assumed. There is a table for these tasks, where only the rollouts are random, one for tasks
-    like these, where the rows are a sample as well, and one of the smallest --margin within which a gate can
-    show that an agent is no worse.
+    The first table is for these tasks: only the rollouts are random. The second is for tasks like these: the
+    rows are a sample, too. The third has the smallest --margin within which a gate can show that an agent is
+    no worse. The rates of rows come from EVAL, or are assumed (--rate). A second evaluation shows how much
+    the rates of two agents correlate.
     """
     from reward_kit.agent.base.encoding import as_json
     from reward_kit.agent.reports.comparison import QUESTIONS
