@@ -33,7 +33,6 @@ from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure
 from reward_kit.agent.scoring.user_faults import UserFaultKind
 from reward_kit.agent.servers.endpoint import MAX_BODY
 from reward_kit.cli.fastworkflow import fastworkflow
-from reward_kit.cli.mcp import mcp
 
 DOCS = ROOT / "docs"
 FLAGS = {part for option in OPTIONS.values() for flag in option.flags for part in flag.split("/")}
@@ -139,15 +138,6 @@ def test_local_models() -> None:
     assert variables == [backends.SERVER, backends.ARGUMENTS, server.TIMEOUT]
     parsers = re.findall(r"`(\S+)`:\s+`(\w+)`", page("local-models").split("**vLLM**")[1].split("\n- ")[0])
     assert dict(parsers) == dict(backends.TOOL_CALLS_IN_TEMPLATE)
-
-
-def test_options_of_mcp() -> None:
-    rows = re.findall(r"^\| `(--\w+)` \|[^|]*\| (.*) \|$", page("mcp"), re.MULTILINE)
-    options = {option.opts[0]: option for option in mcp.params if option.param_type_name == "option"}
-    assert {flag for flag, _ in rows} == set(options)
-    for flag, meaning in rows:
-        default = [str(options[flag].default)] if options[flag].show_default else []
-        assert re.findall(r"Default: `(.+?)`", meaning) == default
 
 
 def test_kinds_of_findings() -> None:
