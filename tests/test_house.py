@@ -13,10 +13,10 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (43_313, 37_000),
-    "files": (272, 260),
-    "files under 80 lines": (27, 35),
-    "modules at the top of agent/": (1, 4),
+    "lines": (46_223, 37_000),
+    "files": (286, 260),
+    "files under 80 lines": (34, 35),
+    "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),
     "handlers of all exceptions": (23, 25),

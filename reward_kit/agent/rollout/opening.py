@@ -5,12 +5,16 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.bundle import Task, TaskBundle
+from reward_kit.agent.bundles.task import Task
 from reward_kit.agent.database import Database
 from reward_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.bundles.bundle import TaskBundle
 
 
 def base_of(bundle: TaskBundle, task: Task) -> Database:

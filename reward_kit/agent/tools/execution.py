@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
+from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import foreign_text
@@ -121,16 +122,17 @@ async def run_tool(
                 if content is None:
                     value, content = _with_text(value)
             failed = False
-        except BaseException as error:
-            if log:
-                log.check(error)
-            raise
         finally:
             if call is not None:
                 if (waiting := call.finish(failed=failed)) is not None:
                     await waiting
                 changes = call.changes
     except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
+        try:
+            if log:
+                log.check(error)
+        except MissingAwaitError as missing:
+            error = missing
         return _failed(tool, error, given, limit, db)
     raised = _blocked(tool, limit) if limit.late else None
     return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, None, raised)
@@ -190,7 +192,7 @@ async def _in_thread(tool: Tool, values: dict[str, Any]) -> tuple[Any, str | Non
 
 
 def _with_text(value: Any) -> tuple[Any, str]:
-    """What a tool returned, an iterator as the list of its items, and the text that the model sees."""
+    """The value of a tool, an iterator as the list of its items, and the text that the model sees."""
     if value.__class__ is not str and not isinstance(value, _PLAIN):
         value = _listed(value)
         if inspect.isawaitable(value):
