@@ -36,4 +36,4 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
         say(f"  reward-kit tools {name}    # {len(tools)} tools; write their bodies, the data and the tasks")
     else:
         say(f"  reward-kit validate {name}")
-        say(f"  reward-kit agent-eval --dataset {name} --agent gold")
+        say(f"  reward-kit agent-eval {name} --agent gold")

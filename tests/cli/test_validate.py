@@ -18,7 +18,8 @@ from flight_bundle import GOLD, Bundle
 
 from reward_kit.cli import main, validate
 
-VALID = "flight_task: 1 row, 3 tools: valid; gold earns the reward in 1 of 1 row, doing nothing in none\n"
+GOLD_EARNS = "gold earns the reward in 1 of 1 row, doing nothing in none"
+VALID = f"flight_task: 1 row, 3 tools: successfully validated; {GOLD_EARNS}\n"
 NO_SEARCH = {"forbidden_calls": ["create_booking"], "criteria": ["The agent is brief"]}
 
 

@@ -30,7 +30,7 @@ def test_the_bundle_in_one_screen_passes_its_commands(tmp_path: Path, environmen
     page = blocks(README)
     last_file = max(place for place, block in enumerate(page) if block.title)
     output = run(page[last_file + 1], tmp_path, environment)
-    assert "valid; gold earns the reward in 1 of 1 row, doing nothing in none" in output
+    assert "successfully validated; gold earns the reward in 1 of 1 row, doing nothing in none" in output
     assert "gold: 4 of 4 judged rollouts passed" in output
 
 

@@ -94,4 +94,7 @@ def test_the_published_row_works_in_the_folder_as_it_was_given(tmp_path: Path) -
     (folder / "task.jsonl").write_text(PUBLISHED_ROW)
     done = run_command("agent-eval", "--dataset", "task.jsonl", "--validate-only", cwd=folder)
     assert done.code == 0, done.err
-    assert "flight_task: 1 row, 3 tools: valid; doing nothing earns the reward in none" in done.out
+    assert (
+        "flight_task: 1 row, 3 tools: successfully validated; doing nothing earns the reward in none"
+        in done.out
+    )

@@ -215,7 +215,7 @@ class ValidationReport:
         told = ", ".join(count(found[grade], grade) for grade in GRADES if found[grade])
         if not self.ok:
             return f"{tried}{told}"
-        said = f"{tried}valid{f', with {told}' if told else ''}"
+        said = f"{tried}successfully validated{f', with {told}' if told else ''}"
         gold = f"gold earns the reward in {self.rewarded} of {count(self.with_gold, 'row')}, doing nothing in"
         named = f" ({', '.join(self.idle)})" if 0 < len(self.idle) <= MOST_NAMED else ""
         idle = f"{len(self.idle) or 'none'}{named}"

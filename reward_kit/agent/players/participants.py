@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _MODEL_REMEDIES = {
     "agent": "Name one with --model or the environment variable MODEL_AGENT.",
     "user": "Name one with --user-model or the environment variable MODEL_SIM, "
-    "or do without a user: --no-sim-user.",
+    "or do without a user: --user none.",
 }
 
 

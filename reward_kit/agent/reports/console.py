@@ -64,6 +64,9 @@ def screen_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     if len(facts) > most:
         facts = [*facts[: most - 1], f"{'':{NAMES}}{count(len(facts) - most + 1, 'more line')} in all of it"]
     yield from head
+    if not failed and len(result.rows) + len(facts) + 2 <= room:
+        lines = [("row", "passed"), *((row.row_id, f"{row.passed}/{row.n_scored}") for row in result.rows)]
+        yield from (*table_lines(lines, right={1}, width=width), "")
     if failed:
         room -= len(facts) + 2
         shown = failed if len(failed) <= room else failed[: room - 1]

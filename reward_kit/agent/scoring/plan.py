@@ -63,7 +63,10 @@ class RowRates:
         (1 + power) / 2.
         """
         quantiles = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf((1 + power) / 2)
-        return quantiles * math.sqrt(self._within(0.0) / (rows * rollouts))
+        number = 2 * rollouts  # of a row in both evaluations; estimated as in sequential.decide
+        spread = self._within(0.0) / 2
+        jeffreys = (number * (number * spread + 0.5) + 0.25) / ((number + 1) * (number + 2))
+        return quantiles * math.sqrt(2 * max(spread, jeffreys) / (rows * rollouts))
 
     def _within(self, difference: float) -> float:
         other = self.mean + math.copysign(difference, 0.5 - self.mean)

@@ -75,7 +75,8 @@ async def test_a_sound_bundle_is_told_in_one_line(tmp_path: Path) -> None:
         {"end_goal_sql": NOBODY_NEW, "actions": []},
         tools=TOOLS.partition('@R.tool(description="Break"')[0],
     )
-    told = "seats_task: 3 rows, 1 tool: valid; gold earns the reward in 2 of 2 rows, doing nothing in 1 (r2)"
+    gold = "gold earns the reward in 2 of 2 rows, doing nothing in 1 (r2)"
+    told = f"seats_task: 3 rows, 1 tool: successfully validated; {gold}"
     assert (report.ok, report.lines()) == (True, [told])
 
 

@@ -151,7 +151,7 @@ def test_the_screen_at_the_end_has_the_worst_rows_the_scores_and_commands() -> N
         assert part in text
     assert text.endswith('show "e1 first#3" all of it reward-kit show e1 browse reward-kit view e1')
     passed = printed(result_of(row(2, outcome(), outcome(index=1))), whole=False).splitlines()
-    assert len(passed) < 14
+    assert len(passed) < 18
     assert passed[-1] == "browse        reward-kit view e1"
 
 
