@@ -275,10 +275,9 @@ class EvaluationConfig:
         help="Count rollouts that could not be judged as failed, instead of leaving them out.",
     )
     json: str | None = _result(
-        None, metavar="PATH", scope="command", in_python="use to_json() of the result",
+        None, metavar="[FILE]", bare="-", scope="command", in_python="use to_json() of the result",
         in_sweep="Write the comparison: reward-kit compare A B --json PATH.",
-        help="Also write one file with everything: configuration, scores, rows, conversations (-: to the "
-        "output).",
+        help="Write all as JSON: configuration, scores, rows, conversations. Default FILE: the output.",
     )
     format: str = _result(
         "reward-kit", choices=("reward-kit", "tau-bench"), scope="command", hidden=True,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import say
-from reward_kit.cli.common_options import Command, runs_option
+from reward_kit.cli.common_options import Command, file_option, runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -107,14 +108,14 @@ def export(name: str, out: Path, force: bool, output_dir: str) -> None:
 @_name
 @click.option("--base", help="Compare with this database. Default: the base of the rollout.")
 @click.option("--full", is_flag=True, help="Show long values whole.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of row changes, with whole values.")
+@file_option("--json", help="Write the row changes, with whole values, as JSON.")
 @runs_option
-def changes(name: str, base: str | None, full: bool, as_json: bool, output_dir: str) -> None:
+def changes(name: str, base: str | None, full: bool, json_path: str | None, output_dir: str) -> None:
     """Show the rows in which the database NAME differs from its base."""
     found = _changes(name, base, output_dir)
-    if as_json:
+    if json_path is not None:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
-        say(f"[{rows}]")
+        write_output([f"[{rows}]\n".encode()], json_path)
         return
     lines, whole = found.lines(), found.lines(whole=True)
     for line in whole if full else lines:
