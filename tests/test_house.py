@@ -19,7 +19,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (46_230, 37_000),
+    "lines": (46_231, 37_000),
     "files": (286, 260),
     "files under 80 lines": (34, 35),
     "modules at the top of agent/": (2, 4),

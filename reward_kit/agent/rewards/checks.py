@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import equal_values
@@ -70,6 +71,7 @@ def not_compared(reward: Callable[..., Any], fields: Mapping[str, Any]) -> tuple
     return (*((named,) if isinstance(named, str) else named), *(fields.get("not_compared") or ()))
 
 
+@lru_cache(maxsize=64)
 def _of_module(reward: Callable[..., Any], name: str) -> Any:
     return getattr(inspect.unwrap(reward), "__globals__", {}).get(name)
 
