@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-quick test-kill test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
+.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -23,8 +23,8 @@ test: $(READY)  ## all tests
 test-quick: $(READY)  ## a few hundred tests of everything that a first change touches (about a minute)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/test_cli.py tests/agent/bundles tests/agent/tools tests/agent/rewards tests/agent/scoring
 
-test-kill: $(READY)  ## an evaluation killed a hundred times ends as an undisturbed one (about two minutes)
-	REWARD_KIT_KILLS=100 $(BIN)/python -m pytest -n 0 tests/agent/store/test_resume_kills.py
+test-thorough: export REWARD_KIT_THOROUGH = 1
+test-thorough: test  ## all tests, with every example of the random ones and a hundred kills (about ten minutes)
 
 LOWEST ?= .venv-lowest
 test-lowest: $(READY)  ## all tests with the lowest versions of the dependencies

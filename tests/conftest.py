@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("reward-kit", deadline=None)  # a busy machine takes its time
-settings.load_profile("reward-kit")
-
 # stub_server, small_task and answer_shapes are importable from every test folder, none of which is a package.
 sys.path[:0] = [str(Path(__file__).parent / "agent" / folder) for folder in (".", "models")]
+
+from thorough import often  # noqa: E402 - it is found there
+
+# A busy machine takes its time.
+settings.register_profile("reward-kit", deadline=None, max_examples=often(100))
+settings.load_profile("reward-kit")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

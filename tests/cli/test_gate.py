@@ -12,6 +12,7 @@ import pytest
 from command import Command, Finished, run_command
 from flight_bundle import Bundle
 from planned_agent import evaluate, rows_of
+from thorough import often
 
 from reward_kit.agent import load_evaluation
 from reward_kit.agent.comparison.compare import load
@@ -119,7 +120,7 @@ def test_changes_that_change_nothing_rarely_fail(bundle: Bundle) -> None:
     rng = random.Random(2)
     rates = {f"row.{number}": rng.choice((1.0, 0.9, 0.6)) for number in range(8)}
     evaluation = evaluate(bundle, "new", dict.fromkeys(rates, [1] * 6)).log_path
-    failed, draws = 0, 60
+    failed, draws = 0, often(60)
     for _ in range(draws):
         baseline = load("new", "runs")
         with closing(sqlite3.connect(evaluation)) as connection, connection:

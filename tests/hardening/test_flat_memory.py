@@ -8,11 +8,13 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+from thorough import often
+
 from reward_kit.agent import agent_eval
 from reward_kit.agent.evaluation.progress import NoProgress
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flat_memory.py"
-FIRST, LAST = 60, 240
+FIRST, LAST = 60, often(240, 120)
 BOUND = 3 * 1024
 """Bytes a rollout may leave behind; its tool results alone have 4 KB in this bundle."""
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from small_task import SEED, airline, play, small_task
 from stub_server import Answer, StubServer
+from thorough import often
 
 from reward_kit.agent import load_agent
 from reward_kit.agent.database import Database
@@ -17,7 +18,7 @@ from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel
 
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-BOUNDED = settings(max_examples=60, suppress_health_check=UNCHECKED)
+BOUNDED = settings(max_examples=often(60), suppress_health_check=UNCHECKED)
 TEXT = st.text(max_size=12) | st.sampled_from(
     ["\ud800", "\0", "", "file:", "###STOP###", "a" * 3000, "{}", "null"]
 )
@@ -109,7 +110,7 @@ def server() -> Iterator[StubServer]:
     stub.close()
 
 
-@settings(BOUNDED, max_examples=40)
+@settings(BOUNDED, max_examples=often(40))
 @given(st.lists(BODIES, min_size=1, max_size=3), st.sampled_from(["tool-calling", "react", "act"]))
 def test_a_rollout_ends_with_a_reason_whatever_the_model_answers(
     tmp_path_factory: pytest.TempPathFactory, server: StubServer, bodies: list[bytes], agent: str

@@ -5,6 +5,7 @@ import sys
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thorough import often
 
 LEADING_ZEROS = (
     "leading zeros in decimal integer literals are not permitted; use an 0o prefix for octal integers"
@@ -111,7 +112,7 @@ def as_python_does(expression: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-@settings(max_examples=400)
+@settings(max_examples=often(400))
 @given(expression=expressions.filter(lambda text: text.count("**") < 3))
 @example("...-1")
 @example("(1)(*2)")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from call_sequences import CallMaker
 from reference import domain_of, private, run
+from thorough import often
 
 from tau_retail_task.tools import R
 
-SEQUENCES = 12
+SEQUENCES = often(12, 4)
 CALLS = 30
 
 SWAP_FAULTS = [

@@ -9,6 +9,7 @@ import pytest
 from database_workloads import SEED, schema_statements, statement, statements
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import often
 
 from reward_kit.agent.base.strict_json import normal
 from reward_kit.agent.database import Changes, Database
@@ -23,7 +24,7 @@ workloads = st.lists(statement(statements), max_size=7)
 workloads_with_schema = st.lists(statement(statements + schema_statements * 2), max_size=7)
 kinds = pytest.mark.parametrize("kind", [workloads, workloads_with_schema], ids=["rows", "schema"])
 relaxed = settings(
-    max_examples=70,
+    max_examples=often(70, 25),
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -108,7 +109,7 @@ def test_equal_changes_are_equal_databases(base: Database, kind: st.SearchStrate
                     outcomes[same] += 1
 
     check()
-    assert min(outcomes.values()) > 100, "the workloads must lead to the same and to different places"
+    assert min(outcomes.values()) > often(100, 10), "the workloads lead to the same and to different places"
 
 
 @kinds
@@ -160,7 +161,7 @@ async def test_changes_of_calls_add_up(base: Database, kind: st.SearchStrategy[A
 @pytest.mark.parametrize("stored", [False, True])
 @kinds
 def test_a_fork_of_a_written_fork_knows_its_changes(base: Database, kind: Any, stored: bool) -> None:
-    @settings(relaxed, max_examples=30)
+    @settings(relaxed, max_examples=often(30))
     @given(kind, kind)
     def check(first: Workload, second: Workload) -> None:
         with base.fork() as parent:

@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
+from thorough import often
 
 from reward_kit.agent.database import Database, base_image, overlay_store
 from reward_kit.agent.database.base_image import BaseImage
@@ -17,7 +18,7 @@ from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.seeding import seed_base
 from reward_kit.errors import DatabaseError
 
-STATEMENTS = 1000
+STATEMENTS = often(1000, 300)
 SEED = """
 CREATE TABLE users (user_id TEXT PRIMARY KEY, email TEXT UNIQUE, zip INTEGER);
 CREATE TABLE orders (order_id TEXT PRIMARY KEY, user_id TEXT, status TEXT, address TEXT);
@@ -277,7 +278,7 @@ def test_forks_that_share_connections_behave_like_plain_files(
     with Database.seed(tmp_path / "base.db", SEED + INDEXED) as base:
         pairs = [Pair(base.fork(), tmp_path / f"{number}.db", number) for number in range(forks)]
         turns = random.Random(most)
-        for _ in range(1500):
+        for _ in range(often(1500, 400)):
             turns.choice(pairs).step()
         for pair in pairs:
             if pair.workload.in_transaction:

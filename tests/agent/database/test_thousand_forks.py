@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from shop_database import SHOP
+from thorough import often
 
 from reward_kit.agent.database import Database
 from reward_kit.errors import DatabaseError
 
-FORKS = 1000
+FORKS = often(1000)
 MANY_ORDERS = (
     "INSERT INTO orders(id, customer_id, status, total)"
     " WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c WHERE x < 200)"
@@ -55,7 +56,7 @@ def totals(number: int) -> dict[str, float]:
     return {"total": (1 + number % 200) / 4.0 + number} if number else {}
 
 
-async def test_a_thousand_forks_work_side_by_side_without_threads_or_descriptors(base_path: Path) -> None:
+async def test_many_forks_work_side_by_side_without_threads_or_descriptors(base_path: Path) -> None:
     content = hashlib.sha256(base_path.read_bytes()).digest()
     with Database.open(base_path) as base:
         forks = [base.fork(seed=number) for number in range(FORKS)]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import often
 
 from reward_kit.agent.base.network import LONGEST_NAMED, Quota, quotas, retry_after, seconds_until
 from reward_kit.agent.base.network import QUOTAS as QUOTA_NAMES
@@ -37,7 +38,7 @@ def test_the_wait_that_is_asked_for(headers: dict[str, str], seconds: float | No
     assert retry_after(headers) == seconds
 
 
-@settings(max_examples=300)
+@settings(max_examples=often(300))
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ (Jan|Dec) \d+ [\d:]+ ([A-Z]+|[+-]\d+)", fullmatch=True))
 def test_any_header_is_read_without_an_error(text: str) -> None:
     headers = {name: text for names in QUOTA_NAMES for name in names}

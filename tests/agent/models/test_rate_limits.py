@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import often
 from virtual_provider import Provider, now, rollouts
 from virtual_time import simulate
 
@@ -59,7 +60,7 @@ def test_a_look_at_a_full_minute_costs_no_more_than_at_an_empty_one() -> None:
     assert looks <= 100
 
 
-@settings(max_examples=50)
+@settings(max_examples=often(50))
 @given(
     limit=st.integers(1, 50),
     calls=st.lists(st.tuples(st.floats(0, 20), st.integers(1, 30), st.integers(0, 30)), max_size=60),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thorough import often
 
 from reward_kit.agent.players.agents.text_agent import written
 from reward_kit.agent.players.agents.text_protocol import Reply, TextCall, UnusableAnswerError, read_answer
@@ -146,7 +147,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(400))
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=40).map("".join)))
 @example("{" * 100_000)
 @example('Action: {"' * 20_000)
@@ -173,7 +174,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(200))
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=4))
 def test_arguments_arrive_as_they_were_written(arguments: dict[str, Any]) -> None:
     text = written("I think.", "cancel", json.dumps(arguments))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_task import InProcessModel, ScriptedUser, play, seeded, small_task
+from thorough import often
 
 from reward_kit.agent.base.history import History
 from reward_kit.agent.database import Database
@@ -88,7 +89,7 @@ def base(tmp_path: Path) -> Database:
     return seeded(tmp_path)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=often(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(answers, min_size=1, max_size=8), steps=st.integers(1, 10), parallel=st.booleans())
 def test_any_answers_of_a_model_leave_a_valid_history(
     tmp_path: Path, base: Database, script: list[Any], steps: int, parallel: bool
@@ -137,7 +138,7 @@ WAYS = ["one by one", "side by side", "announced"]
 plans = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(1, 3)), max_size=4)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=often(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans, steps=st.integers(1, 30))
 def test_any_order_of_calls_of_an_agent_leaves_a_valid_history(
     tmp_path: Path, base: Database, plan: list[tuple[str, int]], steps: int

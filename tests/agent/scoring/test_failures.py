@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import often
 
 from reward_kit.agent.base.types import StopReason, ToolCall
 from reward_kit.agent.database import Database
@@ -219,6 +220,6 @@ _STATEMENTS = st.lists(
 
 
 @given(actual=_STATEMENTS, expected=_STATEMENTS)
-@settings(max_examples=60)
+@settings(max_examples=often(60))
 def test_there_are_differences_exactly_if_states_differ(base: Database, actual: Any, expected: Any) -> None:
     lines_of(base, actual, expected)

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from thorough import often
 
 from reward_kit.agent.scoring.intervals import difference_intervals
 from reward_kit.agent.scoring.plan import RowRates, row_rates
@@ -33,8 +34,8 @@ def test_the_difference_is_shown_as_often_as_planned(
     rates = RowRates((low + high) / 2, (high - low) / math.sqrt(12), correlation)
     for question, size in enumerate(rates.smallest_difference(rows, rollouts, power=0.8)):
         assert size is not None
-        shown = 0
-        for _ in range(250):
+        draws, shown = often(250), 0
+        for _ in range(draws):
             pairs = []
             for _ in range(rows):
                 a = rng.uniform(low, high)
@@ -45,7 +46,8 @@ def test_the_difference_is_shown_as_often_as_planned(
             interval = difference_intervals(pairs)[question]
             assert interval is not None
             shown += interval.high < 0
-        assert 0.7 <= shown / 250 <= 0.92, question  # 0.8 +- 4 standard errors
+        deviation = 4 * math.sqrt(0.16 / draws)
+        assert 0.8 - deviation <= shown / draws <= 0.82 + deviation, question
 
 
 def test_rates_are_estimated_from_counts() -> None:

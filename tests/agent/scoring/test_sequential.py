@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from pydantic import TypeAdapter
+from thorough import often
 
 from reward_kit.agent.scoring.sequential import (
     Decision,
@@ -34,7 +35,7 @@ def test_all_looks_together_are_exceeded_as_often_as_spent(shares: Sequence[floa
     bounds = critical_values(tuple(shares), alpha)
     assert bounds == sorted(bounds, reverse=True)
     rng = random.Random(3)
-    draws, crossed, early = 4000, 0, 0
+    draws, crossed, early = often(4000), 0, 0
     for _ in range(draws):
         score = before = 0.0
         for share, bound in zip(shares, bounds, strict=True):
@@ -91,7 +92,7 @@ def test_a_round_counts_once_every_row_has_played_it() -> None:
 
 def test_few_equal_evaluations_are_called_different() -> None:
     rng = random.Random(5)
-    draws, alarms, within = 400, 0, 0
+    draws, alarms, within = often(400), 0, 0
     for _ in range(draws):
         rows = []
         for p in (rng.betavariate(1.2, 0.9) for _ in range(20)):

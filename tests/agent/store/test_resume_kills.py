@@ -1,6 +1,6 @@
 """An evaluation that is killed at random moments, again and again, ends as an undisturbed one.
 
-Real processes and real signals; ``REWARD_KIT_KILLS=100`` (``make test-kill``) takes about a minute.
+Real processes and real signals. ``make test-thorough`` kills a hundred times, or ``REWARD_KIT_KILLS`` times.
 """
 
 import json
@@ -18,13 +18,14 @@ from command import start, wait_for
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 from stored_rollouts import query_so_far
+from thorough import often
 
 from reward_kit.agent.rollout.outcome import BrokenOff
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.agent.store.writer import LARGEST_GROUP
 
-KILLS = int(os.environ.get("REWARD_KIT_KILLS", "4"))
+KILLS = int(os.environ.get("REWARD_KIT_KILLS", often(100, 3)))
 SEED = int(os.environ.get("REWARD_KIT_KILLS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ROWS = 8
 MINUTE = 60.0
@@ -114,8 +115,8 @@ def without(plain: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     ("workers", "kills", "at_once", "per_kill"),
     [  # per_kill: rollouts of a row; some 300 may end in the second before a kill, and it must not be over
         (0, KILLS, range(2, 9), 5),
-        (2, max(KILLS // 6, 2), range(2, 9), 30),
-        (0, max(KILLS // 6, 2), range(LARGEST_GROUP, LARGEST_GROUP + 9), 20),
+        (2, max(KILLS // 6, 1), range(2, 9), 30),
+        (0, max(KILLS // 6, 1), range(LARGEST_GROUP, LARGEST_GROUP + 9), 20),
     ],
     ids=["few", "workers", "crowd"],
 )

@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired, Optional, Required, Union, get_arg
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from thorough import often
 from typing_extensions import TypedDict, is_typeddict
 
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
@@ -98,7 +99,7 @@ def parameters_with_arguments(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str
     return parameters, arguments
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(400))
 @given(parameters_with_arguments())
 def test_the_check_accepts_exactly_what_the_schema_allows(case: Any) -> None:
     parameters, arguments = case
@@ -118,7 +119,7 @@ def test_the_check_accepts_exactly_what_the_schema_allows(case: Any) -> None:
         assert taken == arguments
 
 
-@settings(max_examples=100)
+@settings(max_examples=often(100))
 @given(st.dictionaries(st.sampled_from(NAMES), annotations))
 def test_every_schema_is_an_object_without_references(parameters: dict[str, Any]) -> None:
     def tool(**anything: Any) -> None: ...
@@ -134,7 +135,7 @@ def test_every_schema_is_an_object_without_references(parameters: dict[str, Any]
 BROKEN = ['{"a": NaN}', "[" * 100_000, '{"a":' * 100_000, '{"a": 1e999}']
 
 
-@settings(max_examples=300)
+@settings(max_examples=often(300))
 @given(st.text() | st.binary() | values | st.sampled_from(BROKEN))
 def test_reading_arguments_never_crashes(arguments: Any) -> None:
     with contextlib.suppress(ArgumentError):
