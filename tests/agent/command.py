@@ -4,6 +4,7 @@ One process that has made these imports forks for each command of all processes 
 depends on how Python begins (its options and variables, Ctrl-C meanwhile) is tested with a new Python.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -15,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from forked_command import ask, connected
+from thorough import THOROUGH
 
 IMPORTED = (
     "reward_kit.agent.players.agents.gold",
@@ -76,6 +79,16 @@ def run_command(
 ) -> Finished:
     """Run ``reward-kit`` with these arguments to its end, with nothing on its standard input."""
     return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)
+
+
+def run_patched(constants: Mapping[str, object], *arguments: str | Path, **options: Any) -> Finished:
+    """Run ``reward-kit`` with other values of these constants, such as a shorter time limit."""
+    lines = ["import importlib, sys", "from reward_kit.cli import main"]
+    for path, value in constants.items():
+        module, _, name = path.rpartition(".")
+        lines.append(f"setattr(importlib.import_module({module!r}), {name!r}, {value!r})")
+    lines.append(f"sys.exit(main({[*map(str, arguments)]!r}))")
+    return run_python("\n".join(lines), **options)
 
 
 def run_python(code: str, cwd: Path | None = None, env: Any = os.environ, timeout: float = 100) -> Finished:
@@ -294,11 +307,32 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
     time.tzset()
 
 
+def _exit_soon(code: object) -> None:
+    """Exit as Python does, but for taking all modules apart, which takes longer than most commands.
+
+    Returns, so that Python itself exits, in a thorough run and where its exit says more than a number.
+    """
+    if THOROUGH or not isinstance(code, int | None):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()  # whose garbage may have something to say
+    with suppress(OSError, ValueError):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit((code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     option, program, *arguments = _serve(sys.argv[1])
     sys.argv[1:] = arguments
-    if option == "-m":
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        module = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(program, "<string>", "exec"), module.__dict__)
+    try:
+        if option == "-m":
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            module = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(program, "<string>", "exec"), module.__dict__)
+    except SystemExit as ended:
+        _exit_soon(ended.code)
+        raise
+    _exit_soon(0)

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from command import run_command, start
+from command import run_command, stand_in, start
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 TOOLS = """
@@ -70,14 +70,19 @@ def seed(db):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder above the bundle ``office_notes``."""
-    bundle = tmp_path / "office_notes"
+def with_notes(folder: Path) -> Path:
+    """The folder, with the bundle ``office_notes`` in it."""
+    bundle = folder / NOTES
     bundle.mkdir()
     (bundle / "tools.py").write_text(TOOLS)
     (bundle / "seed.py").write_text(SEED)
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder above the bundle ``office_notes``."""
+    return with_notes(tmp_path)
 
 
 @pytest.fixture
@@ -99,9 +104,12 @@ async def over_stdio(folder: Path, target: str, *options: str, mode: str = "auto
     from mcp.client import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    arguments = ["-m", "reward_kit", "mcp", target, *options]
-    given = {"args": arguments, "cwd": folder, "env": dict(os.environ)}
-    parameters = StdioServerParameters(command=sys.executable, **given)
+    programs = folder / "programs"
+    if not programs.exists():
+        programs.mkdir()
+        stand_in(programs)
+    given = {"args": ["mcp", target, *options], "cwd": folder, "env": dict(os.environ)}
+    parameters = StdioServerParameters(command=str(programs / "reward-kit"), **given)
     async with Client(stdio_client(parameters, errlog=log or sys.stderr), mode=mode) as client:
         yield client
 
@@ -167,7 +175,9 @@ class TestStdio:
         async with over_stdio(rows / cwd, target, "--row", "notes.two") as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["today"]
             assert (await client.call_tool("today", {})).content[0].text == "2031-05-01 2"
-        async with over_stdio(rows / cwd, target, "--row", "notes.one") as client:
+
+    async def test_a_row_without_tools_of_its_own_has_the_bundles(self, rows):
+        async with over_stdio(rows, NOTES, "--row", "notes.one") as client:
             assert await count(client) == "1"
 
     def test_an_unknown_row_is_an_error_that_names_near_ones(self, rows):
@@ -211,17 +221,22 @@ def ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
     return json.loads(process.stdout.readline())
 
 
+@pytest.fixture(scope="class")
+def url(tmp_path_factory) -> Iterator[str]:
+    with serving(with_notes(tmp_path_factory.mktemp("served"))) as url:
+        yield url
+
+
 class TestHttp:
-    async def test_two_sessions_do_not_see_each_others_writes(self, folder):
-        with serving(folder) as url:
-            async with over_http(url) as one, over_http(url) as other:
-                assert (await one.call_tool("add", {"text": "mine"})).content[0].text == "2"
-                assert (await count(one), await count(other)) == ("2", "1")
-            async with over_http(url) as later:
-                assert await count(later) == "1"
-                # longer than clients take as an event
-                answer = await later.call_tool("long", {"letters": 800_000})
-                assert answer.content[0].text == "é" * 800_000
+    async def test_two_sessions_do_not_see_each_others_writes(self, url):
+        async with over_http(url) as one, over_http(url) as other:
+            assert (await one.call_tool("add", {"text": "mine"})).content[0].text == "2"
+            assert (await count(one), await count(other)) == ("2", "1")
+        async with over_http(url) as later:
+            assert await count(later) == "1"
+            # longer than clients take as an event
+            answer = await later.call_tool("long", {"letters": 800_000})
+            assert answer.content[0].text == "é" * 800_000
 
     async def test_with_a_token_it_may_listen_elsewhere(self, folder):
         with serving(folder, "--host", "0.0.0.0", REWARD_KIT_MCP_TOKEN="open-sesame") as url:
@@ -232,19 +247,18 @@ class TestHttp:
             async with over_http(url, Authorization="Bearer open-sesame") as client:
                 assert await count(client) == "1"
 
-    def test_strangers_are_refused_and_those_who_hang_up_print_nothing(self, folder):
-        with serving(folder) as url:
-            headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
-            assert httpx.post(url, json={}, headers=headers).status_code == 403
-            assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 403
-            host = url.split("/")[2]
-            port = host.split(":")[1]
-            with socket.create_connection(("127.0.0.1", int(port))) as client:
-                head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-                client.sendall(f"{head}Accept: application/json, text/event-stream\r\n".encode())
-                client.sendall(b"Content-Length: 100\r\n\r\n{")
-            assert httpx.get(f"http://{host}/").status_code == 404
-            second = run_command("mcp", "office_notes", "--http", "--port", port, cwd=folder)
+    def test_strangers_are_refused_and_those_who_hang_up_print_nothing(self, folder, url):
+        headers = {"Origin": "http://evil.example", "Accept": "application/json, text/event-stream"}
+        assert httpx.post(url, json={}, headers=headers).status_code == 403
+        assert httpx.post(url, json={}, headers={"Host": "evil.example"}).status_code == 403
+        host = url.split("/")[2]
+        port = host.split(":")[1]
+        with socket.create_connection(("127.0.0.1", int(port))) as client:
+            head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Accept: application/json, text/event-stream\r\n".encode())
+            client.sendall(b"Content-Length: 100\r\n\r\n{")
+        assert httpx.get(f"http://{host}/").status_code == 404
+        second = run_command("mcp", "office_notes", "--http", "--port", port, cwd=folder)
         assert second.code == 2
         assert f"cannot listen on 127.0.0.1 port {port}" in second.error
 

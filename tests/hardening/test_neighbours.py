@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
+from command import run_command, run_patched
 from flight_bundle import Bundle, flight_bundle
 from hostile import indented
 
@@ -214,13 +214,14 @@ def bundle_of(folder: Path, cases: dict[str, str]) -> Bundle:
 
 
 OPTIONS = ("--agent", "own:Agent", "--user", "own:User", "--eval-id", "e", "--keep-db", "delta")
-LIMITS = ("--timeout", "3", "--retries", "0", "--max-concurrency", "100")
+LIMITS = ("--timeout", "3", "--retries", "0", "--retry-user-errors", "0", "--max-concurrency", "100")
 
 
 def played(folder: Path, cases: dict[str, str], *more: str) -> dict[str, Any]:
     """Play the cases beside the six; returns their outcomes once all has been checked and read."""
     bundle = bundle_of(folder, cases)
-    ran = run_command("agent-eval", "-d", "task.jsonl", *OPTIONS, *LIMITS, *more, cwd=bundle.folder)
+    arguments = ("agent-eval", "-d", "task.jsonl", *OPTIONS, *LIMITS, *more)
+    ran = run_patched({"reward_kit.agent.evaluation.workers.HANG_GRACE": 4.0}, *arguments, cwd=bundle.folder)
     assert ran.code in (0, 1), ran.err
     if cases is not ENDING:  # of these Python itself tells how the process ended
         assert "Traceback" not in ran.out + ran.err

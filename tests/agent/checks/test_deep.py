@@ -84,7 +84,7 @@ async def set_nights(room_id, nights, db):
 
 @R.tool(description="Hang", parameters={})
 async def hang():
-    __import__("time").sleep(0.8)
+    __import__("time").sleep(0.6)
     return "done"
 """
 
@@ -165,7 +165,7 @@ ANY_CARD, BY_SEA = USER.replace("visa card", "card"), USER.replace("room R4", "a
         ("no-op", {"actions": SOUND["actions"][:2]}, REWARD, "gold only reads"),
         ("gold-reward", {}, GOAL % "SELECT 0", "the gold actions give reward 0"),
         ("gold-call", {"actions": [call("bok")]}, REWARD, "there is no tool 'bok'"),
-        ("slow-tool", {"actions": [*SOUND["actions"], call("hang")]}, REWARD, "past its limit of 0.5 s"),
+        ("slow-tool", {"actions": [call("hang")]}, REWARD, "past its limit of 0.5 s"),
         ("unknown-ignored", {}, REWARD.replace("log", "logs"), "'logs', which is no table"),
         ("ignored-outputs", {"outputs": ["95"]}, UNHEARD, "does not look at 'outputs'"),
         (

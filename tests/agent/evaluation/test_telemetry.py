@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, run_command
+from command import Finished, run_command, run_patched
 from flight_bundle import GOLD, Bundle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from seeded_players import AGENT, USER, write_players
@@ -21,6 +21,8 @@ from reward_kit.agent.rollout.trace import Trace
 
 ERROR = 2
 CANARY = "sk-canary-0123456789"
+PATIENCE = "reward_kit.agent.evaluation.telemetry.PATIENCE"
+EVALUATION = ("agent-eval", "-d", "flight_task", "--eval-id", "mine")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -102,8 +104,7 @@ def play(bundle: Bundle, *, agent: str | None = None, **row: Any) -> Trace:
 
 def command(*options: str, **environment: str) -> Finished:
     """The command in a process of its own."""
-    arguments = ["agent-eval", "-d", "flight_task", "--eval-id", "mine", *options]
-    return run_command(*arguments, env={**os.environ, **environment})
+    return run_command(*EVALUATION, *options, env={**os.environ, **environment})
 
 
 @pytest.fixture
@@ -218,7 +219,8 @@ def test_a_collector_that_is_away_or_refuses_is_one_warning(bundle: Bundle, coll
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 3})
     collector.answer = 401
     for url, reason in (("http://user:hunter22@127.0.0.1:9", ""), (collector.url, "401")):
-        ran = command("--agent", "gold", "--eval-id", f"mine{reason}", **{ENDPOINT: url})
+        arguments = (*EVALUATION, "--agent", "gold", "--eval-id", f"mine{reason}")
+        ran = run_patched({PATIENCE: 1.0}, *arguments, env={**os.environ, ENDPOINT: url})
         assert ran.code == 0, ran.err
         (warning,) = [line for line in ran.err.splitlines() if "spans" in line]
         assert "spans were not delivered to OpenTelemetry's collector" in warning

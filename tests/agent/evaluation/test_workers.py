@@ -146,8 +146,8 @@ def hostile(bundle: Bundle) -> Bundle:
 
 
 def run(bundle: Bundle, player: str, **options: Any) -> EvaluationResult:
-    """An evaluation of one of the agents above."""
-    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", **options)
+    """An evaluation of one of the agents above, which plays no rollout again that has come to its end."""
+    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", retries=0, **options)
 
 
 def comparable(result: EvaluationResult) -> list[Any]:
@@ -260,15 +260,15 @@ def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
 
 
 def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:
-    monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 3.0)
+    monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 2.0)
     hostile.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
-    (lost,) = run(hostile, "calls", workers=1, timeout=1.0).outcomes
+    (lost,) = run(hostile, "calls", workers=1, timeout=0.5).outcomes
     assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
 
 
 def test_gold_actions_that_end_the_process_are_named(hostile: Bundle) -> None:
     hostile.rows({"id": "fatal", "actions": [{"name": "exits", "arguments": {}}], "n_rollouts": 1})
-    (lost,) = evaluate(hostile.dataset, agent="gold", workers=1).outcomes
+    (lost,) = evaluate(hostile.dataset, agent="gold", workers=1, retries=0).outcomes
     assert (lost.stop_detail or "").endswith("exit code 0 in the gold actions of its row, twice")
 
 
