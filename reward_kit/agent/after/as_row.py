@@ -13,7 +13,7 @@ from reward_kit.agent.base.types import STOP_TOKEN
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rewards.made_up_ids import SHORTEST_TEXT
 from reward_kit.agent.rows.gold_reference import REFERENCE
-from reward_kit.agent.rows.task_row import KNOWN_FIELDS
+from reward_kit.agent.rows.task_row import KNOWN_FIELDS, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +77,9 @@ def actions_of(trace: Trace) -> list[dict[str, Any]]:
         return value
 
     return [
-        {"name": calls[number].name, "arguments": referring(calls[number].arguments, references[number])}
+        Action(
+            calls[number].name, referring(calls[number].arguments, references[number]), by=calls[number].by
+        ).to_json()
         for number in positions
     ]
 
@@ -136,7 +138,8 @@ def _values(value: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
 def _answers(trace: Trace, asked: Sequence[str]) -> Iterator[str]:
     """The values in results of tools that the agent said before the user did."""
     said = said_to_user(trace.messages[trace.opening :])
-    values = (value for call in trace.tool_calls for _, value in _values(_result(call)))
+    shown = (call for call in trace.tool_calls if call.by == "agent")
+    values = (value for call in shown for _, value in _values(_result(call)))
     for text in dict.fromkeys(str(value) for value in values if not isinstance(value, bool)):
         is_said = 0 < len(text) <= LONGEST_OUTPUT and not missing_outputs([text], said)
         if is_said and missing_outputs([text], asked):

@@ -43,7 +43,7 @@ async def judge_record(
     assert record.path is not None, "it was read"
     path = record.path
     record.violations = await asyncio.to_thread(
-        violations_of, rules, record.fields, record.messages, record.tool_calls
+        violations_of, rules, record.fields, record.messages, record.tool_calls, record.user_messages
     )
 
     async def judge_once() -> EvaluateResult | RewardOutput:

@@ -13,6 +13,8 @@ from reward_kit.agent.base.text import foreign_name
 Role = Literal["agent", "user", "judge"]
 """Owner of a model call; ``judge``: the reward's, which asks with a client of its own."""
 ROLES = get_args(Role)
+Side = Literal["agent", "user"]
+"""The owner of a tool call."""
 
 StopReason = Literal[
     "user_stop",
@@ -196,7 +198,8 @@ class ToolCall:
     """One tool call as it ran.
 
     ``step`` and ``turn`` count from 1. ``arguments`` is the parsed object, or the text that could not be
-    parsed. ``started`` is in Unix seconds; ``changes`` are the rows that the call changed.
+    parsed. ``started`` is in Unix seconds; ``changes`` are the rows that the call changed. ``by`` is the side
+    that made it: "agent" or "user".
     """
 
     index: int
@@ -210,6 +213,7 @@ class ToolCall:
     changes: list[dict[str, Any]]
     started: float
     seconds: float
+    by: Side = "agent"
 
 
 @dataclass(slots=True)

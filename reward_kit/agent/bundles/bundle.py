@@ -14,7 +14,7 @@ from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, no_answer, select_tasks
-from reward_kit.agent.bundles.toolset import load_registry, load_reward
+from reward_kit.agent.bundles.toolset import allowed_tools, load_registry, load_reward, load_user_registry
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
 from reward_kit.agent.tools.arguments import without_refused_nulls
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from pathlib import Path
 
+    from reward_kit.agent.base.types import Side
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rows.task_row import TaskRow
 
@@ -205,6 +206,21 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
         toolsets,
         lambda row: load_registry(imports, row.toolset, outside=bool(row.toolset_outside)),
     )
+    of_users = [(row.user_toolset, bool(row.toolset_outside)) for row in rows]
+    found = _made_for(
+        rows,
+        "user_toolset",
+        of_users,
+        lambda row: load_user_registry(imports, row.user_toolset, outside=bool(row.toolset_outside)),
+    )
+    whole = {row.id: registry for row, registry in zip(rows, found, strict=True)}
+    chosen = [
+        (*key, None if row.user_tools is None else tuple(row.user_tools))
+        for key, row in zip(of_users, rows, strict=True)
+    ]
+    user_registries = _made_for(
+        rows, "user_tools", chosen, lambda row: allowed_tools(whole[row.id], row.user_tools)
+    )
     named = [(row.toolset, row.reward) for row in rows]
     rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, row.toolset, row.reward))
     faults = RowFaults()
@@ -220,8 +236,10 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, function, seed, read.folder, read.prompts, read.rules)
-        for row, registry, function, seed in zip(rows, registries, functions, read.seeds, strict=True)
+        Task(row, registry, function, seed, read.folder, read.prompts, read.rules, user_registry)
+        for row, registry, function, seed, user_registry in zip(
+            rows, registries, functions, read.seeds, user_registries, strict=True
+        )
     ]
 
 
@@ -230,7 +248,7 @@ def _without_padding(task: Task, padded: RowFaults) -> Task:
     actions = list(task.row.actions or ())
     changed = False
     for place, action in enumerate(actions):
-        tool = task.registry.tools.get(action.name)
+        tool = task.registry_of(action.by).tools.get(action.name)
         if tool is None:
             continue
         arguments, dropped = without_refused_nulls(action.arguments, tool.check)
@@ -246,13 +264,16 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
     """Calls in rows whose tool does not exist; gold actions are then skipped, as tau-bench does."""
     faults = RowFaults()
     for task in tasks:
-        known = task.registry.tools
-        calls = [("actions", action.name) for action in task.row.actions or ()]
+        calls: list[tuple[str, Any, Side]] = [
+            ("actions", action.name, action.by) for action in task.row.actions or ()
+        ]
         for field in ("required_calls", "forbidden_calls"):
-            calls += [(field, call_name(call)) for call in getattr(task.row, field) or ()]
-        for field, name in dict.fromkeys(calls):
+            calls += [(field, call_name(call), "agent") for call in getattr(task.row, field) or ()]
+        for field, name, by in dict.fromkeys(calls):
+            known = task.registry_of(by).tools
             if name not in known:
                 effect = SKIPPED if field == "actions" else "nothing can call it"
                 hint = did_you_mean(name, list(known))
-                faults.add(task.row, field, f"there is no tool {name!r}{hint}; {effect}")
+                kind = "tool" if by == "agent" else "tool of the user"
+                faults.add(task.row, field, f"there is no {kind} {name!r}{hint}; {effect}")
     return faults.lines()

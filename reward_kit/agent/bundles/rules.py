@@ -93,6 +93,7 @@ def violations_of(
     fields: Mapping[str, Any],
     messages: Sequence[Message],
     tool_calls: Sequence[ToolCall],
+    user_messages: Mapping[int, Sequence[Message]] | None = None,
 ) -> Violations | None:
     """The violations of a rollout that is over, by rule; None without rules.
 
@@ -101,7 +102,9 @@ def violations_of(
     if not rules:
         return None
     found: Violations = {}
-    trajectory = json_text({"messages": messages, "tool_calls": tool_calls})
+    trajectory = json_text(
+        {"messages": messages, "tool_calls": tool_calls, "user_messages": user_messages or {}}
+    )
     connection = _with_rollout(trajectory, json_text(fields))
     for rule in rules:
         try:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.types import Side, check_one_of
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import BundleError, RewardError
 
@@ -34,11 +36,20 @@ def no_answer(**_: Any) -> NoReturn:
     raise RewardError(NO_ANSWER)
 
 
+@cache
+def no_tools() -> ToolRegistry:
+    """The registry of a user without tools."""
+    from reward_kit.agent.tools.registry import ToolRegistry
+
+    return ToolRegistry("user")
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A row with everything that it names, ready to run. ``folder`` is the bundle's.
 
     ``prompts`` are the bundle's own prompts, by name (``prompts/*.txt``), ``rules`` those of ``rules.sql``.
+    ``user_registry`` has the tools that the simulated user may call, ``registry`` those of the agent.
     """
 
     row: TaskRow
@@ -48,6 +59,12 @@ class Task:
     folder: Path
     prompts: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    user_registry: ToolRegistry = field(default_factory=no_tools)
+
+    def registry_of(self, by: Side) -> ToolRegistry:
+        """The tools of one side; raises ``ValueError`` for what is none."""
+        check_one_of("by", by, get_args(Side))
+        return self.registry if by == "agent" else self.user_registry
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""

@@ -6,13 +6,15 @@ import inspect
 from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import own_file
 from reward_kit.agent.bundles.imports import absolute, place_of, searched
-from reward_kit.agent.bundles.task import DEFAULT_REWARD
+from reward_kit.agent.bundles.task import DEFAULT_REWARD, no_tools
 from reward_kit.agent.rows.task_row import INJECTED
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 REGISTRY = "R"
 TOOLS = "tools"
+USER_TOOLS = "user_tools"
 REWARD = "reward"
 EVALUATE = "evaluate"
 
@@ -60,6 +63,21 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
         raise BundleError(f"module {name!r} has several registries", remedy=remedy)
     remedy = f'Write {REGISTRY} = ToolRegistry("…") in it and register the tools with @{REGISTRY}.tool.'
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
+
+
+def load_user_registry(imports: BundleImports, toolset: str | None, *, outside: bool = True) -> ToolRegistry:
+    """The user's tools: those of ``toolset``, by default ``user_tools.py``; none without the file."""
+    if toolset is None and (own_file(imports.folder, f"{USER_TOOLS}.py") or _has(imports.folder, USER_TOOLS)):
+        toolset = f".{USER_TOOLS}"
+    return no_tools() if toolset is None else load_registry(imports, toolset, outside=outside)
+
+
+def allowed_tools(registry: ToolRegistry, names: Sequence[str] | None) -> ToolRegistry:
+    """The user's tools of these names, all for None; raises ``BundleError`` for a name that is none."""
+    for name in names or ():
+        if name not in registry.tools:
+            raise BundleError(f"the user has no tool {name!r}{did_you_mean(name, list(registry.tools))}")
+    return registry if names is None else registry.only(names)
 
 
 JUDGED_BY = ("end_goal_sql", "actions", "required_calls", "forbidden_calls", "criteria")

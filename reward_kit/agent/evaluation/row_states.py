@@ -42,7 +42,7 @@ def expected_calls(task: Task, gold: GoldReplay | None) -> list[ExpectedCall]:
         writes = bool(call.changes)
         is_known = is_known and (gold.shared or not writes)
         answer = call.content if is_known and not writes else None
-        expected.append(ExpectedCall(action.name, action.arguments, writes, call.changes, answer))
+        expected.append(ExpectedCall(action.name, action.arguments, writes, call.changes, answer, action.by))
     return expected
 
 

@@ -151,9 +151,9 @@ def calls_made(
     """1.0 if every ``required`` tool call was made and succeeded, and no ``forbidden`` one was tried.
 
     A call is the name of a tool, or ``{"name": …, "arguments": {…}}``: a call of the tool with at least these
-    arguments. ``tool_calls`` are those of the rollout.
+    arguments. ``tool_calls`` are those of the rollout, of which the agent's count.
     """
-    made = list(tool_calls)
+    made = [call for call in tool_calls if call.by == "agent"]
     succeeded = [call for call in made if call.status == "ok"]
     faults = [f"never called: {_text(one)}" for one in required if not _fitting(succeeded, one)]
     faults += [f"called {_text(one)}, which is forbidden" for one in forbidden if _fitting(made, one)]

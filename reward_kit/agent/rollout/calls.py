@@ -23,7 +23,7 @@ from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, pla
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.base.types import Completion, Message, Role
+    from reward_kit.agent.base.types import Completion, Message, Role, Side
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.tools.execution import ToolResult
@@ -39,25 +39,30 @@ def listed(name: str, given: Any) -> list[dict[str, Any]]:
 
 
 async def call(
-    episode: Episode, tool: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
+    episode: Episode,
+    tool: str,
+    arguments: dict[str, Any] | str,
+    *,
+    call_id: str | None = None,
+    by: Side = "agent",
 ) -> ToolResult:
-    """Run a tool and record the call.
+    """Run a tool of the agent, or of the user, and record the call.
 
-    Until a turn's first ``step`` (or ``complete``) each call counts as a step. ``call_id`` names a call
-    that was announced with ``record``. Raises ``RolloutStopped`` if the episode is over, and for a call
-    during which it ends (but for a terminal tool, whose result is returned).
+    Until a turn's first ``step`` (or ``complete``) each call of the agent counts as a step; the user's never
+    do. ``call_id`` names a call that was announced with ``record``. Raises ``RolloutStopped`` if the episode
+    is over, and for a call during which it ends (but for a terminal tool, whose result is returned).
     """
-    trace, registry = episode.trace, episode.task.registry
+    trace, registry = episode.trace, episode.task.registry_of(by)
     if trace.stop_reason is not None:
         raise RolloutStopped(trace.stop_reason)
     if tool.__class__ is not str or tool not in registry.tools:
         tool = _tool_name(tool)
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
-    if not (episode.turn_is_open and episode.turn_has_steps):
+    if by == "agent" and not (episode.turn_is_open and episode.turn_has_steps):
         episode.count_call()
     call = ToolCall(
-        0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0
+        0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0, by
     )
     began = episode.limits.on_begin
     task = asyncio.current_task()
@@ -70,7 +75,7 @@ async def call(
             tool,
             arguments,
             db=episode.database,
-            rollout=episode.rollout,
+            rollout=episode.rollout if by == "agent" else episode.user_rollout,
             pending=episode.pending_log,
             on_overrun=episode.overrun,
         )
@@ -83,11 +88,11 @@ async def call(
         if isinstance(call.arguments, str):  # not read, as of an unknown tool
             parsed = parse_arguments(call.arguments)
             call.arguments = call.arguments if parsed is None else parsed
-        call.id = episode.history.answer(call_id, call.name, call.arguments, call.content)
+        call.id = episode.history_of(by).answer(call_id, call.name, call.arguments, call.content)
         call.index = len(trace.tool_calls)
         trace.tool_calls.append(call)
-    if result.terminal:
-        episode.stop("terminal_tool", tool)
+    if result.terminal:  # the agent may read the detail
+        episode.stop(*(("terminal_tool", tool) if by == "agent" else ("user_stop", None)))
     if (fault := episode.database.fault) is not None:  # the run ends for it; this rollout at once
         episode.stop("infrastructure_error", str(fault))
         raise RolloutStopped("infrastructure_error")
@@ -172,10 +177,12 @@ async def complete(
     call.model = foreign_name(completion.model or model.name)
     call.finish_reason, call.usage = foreign_name(completion.finish_reason), completion.usage
     call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
-    if role == "user":
-        call.answer = text_of(completion.message.get("content"))
+    answered = completion.message
+    completion, fault = without_faults(completion, tools or ())
+    if role == "agent":
+        call.fault = fault
     else:
-        completion, call.fault = without_faults(completion, tools or ())
+        call.answer = text_of(answered.get("content"))
     _count_model_call(episode, call)
     if trace.stop_reason is not None:
         episode.check_running()
@@ -206,18 +213,24 @@ def _count_model_call(episode: Episode, call: ModelCall) -> None:
         episode.limits.on_usage(role, usage, known)
 
 
-async def run_calls(episode: Episode, message: Message) -> None:
-    """Record the tool calls of a model's ``message`` and run them in turn, for agents of this package."""
+async def run_calls(episode: Episode, message: Message, by: Side = "agent") -> list[Message]:
+    """Record the tool calls of a model's ``message`` and run them in turn; returns the recorded messages.
+
+    For agents and users of this package.
+    """
     asked = [_well_formed(one) for one in message["tool_calls"]]
     if not episode.parallel_tool_calls:
         del asked[1:]
     episode.check_running()
-    recorded = episode.history.announce({**message, "tool_calls": asked})
+    history = episode.history_of(by)
+    before = len(history.messages)
+    recorded = history.announce({**message, "tool_calls": asked})
     for given, announced in zip(asked, recorded["tool_calls"], strict=True):
         function = given["function"]
-        await call(episode, function["name"], function["arguments"], call_id=announced["id"])
+        await call(episode, function["name"], function["arguments"], call_id=announced["id"], by=by)
         if episode.trace.stop_reason is not None:
             episode.check_running()
+    return history.messages[before:]
 
 
 def _well_formed(given: Any) -> dict[str, Any]:
@@ -242,10 +255,10 @@ def _well_formed(given: Any) -> dict[str, Any]:
 
 
 async def content_of_call(
-    episode: Episode, tool: str, arguments: dict[str, Any] | str, call_id: str | None
+    episode: Episode, tool: str, arguments: dict[str, Any] | str, call_id: str | None, by: Side
 ) -> str:
     """Run a tool for ``Rollout.call_tool``: the text that a model sees."""
-    result = await call(episode, tool, arguments, call_id=call_id)
+    result = await call(episode, tool, arguments, call_id=call_id, by=by)
     if episode.trace.stop_reason is not None:
         episode.check_running()
     return result.content
@@ -282,7 +295,7 @@ async def _judged_once(episode: Episode, gold_database: Database | None) -> Eval
     """The result of the reward; what its own model calls cost is counted here."""
     trace = episode.trace
     if trace.violations is None and episode.task.rules:
-        parts = episode.task.rules, trace.fields, trace.messages, trace.tool_calls
+        parts = episode.task.rules, trace.fields, trace.messages, trace.tool_calls, trace.user_messages
         trace.violations = await in_thread(partial(violations_of, *parts))
     shown = trace.for_reward()
     try:

@@ -16,6 +16,7 @@ import asyncio
 import math
 import reprlib
 import uuid
+from contextlib import suppress
 from importlib import import_module
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -40,7 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Message, Model, ModelCall, Role, StopReason, ToolCall, Violations
+    from reward_kit.agent.base.types import (
+        Message,
+        Model,
+        ModelCall,
+        Role,
+        Side,
+        StopReason,
+        ToolCall,
+        Violations,
+    )
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
@@ -151,6 +161,7 @@ class Episode:
         prompt = self.task.system_prompt
         opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
         self.history = History(opening + copied(row.initial_messages))
+        self.user_history = History(())
         self.trace = trace = Trace(
             id=uuid.uuid4().hex,
             row_id=row.id,
@@ -231,6 +242,13 @@ class Episode:
     def changes(self) -> Changes:
         """The rows that differ from the base."""
         return self.database.changes()
+
+    def history_of(self, by: Side) -> History:
+        """The messages that a side's tool calls are recorded in; the user's are those of this moment."""
+        if by == "agent":
+            return self.history
+        self.user_history.messages = self.trace.user_messages.setdefault(len(self.messages), [])
+        return self.user_history
 
     # --- turns, steps and the end
 
@@ -330,8 +348,10 @@ class Episode:
 
     async def _hear(self, user: User) -> str | None:
         self.speaker = "user"
-        with self.pending_log, self.watched("the user"):
+        line = None
+        with self.pending_log, self.watched("the user"), suppress(RolloutStopped):
             line = await user.respond(self.user_rollout)
+        self.user_history.answer_open_calls()
         if self.is_over:
             return None
         self.pending_log.check()
@@ -371,6 +391,7 @@ class Episode:
         if running:
             await end_tasks(running - {asyncio.current_task()})
         self.history.answer_open_calls()
+        self.user_history.answer_open_calls()
 
     finish = calls.finish
 

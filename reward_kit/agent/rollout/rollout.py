@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE, json_copy
+from reward_kit.agent.base.history import History
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_name, foreign_text
 from reward_kit.agent.base.types import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Completion, Message
+    from reward_kit.agent.base.types import Completion, Message, Side
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.rollout.episode import Episode
 
@@ -66,6 +67,7 @@ class Rollout:
 
     __slots__ = ("__weakref__", "_episode", "id")
     _stops: ClassVar[tuple[str, ...]] = AGENT_STOPS
+    _by: ClassVar[Side] = "agent"
 
     def __init__(self, episode: Episode) -> None:
         self.id = episode.trace.id
@@ -136,7 +138,7 @@ class Rollout:
         after a terminal tool.
         """
         episode = episode_of(self)
-        work = episode.content_of_call(name, arguments, call_id)
+        work = episode.content_of_call(name, arguments, call_id, self._by)
         return episode.pending_log.noted(work, "rollout.call_tool", name)
 
     def complete(
@@ -165,7 +167,7 @@ class Rollout:
         """
         episode = episode_of(self)
         episode.check_running()
-        recorded: Message = json_copy(episode.history.announce(message))
+        recorded: Message = json_copy(episode.history_of(self._by).announce(message))
         return recorded
 
     def step(self) -> None:
@@ -217,10 +219,30 @@ class Rollout:
 
 
 class UserRollout(Rollout):
-    """A rollout as its simulated user sees it: with the row's texts about the user."""
+    """A rollout as its simulated user sees it: with the row's texts about the user, and the user's tools."""
 
     __slots__ = ()
     _stops: ClassVar[tuple[str, ...]] = ("user_stop",)
+    _by: ClassVar[Side] = "user"
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The user's own tools in the OpenAI format, a list of the caller's own; empty without any."""
+        return episode_of(self).task.user_registry.get_openai_tools()
+
+    @tools.setter
+    def tools(self, _tools: list[dict[str, Any]]) -> None:
+        raise AttributeError("the user's tools are those of the row; name them in its field user_tools")
+
+    @property
+    def own_messages(self) -> dict[int, list[Message]]:
+        """The user's tool calls and their results, by the number of ``lines`` before them; copied."""
+        trace = episode_of(self).trace
+        found: dict[int, list[Message]] = {}
+        for place, messages in trace.user_messages.items():
+            said = len(History(trace.messages[:place]).lines)
+            found.setdefault(said, []).extend(copied(messages))
+        return found
 
     @property
     def sim_user_prompt(self) -> str | None:
@@ -262,9 +284,9 @@ class TaskView:
         self.place = task.row.place
         self.system_prompt = task.system_prompt
         self.metadata: dict[str, Any] = copied(task.row.metadata or {})
-        self._get_tools = task.registry.get_openai_tools
+        self._get_tools = task.registry_of("user" if for_user else "agent").get_openai_tools
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The tools in the OpenAI format, a list of the caller's own."""
+        """The tools of the agent, or of the user, in the OpenAI format; a list of the caller's own."""
         return self._get_tools()

@@ -49,6 +49,8 @@ class Trace(Scored):
     ``Failure`` as JSON; ``user_faults`` are those of the simulated user, None without one. ``tool_faults``
     are the tools that raised something other than ``ToolError``, or broke or held up what others need, each
     a ``ToolFault``.
+    ``user_messages`` are those between the user and the user's own tools, which the agent does not see, by
+    the number of ``messages`` before them.
     ``sent_back`` are lines of the user's model that ``--guard-user`` did not let it say, by turn.
     ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those of the
     bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
@@ -66,6 +68,7 @@ class Trace(Scored):
     user: str = ""
     models: dict[str, str] = field(default_factory=dict)
     messages: list[Message]
+    user_messages: dict[int, list[Message]] = field(default_factory=dict)
     tool_calls: list[ToolCall] = field(default_factory=list)
     model_calls: list[ModelCall] = field(default_factory=list)
     usage: dict[str, Usage] = field(default_factory=dict)

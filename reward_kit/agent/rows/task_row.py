@@ -25,6 +25,7 @@ from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE
+from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
 from reward_kit.agent.rows.gold_reference import reference_faults
 from reward_kit.agent.rows.message_check import Fault, message_faults, show
 from reward_kit.errors import BundleError
@@ -112,7 +113,7 @@ def _call_faults(calls: list[Any]) -> Iterator[Fault]:
 class Action:
     """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``).
 
-    ``refused``: the tool is meant to refuse it.
+    ``refused``: the tool is meant to refuse it. ``by`` is the side that makes the call.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -120,11 +121,14 @@ class Action:
     name: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] = field(default_factory=dict)
     refused: Annotated[bool, Strict()] = False
+    by: Side = "agent"
 
     def to_json(self) -> dict[str, Any]:
         """The action as the dataset has it."""
         plain: dict[str, Any] = {"name": self.name, "arguments": self.arguments}
-        return {**plain, "refused": True} if self.refused else plain
+        if self.refused:
+            plain["refused"] = True
+        return plain if self.by == "agent" else {**plain, "by": self.by}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class TaskRow:
     max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    user_toolset: Annotated[str, _if(_TOOLSET.fullmatch)] | None = None
+    user_tools: list[str] | None = None
     toolset_outside: Annotated[bool, Strict()] | None = None
     more: SkipValidation[Mapping[str, Any]] = field(default_factory=dict)
     texts: SkipValidation[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
@@ -290,7 +296,7 @@ def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
         elif kind == "unexpected_keyword_argument":
             yield (
                 field_name(way),
-                'an action has "name", "arguments" and "refused" only; drop it or write "arguments"',
+                'an action has "name", "arguments", "refused" and "by" only; drop it or write "arguments"',
             )
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
@@ -320,6 +326,7 @@ _EXPECTED = {
     "actions[].name": "the name of a tool",
     "actions[].arguments": "an object with the tool's arguments",
     "actions[].refused": "true if the tool is meant to refuse the call",
+    "actions[].by": '"agent" or "user"',
     "outputs": "a list of strings",
     "outputs[]": "a string",
     "required_calls": "a list of tool calls",
@@ -332,6 +339,9 @@ _EXPECTED = {
     "max_steps": "a whole number >= 1",
     "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
     "metadata": "an object",
+    "user_toolset": 'the import path of the module with the user\'s tools, such as ".user_tools"',
+    "user_tools": "a list of names of the user's tools that the user has in this row",
+    "user_tools[]": "the name of a tool of the user",
     "toolset_outside": "true if the tools lie outside of the bundle's folder",
 }
 """The right value of each field, in words."""

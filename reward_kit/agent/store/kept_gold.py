@@ -70,15 +70,15 @@ class KeptGold:
 
     def key_of(self, task: Task) -> str | None:
         """The key of a row's gold state; None if it must not be kept."""
-        toolset = task.row.toolset
+        toolset = str((task.row.toolset, task.row.user_toolset, task.row.user_tools))
         if toolset not in self._sees_all:
-            tools = task.registry.tools.values()
+            tools = [*task.registry.tools.values(), *task.user_registry.tools.values()]
             are_known = all(_is_known(tool.function, self._folder) for tool in tools)
             self._sees_all[toolset] = are_known and task.registry.database == "overlay"
         if self._surroundings is None or not self._sees_all[toolset]:
             return None
         clock = task.row.clock() or [datetime.now(UTC).date(), datetime.now().astimezone().date()]
-        actions = [(action.name, action.arguments) for action in task.row.actions or ()]
+        actions = [(action.name, action.arguments, action.by) for action in task.row.actions or ()]
         facts = [task.seed.key, actions, str(clock), toolset, self._surroundings]
         return hashlib.sha256(json_text(facts).encode()).hexdigest()
 
@@ -145,7 +145,13 @@ def row_gold(
 ) -> RowGold:
     """The effect of a row's gold actions, to be stored."""
     done = [
-        {"name": action.name, "arguments": action.arguments, "content": call.content, "changes": call.changes}
+        {
+            "name": action.name,
+            "arguments": action.arguments,
+            "by": action.by,
+            "content": call.content,
+            "changes": call.changes,
+        }
         for action, call in zip(task.row.actions or (), calls, strict=True)
     ]
     return RowGold(task.row.id, done, changes, state)

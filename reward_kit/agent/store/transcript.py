@@ -21,7 +21,7 @@ from reward_kit.agent.scoring.numbers import duration, duration_with_waiting, mo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.base.types import Message, Side, ToolCall
     from reward_kit.agent.reports.facts import Fact
     from reward_kit.agent.rollout.trace import Trace
 
@@ -48,9 +48,12 @@ def player_facts(record: Trace) -> Iterator[Fact]:
 def end_facts(record: Trace) -> Iterator[Fact]:
     """The stop reason, the length, the cost of each model, and violations of rules."""
     yield "stopped", f"{record.stop_reason}{f' ({record.stop_detail})' if record.stop_detail else ''}"
-    counts = ((record.steps, "step"), (record.turns, "turn"), (len(record.tool_calls), "tool call"))
+    by_user = sum(call.by == "user" for call in record.tool_calls)
+    made = len(record.tool_calls) - by_user
+    counts = ((record.steps, "step"), (record.turns, "turn"), (made, "tool call"))
+    others = [f"{count(by_user, 'tool call')} of the user"] if by_user else []
     took = duration_with_waiting(record.seconds, record.waited)
-    yield "length", ", ".join([*(count(number, noun) for number, noun in counts), took])
+    yield "length", ", ".join([*(count(number, noun) for number, noun in counts), *others, took])
     usages = {f"{role}'s cost": usage for role, usage in record.usage.items()}
     if len(usages) > 1:
         usages["cost"] = total_usage(record.usage.values())
@@ -69,7 +72,8 @@ def failure_facts(failure: Mapping[str, Any]) -> Iterator[Fact]:
     for name in ("expected", "made"):
         call = failure.get(name)
         if call:
-            yield name, call_line(call["name"], call["arguments"])
+            by = " by the user" if call.get("by") == "user" else ""
+            yield name, f"{call_line(call['name'], call['arguments'])}{by}"
     yield from (("data", row_line(row)) for row in failure.get("rows") or ())
     if failure.get("more_rows"):
         yield "data", f"and {failure['more_rows']} more values differ"
@@ -89,37 +93,50 @@ class CallEntry:
 
 @dataclass(slots=True)
 class Entry:
-    """A message: its role, text and thought, and its tool calls."""
+    """A message: its role, text and thought, and its tool calls; ``by`` the agent or the user."""
 
     role: str
     text: str
     thought: str = ""
     calls: list[CallEntry] = field(default_factory=list)
+    by: Side = "agent"
 
 
 def conversation(record: Trace) -> Iterator[Entry]:
-    """The messages of a rollout, answers of tools with their calls; the first wrong call is marked."""
-    made = {call.id: call for call in record.tool_calls}
+    """The messages of a rollout, answers of tools with their calls; the first wrong call is marked.
+
+    The user's calls stand before the line that the user said after them.
+    """
+    made = {(call.by, call.id): call for call in record.tool_calls}
     opening = record.opening
     wrong = (record.failure or {}).get("call")
-    unanswered: dict[str, CallEntry] = {}
+    unanswered: dict[tuple[Side, str], CallEntry] = {}
     entries = []
-    for number, message in enumerate(record.messages):
+    for number, by, message in _of_both_sides(record):
         text = shown_text(message.get("content"))
-        answered = unanswered.pop(str(message.get("tool_call_id")), None)
+        answered = unanswered.pop((by, str(message.get("tool_call_id"))), None)
         if message["role"] == "tool" and answered is not None:
             answered.answer = text
             continue
-        entry = Entry(message["role"], text, reasoning_of(message))
+        entry = Entry(message["role"] if by == "agent" else by, text, reasoning_of(message), by=by)
         for call in message.get("tool_calls") or ():
             name, arguments = call["function"]["name"], call["function"]["arguments"]
-            found = made.get(call["id"])
+            found = made.get((by, call["id"]))
             status = found.status if found else "given by the row" if number < opening else "not run"
             is_wrong = found is not None and found.index == wrong
-            unanswered[call["id"]] = CallEntry(name, arguments, status, found, is_wrong)
-            entry.calls.append(unanswered[call["id"]])
+            unanswered[by, call["id"]] = CallEntry(name, arguments, status, found, is_wrong)
+            entry.calls.append(unanswered[by, call["id"]])
         entries.append(entry)
     yield from entries
+
+
+def _of_both_sides(record: Trace) -> Iterator[tuple[int, Side, Message]]:
+    """The messages with their positions; those between the user and the user's tools where they were made."""
+    for number, message in enumerate(record.messages):
+        yield from ((number, "user", own) for own in record.user_messages.get(number, ()))
+        yield number, "agent", message
+    last = len(record.messages)
+    yield from ((last, "user", own) for own in record.user_messages.get(last, ()))
 
 
 def transcript(record: Trace) -> str:
@@ -151,15 +168,16 @@ def _conversation(record: Trace, *, full: bool) -> Iterator[str]:
             yield Styled(entry.role.upper(), bold=True)
             yield from _indented(entry.text)
         for call in entry.calls:
-            yield from _call(call, full=full)
+            yield from _call(call, by="" if entry.by == "agent" else "USER'S ", full=full)
         yield ""
 
 
-def _call(call: CallEntry, *, full: bool) -> Iterator[str]:
+def _call(call: CallEntry, *, by: str, full: bool) -> Iterator[str]:
     wrong = "  <- the first wrong call" if call.is_wrong else ""
-    yield Styled(f"CALL {call.name} {call.arguments}{wrong}", 0, 4, bold=True, fg="red" if wrong else None)
+    line, color = f"{by}CALL {call.name} {call.arguments}{wrong}", "red" if wrong else None
+    yield Styled(line, 0, len(by) + 4, bold=True, fg=color)
     took = f", {duration(call.made.seconds)}" if call.made else ""
-    yield Styled(f"TOOL {call.name} ({call.status}{took})", 0, 4, bold=True)
+    yield Styled(f"{by}TOOL {call.name} ({call.status}{took})", 0, len(by) + 4, bold=True)
     answer = call.answer or ""
     if len(answer) > LONGEST_ANSWER and not full:
         yield from _indented(answer[:LONGEST_ANSWER])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from copy import copy as shallow_copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -143,6 +144,13 @@ class ToolRegistry:
             )
         self.tools.update(other.tools)
         self._openai_tools = None
+
+    def only(self, names: Collection[str]) -> ToolRegistry:
+        """A copy of the registry that has the tools of these names."""
+        copy = shallow_copy(self)
+        copy.tools = {name: tool for name, tool in self.tools.items() if name in names}
+        copy._openai_tools = copy._app = None  # noqa: SLF001 - of this class
+        return copy
 
     def get_openai_tools(self) -> list[dict[str, Any]]:
         """The tools in the OpenAI format, in the order of registration; the list is the caller's own."""

@@ -24,6 +24,8 @@ IMPOSSIBLE = frozenset({"invalid_arguments", "unknown_tool"})
 class GoldAgent:
     """Makes every gold call in its first turn, then says all outputs; it has nothing to say after that.
 
+    It makes the calls of both sides, in the order of the row.
+
     If the row has outputs, terminal tools are left out: they would end the rollout before these are said.
     ``made`` are its calls by the number of their action; tools may make others. ``plan`` are other calls to
     make than the row's, by the number of the action that each stands for. Unless it ``tries_all``, a rollout
@@ -68,7 +70,8 @@ class GoldAgent:
                 return self._broken_off(number, action, str(error))
             before = len(self.episode.tool_calls)
             try:
-                results[number] = await rollout.call_tool(action.name, arguments)
+                side = rollout if action.by == "agent" else self.episode.user_rollout
+                results[number] = await side.call_tool(action.name, arguments)
             finally:
                 if len(self.episode.tool_calls) > before:
                     self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
@@ -84,5 +87,5 @@ class GoldAgent:
 
 def leaves_out(task: Task, action: Action) -> bool:
     """True if the gold agent skips this action, which would end the rollout before the outputs are said."""
-    tool = task.registry.tools.get(action.name)
+    tool = task.registry_of(action.by).tools.get(action.name)
     return tool is not None and tool.terminal and bool(task.row.outputs)

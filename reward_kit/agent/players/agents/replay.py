@@ -65,7 +65,7 @@ class ReplayAgent:
             for number, message in enumerate(recording.messages)
             if message["role"] == "tool"
         }
-        self._made = {call.id: call for call in recording.tool_calls}
+        self._made = {call.id: call for call in recording.tool_calls if call.by == "agent"}
         if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded
             self.episode.max_steps = max(self.episode.max_steps, len(said))
         return iter(said)
@@ -93,11 +93,12 @@ class ReplayAgent:
 
 
 class ReplayUser:
-    """Says the recorded lines of the user in order, whatever the agent answers."""
+    """Makes the recorded calls of the user and says the recorded lines, whatever the agent answers."""
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
-        self._recorded: Iterator[str] | None = None
+        self._recorded: Iterator[tuple[int, str]] | None = None
+        self._called = 0
 
     def check(self, task: TaskView) -> None:
         """Raise ``BundleError`` if no rollout of the row was recorded."""
@@ -108,13 +109,29 @@ class ReplayUser:
         recording = self.recordings.find(rollout.row_id, rollout.index)
         if self._recorded is None:
             given = sum(message["role"] == "user" for message in rollout.messages)
-            said = [str(message["content"]) for message in recording.messages if message["role"] == "user"]
+            said = [
+                (place, str(message["content"]))
+                for place, message in enumerate(recording.messages)
+                if message["role"] == "user"
+            ]
             self._recorded = iter(said[given:])
-        line = next(self._recorded, None)
+        place, line = next(self._recorded, (len(recording.messages), None))
+        calls = [one for one in recording.tool_calls if one.by == "user" and one.content != INTERRUPTED]
+        before = {one["tool_call_id"] for one in _results_until(recording, place)}
+        for call in calls[self._called :]:
+            if call.id in before:
+                self._called += 1
+                await rollout.call_tool(call.name, copy.deepcopy(call.arguments))
         if line is None:
             _end(recording, rollout)
             return ""
         return line
+
+
+def _results_until(recording: Trace, place: int) -> Iterator[Message]:
+    """The results of the user's tools up to the message at ``place``."""
+    for until, messages in recording.user_messages.items():
+        yield from (one for one in messages if one["role"] == "tool" and until <= place)
 
 
 def _end(recording: Trace, rollout: Rollout) -> None:

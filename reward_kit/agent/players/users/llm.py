@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.text import excerpt, filled, text_of
 from reward_kit.agent.models.answer_parts import add_note, split_thoughts, text_in
+from reward_kit.agent.rollout.calls import run_calls
+from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.scoring.user_faults import confirms_and_leaves
 from reward_kit.errors import SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import Message
@@ -28,6 +30,8 @@ The agent has asked you to confirm this and acts only after your answer. If you 
 nothing is done. Answer without ###STOP###; end the conversation once the agent says that it is done.
 """
 EMPTY_ANSWERS = 3
+MOST_CALLS = 30
+"""Answers with tool calls in one turn of the user."""
 LONGEST_REFUSAL = 200
 
 
@@ -42,7 +46,8 @@ class LLMUser:
     """Says one line at a time, from the row's ``sim_user_prompt`` and what was said aloud so far.
 
     To the model, the agent's lines are the user's and its own are the assistant's. It sees no system prompt
-    of the agent's, no tool calls and no reasoning.
+    of the agent's, no tool calls and no reasoning. A user with tools calls them before it says its line, and
+    sees its own calls and their results ever after.
     """
 
     needs_model = True
@@ -54,7 +59,8 @@ class LLMUser:
     def conversation(self, rollout: UserRollout) -> list[Message]:
         """The messages for the user's model: its instructions, and the conversation."""
         greeting = prompt(rollout, "greeting")
-        return [{"role": "system", "content": prompt(rollout, "user")}, *swap_roles(rollout.lines, greeting)]
+        heard = swap_roles(rollout.lines, greeting, rollout.own_messages)
+        return [{"role": "system", "content": prompt(rollout, "user")}, *heard]
 
     def read(self, answer: str) -> Draft:
         """The line in an answer: all of it, without ``<think>`` blocks."""
@@ -65,10 +71,19 @@ class LLMUser:
         """The answer of the user's model to ``messages``; it is asked again if there is no line in it.
 
         With ``--guard-user`` it is asked once more if its line confirms something and ends the conversation.
+        Tool calls in an answer are made, and it is asked again with the results.
         """
-        for empty in range(EMPTY_ANSWERS):
+        tools = rollout.tools
+        empty = calls = 0
+        while empty < EMPTY_ANSWERS:
             asked = add_note(messages) if empty else messages
-            completion = await rollout.complete(asked, role="user", again=empty)
+            completion = await rollout.complete(asked, tools=tools, role="user", again=empty)
+            if tools and completion.message.get("tool_calls"):
+                if (calls := calls + 1) > MOST_CALLS:
+                    raise SimulatedUserError(f"{MOST_CALLS} answers in a row were tool calls, without a line")
+                messages = [*messages, *await run_calls(episode_of(rollout), completion.message, "user")]
+                continue
+            empty += 1
             draft = self.read(text_of(completion.message.get("content")))
             heard = rollout.lines[-1].text if rollout.lines else ""
             if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
@@ -84,18 +99,24 @@ class LLMUser:
         )
 
 
-def swap_roles(lines: Iterable[Line], greeting: str) -> list[Message]:
+def swap_roles(
+    lines: Iterable[Line], greeting: str, own: Mapping[int, list[Message]] | None = None
+) -> list[Message]:
     """The conversation as the user's model sees it: it begins with the other side and the roles alternate.
 
-    ``greeting`` comes first if the user speaks first.
+    ``greeting`` comes first if the user speaks first. ``own`` are the user's tool calls and their results, by
+    the number of lines before them.
     """
     messages: list[Message] = []
-    for speaker, text in lines:
+    own, said = own or {}, 0
+    for said, (speaker, text) in enumerate(lines, 1):
+        messages += own.get(said - 1, ())
         role = "assistant" if speaker == "user" else "user"
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += f"\n\n{text}"
         else:
             messages.append({"role": role, "content": text})
+    messages += own.get(said, ())
     if messages and messages[0]["role"] == "user":
         return messages
     return [{"role": "user", "content": greeting}, *messages]

@@ -54,7 +54,8 @@ class ReactUser(LLMUser):
             else line
             for place, line in enumerate(rollout.lines)
         ]
-        return [{"role": "system", "content": system}, *swap_roles(lines, prompt(rollout, "greeting"))]
+        heard = swap_roles(lines, prompt(rollout, "greeting"), rollout.own_messages)
+        return [{"role": "system", "content": system}, *heard]
 
     def read(self, answer: str) -> Draft:
         """The line of an answer, and its thoughts."""

@@ -94,5 +94,7 @@ def transcript(lines: Sequence[Line]) -> str:
 
 def labelled(messages: Sequence[Message]) -> str:
     """The messages of the user's model with tau-bench's labels: what it hears is the customer's."""
-    labels = {"system": "System", "user": "Customer", "assistant": "Agent"}
-    return "\n".join(f"{labels[message['role']]}: {message['content']}" for message in messages)
+    labels = {"system": "System", "user": "Customer", "assistant": "Agent", "tool": "Result"}
+    return "\n".join(
+        f"{labels[message['role']]}: {message['content']}" for message in messages if message.get("content")
+    )

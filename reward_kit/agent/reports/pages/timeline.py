@@ -119,6 +119,7 @@ def _expected_calls(record: Trace) -> list[ExpectedCall]:
             bool(one["changes"]),
             one["changes"],
             one["content"] if is_known and not one["changes"] else None,
+            one.get("by", "agent"),
         )
         for one in gold
     ]

@@ -5,8 +5,9 @@
 - if the final data differ from what the gold actions make of it, the first wrong call decides:
   ``wrong_arguments`` (an expected call was made, or tried, with other arguments), ``wrong_tool`` (a call that
   nobody asked for changed rows, while an expected one is missing), ``unintended_action`` (such a call with
-  nothing missing, or a tool that ended the conversation too early), ``partially_completed`` (expected changes
-  are missing);
+  nothing missing, or a tool that ended the conversation too early), ``user_did_not_act`` (the user has not
+  made a call of the gold actions, and the agent everything before it), ``partially_completed`` (expected
+  changes are missing);
 - ``missing_output``: a required output was not said;
 - ``other``: none of these, the rollout ran out of time or money, or nothing is known of what was expected.
 """
@@ -44,6 +45,7 @@ FailureKind = Literal[
     "wrong_tool",
     "wrong_arguments",
     "partially_completed",
+    "user_did_not_act",
     "unintended_action",
     "missing_output",
     "max_steps",
@@ -144,7 +146,7 @@ def _user_faults(
     return find_user_faults(
         lines=record.lines,
         instruction=record.fields.get("sim_user_prompt"),
-        tool_calls=record.tool_calls,
+        tool_calls=[call for call in record.tool_calls if call.by == "agent"],
         stop_reason=record.stop_reason,
         missing=missing,
         sent_back=record.sent_back,
@@ -216,5 +218,7 @@ def _add_calls(failure: Failure, made: ToolCall | None, wanted: ExpectedCall | N
             failure.made["answer"] = made.content[:LONGEST_ANSWER]
     if wanted is not None:
         failure.expected = {"name": wanted.name, "arguments": dict(wanted.arguments)}
+        if wanted.by != "agent":
+            failure.expected["by"] = wanted.by
         if made is not None and made.name == wanted.name:
             failure.arguments = argument_differences(wanted.arguments, made.arguments)

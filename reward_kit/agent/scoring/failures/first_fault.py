@@ -45,7 +45,8 @@ LONGEST_ANSWER = 200
 class ExpectedCall:
     """A gold action; ``changes`` are the rows that its replay changed, ``writes`` says if there are any.
 
-    ``answer`` is the answer in the replay, None if it differs between rollouts.
+    ``answer`` is the answer in the replay, None if it differs between rollouts. ``by`` is the side that makes
+    the call.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ExpectedCall:
     writes: bool
     changes: Sequence[Mapping[str, Any]] = ()
     answer: str | None = None
+    by: str = "agent"
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
             continue
         wrote = bool(call.changes)
         for place, want in remaining.items():
-            if (want.name, want.writes) == (call.name, wrote) and arguments_match(
+            if (want.name, want.writes, want.by) == (call.name, wrote, call.by) and arguments_match(
                 _resolved(want.arguments, answers), call.arguments
             ):
                 del remaining[place]
@@ -99,7 +101,7 @@ def align(tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall]) -> A
         else:
             (aligned.surplus if wrote else aligned.attempts).append(call)
             for place, want in remaining.items():
-                if want.writes and want.name == call.name:
+                if want.writes and (want.name, want.by) == (call.name, call.by):
                     answers[place] = call.content
     aligned.missing = {
         place: replace(want, arguments=_resolved(want.arguments, answers))
@@ -185,10 +187,14 @@ def first_fault(
     """The earliest fault of a rollout whose final data are wrong; None if no call explains it.
 
     What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
-    call does. Changes that were never made come last.
+    call does. Changes that were never made come last. Of the user's calls only missing ones are a fault.
     """
     aligned = align(tool_calls, expected)
     missing, surplus = _relevant(aligned, rows)
+    undone = min((place for place, want in missing.items() if want.by == "user"), default=None)
+    asked = missing[undone] if undone is not None else None
+    missing = {place: want for place, want in missing.items() if want.by == "agent"}
+    surplus = [call for call in surplus if call.by == "agent"]
     pairs = _pairs(missing, surplus, aligned)
     paired = {call.index for _, call in pairs.values()}
     unpaired = [want for place, want in missing.items() if place not in pairs]
@@ -198,6 +204,8 @@ def first_fault(
     ]
     if faults:
         return min(faults, key=lambda fault: fault.made.index if fault.made else 0)
+    if undone is not None and asked is not None and undone < min(missing, default=len(expected)):
+        return FirstFault("user_did_not_act", f"the user did not call {_line(asked)}", None, asked)
     if unpaired:
         return _never_done(unpaired[0], len(missing), tool_calls, expected, stop_reason)
     return _of_order(aligned, expected)
@@ -245,7 +253,12 @@ def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], ali
     pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
     free = [*surplus, *aligned.attempts]
     for place, want in missing.items():
-        if fitting := [one for one in free if one.name == want.name and _may_stand_for(one, want, aligned)]:
+        fitting = [
+            one
+            for one in free
+            if (one.name, one.by) == (want.name, want.by) and _may_stand_for(one, want, aligned)
+        ]
+        if fitting:
             made = min(fitting, key=lambda call: (not call.changes, distance(want.arguments, call.arguments)))
             pairs[place] = want, made
             free = [call for call in free if call is not made]
@@ -294,7 +307,7 @@ def _never_done(
     stop_reason: str,
 ) -> FirstFault:
     """A missing change that no call stands for: a tool ended the conversation, or the agent gave up."""
-    wanted = sum(call.writes for call in expected)
+    wanted = sum(call.writes for call in expected if call.by == "agent")
     progress = f"{wanted - missing} of {wanted} changes made; missing {_line(want)}"
     ending = tool_calls[-1] if stop_reason == "terminal_tool" and tool_calls else None
     if ending is None:
