@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.bundles.rules import violations_of
+from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.judge import call_reward, judged_with_retries, takes_async_faces
 from reward_kit.agent.store.loading import load_rollout
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import ModelCall
     from reward_kit.agent.bundles.rules import Rule
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database.database import Mode
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.models import EvaluateResult, RewardOutput
@@ -30,6 +32,7 @@ async def judge_record(
     *,
     rules: Sequence[Rule] = (),
     mode: Mode = "overlay",
+    task: Task | None = None,
     timeout: float | None = REWARD_TIMEOUT,
     retries: int = 0,
     calls: list[ModelCall] | None = None,
@@ -37,7 +40,8 @@ async def judge_record(
     """The result of ``reward`` on a stored rollout.
 
     The ``rules`` set the violations of ``record``. Each try gets a record of its own, with the fields of
-    ``record``. Model calls that the reward counts are added to ``calls``. Raises ``RewardError`` as ``judge``
+    ``record``. ``task`` has the functions of its checks and its hidden tables. Model calls that the reward
+    counts are added to ``calls``. Raises ``RewardError`` as ``judge``
     does, ``StorageError`` and ``DatabaseError`` if the stored databases cannot be read.
     """
     assert record.path is not None, "it was read"
@@ -51,9 +55,12 @@ async def judge_record(
             given.fields = copied(record.fields)
             given.violations = copied(record.violations)
             before = len(given.model_calls)
-            arguments = given.reward_arguments(is_async=takes_async_faces(reward), mode=mode)
+            hidden = () if task is None else task.hidden
+            is_async = takes_async_faces(reward)
+            arguments = given.reward_arguments(is_async=is_async, mode=mode, hidden=hidden)
             try:
-                return await call_reward(reward, arguments, timeout=timeout)
+                with checking(task):
+                    return await call_reward(reward, arguments, timeout=timeout)
             finally:
                 if calls is not None:
                     calls.extend(given.model_calls[before:])

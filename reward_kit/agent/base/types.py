@@ -15,6 +15,7 @@ Role = Literal["agent", "user", "judge"]
 ROLES = get_args(Role)
 Side = Literal["agent", "user"]
 """The owner of a tool call."""
+SIDES: tuple[Side, ...] = get_args(Side)
 
 StopReason = Literal[
     "user_stop",

@@ -12,6 +12,7 @@ from reward_kit.agent.bundles.files import BundleFiles, check_template, read_pro
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
+from reward_kit.agent.bundles.setup import SetupScript, with_setup
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, no_answer, select_tasks
 from reward_kit.agent.bundles.toolset import allowed_tools, load_registry, load_reward, load_user_registry
@@ -21,12 +22,13 @@ from reward_kit.agent.tools.arguments import without_refused_nulls
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
     from pathlib import Path
 
     from reward_kit.agent.base.types import Side
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rows.task_row import TaskRow
+    from reward_kit.agent.tools.registry import FunctionKind, ToolRegistry
 
 __all__ = ["BundleRows", "Seed", "Task", "TaskBundle", "read_bundle"]
 
@@ -191,7 +193,7 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     """The seed of each row; rows with the same seed share one object."""
     texts = [row.seed_sql for row in rows]
     sources = _made_for(rows, "seed_sql", texts, lambda row: seed_source(row, files, folder))
-    seeds = [source.at(row.now) for row, source in zip(rows, sources, strict=True)]
+    seeds = [with_setup(source.at(row.now), row, folder) for row, source in zip(rows, sources, strict=True)]
     shared = {seed.key: seed for seed in reversed(seeds)}
     return [shared[seed.key] for seed in seeds]
 
@@ -224,6 +226,12 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
     named = [(row.toolset, row.reward) for row in rows]
     rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, row.toolset, row.reward))
     faults = RowFaults()
+    for row, *sides in zip(rows, registries, user_registries, strict=True):
+        for name, kind, number, call in _function_calls(row):
+            try:
+                sides[call["by"] == "user"].check_arguments(kind, call["name"], call["arguments"])
+            except BundleError as error:
+                faults.add(row, f"{name}[{number}]", str(error))
     functions = [reward.function for reward in rewards]
     for place, (row, reward) in enumerate(zip(rows, rewards, strict=True)):
         missing = sorted(reward.required - row.given_fields())
@@ -236,11 +244,36 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
                 faults.add(row, name, f"is missing, {reward.why}")
     faults.raise_if_any()
     return [
-        Task(row, registry, function, seed, read.folder, read.prompts, read.rules, user_registry)
+        Task(
+            row,
+            registry,
+            function,
+            _bound(seed, registry, user_registry),
+            read.folder,
+            read.prompts,
+            read.rules,
+            user_registry,
+        )
         for row, registry, function, seed, user_registry in zip(
             rows, registries, functions, read.seeds, user_registries, strict=True
         )
     ]
+
+
+def _function_calls(row: TaskRow) -> Iterator[tuple[str, FunctionKind, int, dict[str, Any]]]:
+    """The calls of registered functions in a row: the field, the kind, the position, and the call."""
+    for number, call in enumerate(row.setup or ()):
+        yield "setup", "setup", number, {"name": call.name, "arguments": call.arguments, "by": call.by}
+    for number, check in enumerate(row.checks or ()):
+        if isinstance(check, dict):
+            yield "checks", "check", number, {"arguments": {}, "by": "agent", **check}
+
+
+def _bound(seed: Seed, registry: ToolRegistry, user_registry: ToolRegistry) -> Seed:
+    """The seed, whose setup is found in these registries."""
+    if not isinstance(seed.script, SetupScript):
+        return seed
+    return replace(seed, script=replace(seed.script, registries={"agent": registry, "user": user_registry}))
 
 
 def _without_padding(task: Task, padded: RowFaults) -> Task:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.base.types import Side, check_one_of
+from reward_kit.agent.base.types import SIDES, check_one_of
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import BundleError, RewardError
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.base.types import Side
     from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.seed import Seed
+    from reward_kit.agent.tools.execution import Tool
     from reward_kit.agent.tools.registry import ToolRegistry
 
 Reward = Callable[..., Any]
@@ -63,8 +65,19 @@ class Task:
 
     def registry_of(self, by: Side) -> ToolRegistry:
         """The tools of one side; raises ``ValueError`` for what is none."""
-        check_one_of("by", by, get_args(Side))
+        check_one_of("by", by, SIDES)
         return self.registry if by == "agent" else self.user_registry
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Tables that are neither compared nor shown."""
+        return (*self.registry.hidden, *self.user_registry.hidden)
+
+    @property
+    def after_call(self) -> tuple[Tool, ...]:
+        """The functions that run after each call of either side."""
+        sides = (self.registry, self.user_registry)
+        return tuple(one for side in sides for one in side.functions["after_call"].values())
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""

@@ -80,7 +80,7 @@ def allowed_tools(registry: ToolRegistry, names: Sequence[str] | None) -> ToolRe
     return registry if names is None else registry.only(names)
 
 
-JUDGED_BY = ("end_goal_sql", "actions", "required_calls", "forbidden_calls", "criteria")
+JUDGED_BY = ("end_goal_sql", "actions", "checks", "required_calls", "forbidden_calls", "criteria")
 """Row fields of which the default reward needs one."""
 
 

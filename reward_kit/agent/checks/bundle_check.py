@@ -156,10 +156,11 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
         report.n_tools += len(registry.tools)
         if not registry.tools:
             report.add("toolset", f"toolset {registry.name!r}", "has no tools")
-        for tool in registry.tools.values():
-            path, _, line = tool.place.rpartition(":")
-            for text in tool.undescribed:
-                report.add("toolset", f"{Path(path).name}:{line} {tool.name}", text)
+    sides = (side for task in tasks for side in (task.registry, task.user_registry))
+    for tool in {tool.place: tool for side in sides for tool in side.tools.values()}.values():
+        path, _, line = tool.place.rpartition(":")
+        for text in tool.undescribed:
+            report.add("toolset", f"{Path(path).name}:{line} {tool.name}", text)
 
 
 def _seeded(

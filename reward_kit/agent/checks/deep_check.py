@@ -86,7 +86,10 @@ class _DeepCheck:
         self.report.rows.append(row)
         IGNORED.set(set())
         replay = await replay_gold_calls(task, base, seed=0)
-        with replay.database as gold_database, base.fork(seed=0, now=task.row.clock()) as untouched:
+        with (
+            replay.database as gold_database,
+            base.fork(seed=0, now=task.row.clock(), hidden=task.hidden) as untouched,
+        ):
             gold = await play_gold(task, base, gold_database)
             if not gold.is_sound:
                 return []
@@ -123,7 +126,7 @@ class _DeepCheck:
             text = f"doing nothing gives {idle.reward:g}: the gold call {writes[0]} changes nothing"
             yield Fault("no-op", text)
         elif not task.row.outputs:
-            tools = task.registry.tools
+            tools = task.registry.tools | task.user_registry.tools
             ends = [one.name for one in actions if one.name in tools and tools[one.name].terminal]
             text = f"doing nothing gives {idle.reward:g}: gold only reads, and nothing is to be said"
             if ends:

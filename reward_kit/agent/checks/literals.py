@@ -71,7 +71,7 @@ def unknown_literals(task: Task, gold: PlayedGold, reach: Reach) -> Iterator[Fau
     reported = set[str]()
     earlier: list[str] = []
     for number, action in enumerate(task.row.actions or ()):
-        tool = task.registry.tools[action.name]
+        tool = task.registry_of(action.by).tools[action.name]
         offered = words(json.dumps(tool.schema) + tool.description)
         for key, value in keyed_scalars(action.arguments) if not tool.terminal and not action.refused else ():
             shown = str(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Reward, Task
 
-READ_BY_REWARDS = ("end_goal_sql", "required_calls", "forbidden_calls", "criteria", "not_compared")
+READ_BY_REWARDS = ("end_goal_sql", "checks", "required_calls", "forbidden_calls", "criteria", "not_compared")
 """Fields that do nothing unless the reward reads them."""
 
 

@@ -55,7 +55,7 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
         task = replace(task, row=replace(task.row, criteria=None))
         if not task.row.given_fields().intersection(JUDGED_BY):
             return RowCheck()
-    with base.fork(seed=0, now=task.row.clock()) as untouched:
+    with base.fork(seed=0, now=task.row.clock(), hidden=task.hidden) as untouched:
         checked = await _checked(task, base, untouched, names)
     seed = task.seed
     if (

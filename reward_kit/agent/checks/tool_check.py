@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import shown_line
+from reward_kit.agent.base.types import SIDES, Side
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -30,18 +31,22 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
     The arguments are those of gold actions with the same name, else values of a column of this name.
     """
     given: dict[str, Any] = {}
-    called: set[str] = set()
+    called: set[tuple[Side, str]] = set()
     for task, _ in seeded:
         for action in task.row.actions or ():
-            called.add(action.name)
+            called.add((action.by, action.name))
             given |= action.arguments
-    for task, base in {id(task.registry): (task, base) for task, base in seeded}.values():
-        for tool in task.registry.tools.values():
-            if tool.name in called or "rollout" in tool.needed:
-                continue
+    tools = {
+        tool.place: (tool, by, task, base)
+        for task, base in reversed(seeded)
+        for by in SIDES
+        for tool in task.registry_of(by).tools.values()
+    }
+    for tool, by, task, base in tools.values():
+        if (by, tool.name) not in called and "rollout" not in tool.needed:
             with base.fork(seed=0, now=task.row.clock()) as scratch:
                 arguments = _arguments(tool, given, base)
-                result = await task.registry.call(tool.name, arguments, db=scratch)
+                result = await task.registry_of(by).call(tool.name, arguments, db=scratch)
             if result.status != "ok":
                 path, _, line = tool.place.rpartition(":")
                 answer = result.raised or result.content

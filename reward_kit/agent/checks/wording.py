@@ -34,7 +34,8 @@ async def free_texts(trials: Trials) -> AsyncIterator[Fault]:
     """Columns that hold an argument which agents word differently, and that the reward compares."""
     for number in trials.calls_that_write():
         action = trials.actions[number]
-        properties = trials.task.registry.tools[action.name].schema.get("properties", {})
+        tools = trials.task.registry_of(action.by).tools
+        properties = tools[action.name].schema.get("properties", {})
         for key, value in dict(keyed_scalars(action.arguments)).items():
             column = _column_of(trials.gold.calls[number], value)
             if column is None or not _is_free(key, value) or _LIMITED & properties.get(key, {}).keys():

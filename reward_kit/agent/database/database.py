@@ -67,7 +67,7 @@ class _View:
 
     def changes(self, since: Changes | None = None) -> Changes:
         """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
-        changes = self._turns.with_store(lambda store: store.changes())
+        changes = self._turns.with_store(lambda store: store.changes()).ignoring(self._turns.hidden)
         return changes if since is None else changes.minus(since)
 
     def equals(self, other: _View, ignore: Collection[str] = (), *, exact: bool = False) -> bool:
@@ -85,7 +85,7 @@ class _View:
         difference = theirs.with_store(
             lambda old: ours.with_store(lambda new: Changes(diff_databases(old.query, new.query)))
         )
-        return difference.equals(NO_CHANGES, ignore, exact=exact)
+        return difference.equals(NO_CHANGES, (*ignore, *ours.hidden), exact=exact)
 
     def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
         if not isinstance(sql, str):
@@ -173,6 +173,11 @@ class ReadOnlyDatabase(SyncView):
 class ReadOnlyAsyncDatabase(AsyncView):
     """The database of ``async def`` rewards: for reading only."""
 
+    @property
+    def sync(self) -> ReadOnlyDatabase:
+        """The same database for ``def`` functions."""
+        return ReadOnlyDatabase(self._turns, self._refusal)
+
 
 class SyncDatabase(SyncView):
     """The database of ``def`` tools, for the thread that they run in."""
@@ -236,19 +241,27 @@ class Database(AsyncView):
         base = beside if path.name != beside.name and beside.is_file() else None
         return cls(Turns(_store_of(mode).open(path, limits, base)), _BASE_REFUSAL)
 
-    def fork(self, *, seed: int | None = None, now: str | datetime | None = None) -> Database:
+    def fork(
+        self,
+        *,
+        seed: int | None = None,
+        now: str | datetime | None = None,
+        hidden: tuple[str, ...] | None = None,
+    ) -> Database:
         """A private, writable copy of the committed state; its changes count from the base.
 
         With ``seed``, the same statements get the same answers from ``random()`` and ``randomblob()``.  With
         ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.  Without them
-        a fork of a fork has those of its origin.  ``DatabaseError`` inside a transaction.
+        a fork of a fork has those of its origin, as it has the ``hidden`` tables, whose changes are not shown
+        and not compared.  ``DatabaseError`` inside a transaction.
         """
         moment = read_moment(now)
-        return Database(Turns(self._settled(lambda store: store.fork(seed, moment))), None)
+        hidden = self._turns.hidden if hidden is None else hidden
+        return Database(Turns(self._settled(lambda store: store.fork(seed, moment)), hidden), None)
 
     def reader(self) -> Database:
         """The same state over a separate connection, for reading; to be closed before this database."""
-        return Database(Turns(self._settled(lambda store: store.reader())), _BASE_REFUSAL)
+        return Database(Turns(self._settled(lambda store: store.reader()), self._turns.hidden), _BASE_REFUSAL)
 
     def _settled(self, work: Callable[[Store], Any]) -> Any:
         return self._turns.with_store(work, settled=True)

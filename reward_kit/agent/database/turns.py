@@ -31,10 +31,14 @@ _threads = futures.ThreadPoolExecutor(max_workers=4, thread_name_prefix="reward-
 
 
 class Turns:
-    """Runs the statements on ``store`` one at a time, each in the transaction of the scope it is in."""
+    """Runs the statements on ``store`` one at a time, each in the transaction of the scope it is in.
 
-    def __init__(self, store: Store) -> None:
+    No changes of the tables ``hidden`` are shown.
+    """
+
+    def __init__(self, store: Store, hidden: tuple[str, ...] = ()) -> None:
         self.store = store
+        self.hidden = hidden
         self.root = Scope(self)
         self.closed = False
         self._in_use = store.in_use
@@ -320,7 +324,7 @@ class Turns:
             if scope.begun:
                 store.control("COMMIT" if scope.depth == 1 else f"RELEASE {_savepoint(scope)}")
             if scope.is_call:
-                scope.changes = changes
+                scope.changes = changes.ignoring(self.hidden)
         except DatabaseError:
             self._roll_back(scope)
             raise

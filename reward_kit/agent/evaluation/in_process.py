@@ -284,6 +284,7 @@ class InProcess(Executor):
                 task.reward,
                 rules=task.rules,
                 mode=task.registry.database,
+                task=task,
                 timeout=self._limits.reward_timeout,
                 retries=self._config.retries,
                 calls=calls,

@@ -13,6 +13,7 @@ def evaluate(messages, *, db, gold_db=None, outputs=(), rollout=None, **kwargs):
 from reward_kit.agent.rewards.checks import (
     all_of,
     calls_made,
+    checks_hold,
     database_equal,
     missing_outputs,
     outputs_said,
@@ -27,6 +28,7 @@ from reward_kit.agent.rewards.made_up_ids import database_equal_up_to_ids
 __all__ = [
     "all_of",
     "calls_made",
+    "checks_hold",
     "criteria_met",
     "database_equal",
     "database_equal_up_to_ids",

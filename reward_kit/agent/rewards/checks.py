@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
+from reward_kit.errors import BundleError
 from reward_kit.models import EvaluateResult, MetricResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message, ToolCall
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import ReadOnlyDatabase
 
+_TASK: ContextVar[Task | None] = ContextVar("task", default=None)
+"""The task whose reward runs."""
 FINISHED = frozenset({"user_stop", "terminal_tool", "agent_done"})
 """Stop reasons of a conversation that came to its end; any other has cut it off."""
 EQUAL = "The data equal those after the gold actions"
@@ -158,6 +164,45 @@ def calls_made(
     faults = [f"never called: {_text(one)}" for one in required if not _fitting(succeeded, one)]
     faults += [f"called {_text(one)}, which is forbidden" for one in forbidden if _fitting(made, one)]
     return check_of(faults, "The tool calls are as required")
+
+
+@contextmanager
+def checking(task: Task | None) -> Iterator[None]:
+    """Give ``checks_hold`` the check functions of a task, while its reward runs."""
+    token = _TASK.set(task)
+    try:
+        yield
+    finally:
+        _TASK.reset(token)
+
+
+def checks_hold(checks: Iterable[str | Mapping[str, Any]], db: Any) -> MetricResult:
+    """1.0 if all ``checks`` of a row hold in the final data ``db``.
+
+    A check is SQL, whose first value is to be true, or ``{"name": …, "arguments": {…}, "by": …, "is": …}``:
+    a function registered with ``@R.check``, which is to return the value ``is`` (default: true). One that
+    raises does not hold.
+    """
+    faults = []
+    db = getattr(db, "sync", db)
+    for check in checks:
+        if isinstance(check, str):
+            if not db.execute(check).scalar():
+                faults.append(f"does not hold: {' '.join(check.split())}")
+            continue
+        task = _TASK.get()
+        if task is None:
+            raise TypeError(f"the check function {check['name']!r} is known only where a task is judged")
+        registry, line = task.registry_of(check.get("by", "agent")), _text(check)
+        wanted = check.get("is", True)
+        try:
+            got = registry.run_function("check", check["name"], check.get("arguments") or {}, db)
+        except BundleError as error:
+            faults.append(error.fault)
+        else:
+            holds = bool(got) is wanted if isinstance(wanted, bool) else equal_values(got, wanted)
+            faults += [] if holds else [f"{line}: expected {wanted!r}, got {got!r}"]
+    return check_of(faults, "All checks hold")
 
 
 def rules_kept(rollout: Any) -> MetricResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.rewards.checks import all_of, calls_made, check_of, outputs_said
+from reward_kit.agent.rewards.checks import all_of, calls_made, check_of, checks_hold, outputs_said
 from reward_kit.agent.rewards.criteria import criteria_met
 from reward_kit.agent.rewards.made_up_ids import database_equal_up_to_ids
 
@@ -24,6 +24,7 @@ def evaluate(
     rollout: Any = None,
     end_goal_sql: str | None = None,
     outputs: Sequence[str] = (),
+    checks: Sequence[Any] = (),
     required_calls: Sequence[Any] = (),
     forbidden_calls: Sequence[Any] = (),
     criteria: Sequence[str] = (),
@@ -35,24 +36,26 @@ def evaluate(
 
     With ``end_goal_sql`` the first value of its result is true (not 0, not empty, not NULL); else the data
     equal those after the gold actions up to made-up ids and what ``not_compared`` names, and the outputs were
-    said. Further, the tool calls are as ``required_calls`` and ``forbidden_calls`` say, the judge finds the
-    ``criteria`` met, and the conversation was not cut off.
+    said. Further, the ``checks`` hold, the tool calls are as ``required_calls`` and ``forbidden_calls`` say,
+    the judge finds the ``criteria`` met, and the conversation was not cut off.
     """
-    checks = {}
+    found = {}
     passed = "Everything is as required"
     if end_goal_sql is not None:
         reached = bool(db.execute(end_goal_sql).scalar())
         goal = check_of([] if reached else ["The end goal is not reached"], "The end goal is reached")
-        checks["end_goal"] = goal
+        found["end_goal"] = goal
         passed = goal.reason
     else:
         if gold_db is not None:
-            checks["database"] = database_equal_up_to_ids(db, gold_db, rollout, ignore=not_compared)
+            found["database"] = database_equal_up_to_ids(db, gold_db, rollout, ignore=not_compared)
         if outputs:
-            checks["outputs"] = outputs_said(outputs, messages)
+            found["outputs"] = outputs_said(outputs, messages)
+    if checks:
+        found["checks"] = checks_hold(checks, db)
     if required_calls or forbidden_calls:
         made = rollout.tool_calls if rollout is not None else ()
-        checks["calls"] = calls_made(made, required=required_calls, forbidden=forbidden_calls)
+        found["calls"] = calls_made(made, required=required_calls, forbidden=forbidden_calls)
     if criteria:
-        checks["criteria"] = criteria_met(criteria, messages, model=judge_model, rollout=rollout)
-    return all_of(checks, rollout=rollout, passed=passed)
+        found["criteria"] = criteria_met(criteria, messages, model=judge_model, rollout=rollout)
+    return all_of(found, rollout=rollout, passed=passed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.deadline import TimeLimit
 from reward_kit.agent.models.function import FirstAnswers
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Role, Usage
     from reward_kit.agent.models.calls import Caller
+    from reward_kit.agent.rollout.trace import Trace
 
 
 PLAYERS = "its agent or user"
@@ -68,3 +70,20 @@ class RolloutLimits:
     on_usage: Callable[[Role, Usage, str], None] | None = None
     on_begin: Callable[[str], None] | None = None
     caller: Caller | None = None
+
+
+class Watch(TimeLimit):
+    """Notes a fault of ``name`` in the trace if it blocks the event loop; no limit."""
+
+    __slots__ = ("_name", "_trace")
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        super().__init__(math.inf)
+        self._trace, self._name = trace, name
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.late:
+            fault = self.blocked("await what takes long, or call it with asyncio.to_thread")
+            if fault is not None:
+                self._trace.note_tool_fault(self._name, fault)

@@ -78,6 +78,7 @@ async def call(
             rollout=episode.rollout if by == "agent" else episode.user_rollout,
             pending=episode.pending_log,
             on_overrun=episode.overrun,
+            after=episode.after_call,
         )
         _take_over(episode, call, result)
     finally:

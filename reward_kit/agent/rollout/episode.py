@@ -13,7 +13,6 @@ Each ``async`` method has a twin ``..._sync`` for code without an event loop.
 from __future__ import annotations
 
 import asyncio
-import math
 import reprlib
 import uuid
 from contextlib import suppress
@@ -31,7 +30,7 @@ from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls
-from reward_kit.agent.rollout.budgets import RolloutLimits
+from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
@@ -73,23 +72,6 @@ def _sync(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return twin
 
 
-class _Watch(TimeLimit):
-    """Notes a fault of ``name`` in the trace if it blocks the event loop; no limit."""
-
-    __slots__ = ("_name", "_trace")
-
-    def __init__(self, trace: Trace, name: str) -> None:
-        super().__init__(math.inf)
-        self._trace, self._name = trace, name
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if self.late:
-            fault = self.blocked("await what takes long, or call it with asyncio.to_thread")
-            if fault is not None:
-                self._trace.note_tool_fault(self._name, fault)
-
-
 def _of_trace(name: str) -> Any:
     """An attribute of the trace."""
     return property(lambda episode: getattr(episode.trace, name))
@@ -125,6 +107,7 @@ class Episode:
         self.limits = limits = limits or RolloutLimits()
         self.max_steps = limits.max_steps if limits.max_steps is not None else task.row.max_steps
         self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
+        self.after_call = task.after_call
         self.deadline: Deadline | None = None
         self.owner: Any = None
         """Kept as long as the episode: the bundle it was opened from."""
@@ -153,7 +136,7 @@ class Episode:
     def _forked(self) -> Database:
         if self.base is None:
             raise RewardKitError("the episode has no base database", remedy="Give Episode(..., base=...).")
-        return self.base.fork(seed=self._seed, now=self.task.row.clock())
+        return self.base.fork(seed=self._seed, now=self.task.row.clock(), hidden=self.task.hidden)
 
     def _begin(self, database: Database) -> None:
         row = self.task.row
@@ -308,7 +291,7 @@ class Episode:
 
     def watched(self, name: str) -> TimeLimit:
         """Note a fault if code of ``name`` in a ``with`` block of this blocks the event loop."""
-        return _Watch(self.trace, name)
+        return Watch(self.trace, name)
 
     # --- what agent and user do
 

@@ -72,7 +72,7 @@ async def replay_gold_calls(
     calls: list[GoldCall] = []
     fault = None
     with ExitStack() as opened:
-        database = opened.enter_context(base.fork(seed=seed, now=task.row.clock() or now))
+        database = opened.enter_context(base.fork(seed=seed, now=task.row.clock() or now, hidden=task.hidden))
         for number, action in enumerate(task.row.actions or ()):
             call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
@@ -95,7 +95,9 @@ async def _replay(task: Task, action: Action, database: Database, results: list[
     except BundleError as error:
         return GoldCall(f"Error: {error}", "no_result", [])
     limit = None if registry.tool_timeout is None else registry.tool_timeout + deadline.CANCELLATION_GRACE
-    call, _ = await deadline.bounded(registry.call(action.name, arguments, db=database), limit, grace=0.0)
+    call, _ = await deadline.bounded(
+        registry.call(action.name, arguments, db=database, after=task.after_call), limit, grace=0.0
+    )
     if not database.is_idle:  # the tool ignored its cancellation
         await database.break_off()
     if not call.done():

@@ -23,6 +23,7 @@ from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
 from reward_kit.agent.base.places import ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
+from reward_kit.agent.rewards.checks import checking
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ async def judge_async(
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
         }
-        return await call_reward(task.reward, given, timeout=timeout, watched=watched)
+        with checking(task):
+            return await call_reward(task.reward, given, timeout=timeout, watched=watched)
     finally:
         if gold is not None:
             gold.close()

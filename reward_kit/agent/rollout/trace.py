@@ -199,15 +199,18 @@ class Trace(Scored):
             self.tool_faults = {}
         self.tool_faults.setdefault(tool, {"calls": 0, "first": shown_line(fault)})["calls"] += 1
 
-    def reward_arguments(self, *, is_async: bool = False, mode: Mode = "overlay") -> dict[str, Any]:
+    def reward_arguments(
+        self, *, is_async: bool = False, mode: Mode = "overlay", hidden: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
         """The arguments that the reward got: ``evaluate(**load_rollout(name).reward_arguments())``.
 
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
         an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of
-        the bundle's registry: rewards that need a ``db.path`` have "file". Raises ``StorageError`` if the
+        the bundle's registry: rewards that need a ``db.path`` have "file"; ``hidden`` are its tables that are
+        not compared. Raises ``StorageError`` if the
         final state was not kept.
         """
-        db = self._view("final", is_async=is_async, mode=mode)
+        db = self._view("final", is_async=is_async, mode=mode, hidden=hidden)
         if db is None:
             raise StorageError(
                 "the final database was not kept",
@@ -218,7 +221,7 @@ class Trace(Scored):
             **self.fields,
             "messages": self.messages,
             "db": db,
-            "gold_db": self._view("gold", is_async=is_async, mode=mode),
+            "gold_db": self._view("gold", is_async=is_async, mode=mode, hidden=hidden),
             "rollout": self,
         }
 
@@ -262,7 +265,7 @@ class Trace(Scored):
         self.close()
 
     def _view(
-        self, kind: Kind, *, is_async: bool, mode: Mode
+        self, kind: Kind, *, is_async: bool, mode: Mode, hidden: tuple[str, ...]
     ) -> ReadOnlyDatabase | ReadOnlyAsyncDatabase | None:
         if self.stored is None:
             raise StorageError(
@@ -274,7 +277,7 @@ class Trace(Scored):
         stored = self.stored.open(kind, mode, opened)
         if stored is None:
             return None
-        database = opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock()))
+        database = opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock(), hidden=hidden))
         return database.read_only_async() if is_async else database.read_only()
 
 

@@ -19,10 +19,10 @@ from pydantic_core import from_json
 
 from reward_kit.agent.base.strict_json import finite, without_repeats
 from reward_kit.agent.base.text import FILE, closest, cut
+from reward_kit.agent.rows.expected import MAX_ID_LENGTH
 from reward_kit.agent.rows.message_check import show
 from reward_kit.agent.rows.task_row import (
     KNOWN_FIELDS,
-    MAX_ID_LENGTH,
     FaultyBundleError,
     FaultyRowError,
     FieldFault,

@@ -26,6 +26,7 @@ from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE
 from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
+from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS
 from reward_kit.agent.rows.gold_reference import reference_faults
 from reward_kit.agent.rows.message_check import Fault, message_faults, show
 from reward_kit.errors import BundleError
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 MAX_FAULTS_SHOWN = 200
-MAX_ID_LENGTH = 128
-RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache", ".gitignore"})
-"""Folders of the output directory that cannot belong to a row."""
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
 """Arguments that a reward gets from the rollout; a row cannot have fields of these names."""
 
@@ -81,7 +79,7 @@ def _references(actions: list[Action]) -> Iterator[Fault]:
             yield (position, "arguments", *way), fault
 
 
-_PADDED = {"actions", "required_calls", "forbidden_calls", "initial_messages"}
+_PADDED = {"actions", "setup", "checks", "required_calls", "forbidden_calls", "initial_messages"}
 
 
 def _unpadded(value: Any) -> Any:
@@ -97,6 +95,20 @@ def _unpadded(value: Any) -> Any:
     }
 
 
+def _check_faults(checks: list[Any]) -> Iterator[Fault]:
+    for position, check in enumerate(checks):
+        given = check if isinstance(check, dict) else {}
+        if isinstance(check, str) and check.strip():
+            continue
+        if (
+            not given.keys() <= {"name", "arguments", "by", "is"}
+            or not isinstance(given.get("name"), str)
+            or not isinstance(given.get("arguments", {}), dict)
+            or given.get("by", "agent") not in ("agent", "user")
+        ):
+            yield (position,), f"got {show(check)}, expected {EXPECTED['checks[]']}"
+
+
 def call_name(call: Any) -> Any:
     """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
     return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments"} else call
@@ -106,7 +118,7 @@ def _call_faults(calls: list[Any]) -> Iterator[Fault]:
     for position, call in enumerate(calls):
         name, arguments = call_name(call), call.get("arguments", {}) if isinstance(call, dict) else {}
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-            yield (position,), f"got {show(call)}, expected the name of a tool or {_EXPECTED['actions[]']}"
+            yield (position,), f"got {show(call)}, expected the name of a tool or {EXPECTED['actions[]']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +165,8 @@ class TaskRow:
     n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS), BeforeValidator(whole)] = 1
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
+    setup: list[Action] | None = None
+    checks: Annotated[list[Any], AfterValidator(_without(_check_faults))] | None = None
     required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
@@ -209,7 +223,7 @@ class TaskRow:
         actions = self.actions and [replace(one, arguments=copied(one.arguments)) for one in self.actions]
         given = as_json(self).items()
         changeable = {name: copied(value) for name, value in given if isinstance(value, list | dict)}
-        return replace(self, **changeable | {"actions": actions})
+        return replace(self, **changeable | {"actions": actions, "setup": self.setup})
 
     def clock(self) -> datetime | None:
         """``now`` as a time in UTC; a time without an offset counts as UTC."""
@@ -230,8 +244,9 @@ class TaskRow:
         Optional fields that have no value are left out; unknown fields are in.
         """
         given = {name: self.texts.get(name, getattr(self, name)) for name in KNOWN_FIELDS}
-        if self.actions is not None:
-            given["actions"] = [action.to_json() for action in self.actions]
+        for name in ("actions", "setup"):
+            if given[name] is not None:
+                given[name] = [action.to_json() for action in given[name]]
         return {name: value for name, value in given.items() if value is not None} | dict(self.more)
 
 
@@ -300,51 +315,12 @@ def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
             )
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"
-            yield field_name(way), f"{got}, expected {_EXPECTED[field_name(way, '[]')]}"
+            yield field_name(way), f"{got}, expected {EXPECTED[field_name(way, '[]')]}"
 
 
 def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
     """``("actions", 2, "name")`` as messages write it: ``actions[2].name``."""
     return "".join(position.format(step) if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
-
-
-_RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
-_FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
-_EXPECTED = {
-    "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_", "-" (not first); {_RESERVED}',
-    "toolset": 'the import path of the tools module, such as "my_task.tools" or ".tools"',
-    "initial_messages": "a list of messages",
-    "reward": 'a string "module:function"',
-    "seed_sql": f"SQL {_FILE_TEXT}",
-    "end_goal_sql": "the SQL itself of a query whose first value is true on success",
-    "system_prompt": _FILE_TEXT,
-    "sim_user_prompt": _FILE_TEXT,
-    "sim_user_template": f"text with {{instruction}} in it: {_FILE_TEXT}",
-    "n_rollouts": f"a whole number >= 1, at most {MAX_ROLLOUTS}",
-    "actions": 'a list of {"name", "arguments"} objects',
-    "actions[]": 'an object {"name": "…", "arguments": {…}}',
-    "actions[].name": "the name of a tool",
-    "actions[].arguments": "an object with the tool's arguments",
-    "actions[].refused": "true if the tool is meant to refuse the call",
-    "actions[].by": '"agent" or "user"',
-    "outputs": "a list of strings",
-    "outputs[]": "a string",
-    "required_calls": "a list of tool calls",
-    "forbidden_calls": "a list of tool calls",
-    "criteria": "a list of sentences",
-    "criteria[]": "a sentence",
-    "judge_model": "the name of a model, such as openai/gpt-4o",
-    "not_compared": 'a list of "table.column", "*.column" or "table"',
-    "not_compared[]": '"table.column", "*.column" or "table"',
-    "max_steps": "a whole number >= 1",
-    "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
-    "metadata": "an object",
-    "user_toolset": 'the import path of the module with the user\'s tools, such as ".user_tools"',
-    "user_tools": "a list of names of the user's tools that the user has in this row",
-    "user_tools[]": "the name of a tool of the user",
-    "toolset_outside": "true if the tools lie outside of the bundle's folder",
-}
-"""The right value of each field, in words."""
 
 
 def row_schema() -> dict[str, Any]:
@@ -353,7 +329,7 @@ def row_schema() -> dict[str, Any]:
     schema |= {"required": [], "anyOf": [{"required": ["id"]}, {"required": ["defaults"]}]}
     properties = {name: one for name, one in schema["properties"].items() if name in KNOWN_FIELDS}
     for name, one in properties.items():
-        one["description"] = _EXPECTED[name]
+        one["description"] = EXPECTED[name]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

@@ -13,6 +13,7 @@ from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source
+from reward_kit.agent.bundles.setup import with_setup
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
@@ -152,7 +153,8 @@ class Sessions:
             raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, rows)}")
         row = rows[row_id]
         self.open()  # the bundle's own base stays the first
-        return self._seeded(seed_source(row, files, folder).at(row.now)).fork(now=row.clock())
+        seed = seed_source(row, files, folder).at(row.now)
+        return self._seeded(with_setup(seed, row, folder)).fork(now=row.clock())
 
     def _seeded(self, seed: Seed) -> Database:
         """Return the base of a seed, the same one for equal seeds."""

@@ -94,7 +94,7 @@ class KeptGold:
             plain, changes, state = json.loads(found[0]), json.loads(found[1]), found[2]
             calls = [GoldCall(**call) for call in plain]
             with Database.open(base.base_path, delta=state, changes=Changes.from_json(changes)) as kept:
-                database = kept.fork(seed=seed, now=task.row.clock())
+                database = kept.fork(seed=seed, now=task.row.clock(), hidden=task.hidden)
         except (OSError, sqlite3.Error, DatabaseError, ValueError, TypeError, KeyError) as error:
             self._fail(error)
             return None

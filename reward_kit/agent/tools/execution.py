@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +27,7 @@ from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from reward_kit.agent.base.pending import PendingLog
     from reward_kit.agent.database import Changes
@@ -63,10 +65,11 @@ class ToolResult:
 
     ``content`` is what the model sees, ``value`` what the function returned. ``status`` is ``ok``;
     ``refused`` for a ``ToolError``; ``failed`` for any other exception or the time limit;
-    ``invalid_arguments``; or ``unknown_tool``. Every status but ``ok`` has left the database unchanged.
-    ``arguments`` is None if they were not a JSON object. ``terminal`` is true if the call ends the rollout.
-    ``error`` is a traceback for logs, never for the model; ``raised`` is one line for the tool's author: the
-    exception with its place, or that the tool blocked the event loop.
+    ``invalid_arguments``; or ``unknown_tool``. Every status but ``ok`` has left the database unchanged,
+    unless the registry says ``rollback=False``. ``arguments`` is None if they were not a JSON object.
+    ``terminal`` is true if the call ends the rollout. ``error`` is a traceback for logs, never for the model;
+    ``raised`` is one line for the tool's author: the exception with its place, or that the tool blocked the
+    event loop.
     """
 
     content: str
@@ -88,8 +91,13 @@ async def run_tool(
     timeout: float | None,
     pending: PendingLog | None = None,
     on_overrun: Callable[[str], None] | None = None,
+    after: Sequence[Tool] = (),
+    rollback: bool = True,
 ) -> ToolResult:
     """Call ``tool`` in one transaction of ``db``, rolled back unless the call succeeds.
+
+    The functions of ``after`` are called in the same transaction. Without ``rollback``, a call that raises
+    keeps what it has changed; one that runs out of time or is cancelled does not.
 
     ``timeout`` is in seconds. ``pending`` holds what was made on ``rollout`` and is not awaited.
     ``on_overrun`` is called with a message if the tool keeps running after its time is over and it was
@@ -103,7 +111,7 @@ async def run_tool(
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
-        if "db" in tool.injected:
+        if "db" in tool.injected or after:
             if hasattr(db, "tool_call"):
                 call = db.tool_call()
                 handle = db.of_call(call)
@@ -113,29 +121,48 @@ async def run_tool(
         try:
             _inject(tool, values, handle, rollout)
             with limit:
-                if tool.is_async:
-                    value, content = await tool.function(**values), None
-                else:
-                    value, content = await _in_thread(tool, values)
-                if log or pending:
-                    _check_awaits(tool, log, pending)
-                if content is None:
-                    value, content = _with_text(value)
+                value, content = await _called(tool, values, log, pending)
+                if after and handle is not None:
+                    await in_thread(partial(_run_after, after, handle))
             failed = False
         finally:
             if call is not None:
-                if (waiting := call.finish(failed=failed)) is not None:
+                undone = failed and (rollback or not _is_kept(sys.exc_info()[1]))
+                if (waiting := call.finish(failed=undone)) is not None:
                     await waiting
-                changes = call.changes
+                changes = None if undone else call.changes
     except BaseException as error:  # noqa: BLE001 - the border to the tool's own code
         try:
             if log:
                 log.check(error)
         except MissingAwaitError as missing:
             error = missing
-        return _failed(tool, error, given, limit, db)
+        return replace(_failed(tool, error, given, limit, db), changes=changes)
     raised = _blocked(tool, limit) if limit.late else None
     return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, None, raised)
+
+
+async def _called(
+    tool: Tool, values: dict[str, Any], log: PendingLog | None, pending: PendingLog | None
+) -> tuple[Any, str]:
+    """The value of a tool, and the text that the model sees."""
+    if tool.is_async:
+        value, content = await tool.function(**values), None
+    else:
+        value, content = await _in_thread(tool, values)
+    if log or pending:
+        _check_awaits(tool, log, pending)
+    return _with_text(value) if content is None else (value, content)
+
+
+def _run_after(after: Sequence[Tool], db: Any) -> None:
+    for function in after:
+        function.function(**({"db": getattr(db, "sync", db)} if "db" in function.injected else {}))
+
+
+def _is_kept(error: BaseException | None) -> bool:
+    """True if a call that raised ``error`` keeps its changes without ``rollback``."""
+    return isinstance(error, Exception) and not isinstance(error, OutOfTimeError | MissingAwaitError)
 
 
 def _failed(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from copy import copy as shallow_copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import did_you_mean, foreign_name
 from reward_kit.agent.base.versions import install_line
+from reward_kit.agent.tools.arguments import ArgumentError
 from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
@@ -37,6 +40,8 @@ __all__ = ["Tool", "ToolError", "ToolRegistry", "ToolResult"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FunctionKind = Literal["setup", "check", "after_call"]
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -45,8 +50,9 @@ class ToolRegistry:
 
     ``database="file"`` gives each rollout a complete file with ``db.path`` and ``db.engine``. With
     ``parallel_tool_calls=False`` only the first call of an answer is run; models are not asked to make only
-    one. ``tool_timeout`` is in seconds per call; ``None`` sets no limit. ``folder`` is the folder of the
-    module that made the registry, None at a prompt.
+    one. ``tool_timeout`` is in seconds per call; ``None`` sets no limit. ``hidden`` names tables that are
+    neither compared nor shown. With ``rollback=False`` a call that fails keeps what it has changed.
+    ``folder`` is the folder of the module that made the registry, None at a prompt.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class ToolRegistry:
         database: Literal["overlay", "file"] = "overlay",
         parallel_tool_calls: bool = True,
         tool_timeout: float | None = 60.0,
+        hidden: Iterable[str] = (),
+        rollback: bool = True,
     ) -> None:
         maker = _caller()
         self.name = name
@@ -64,7 +72,11 @@ class ToolRegistry:
         self.database = database
         self.parallel_tool_calls = parallel_tool_calls
         self.tool_timeout = tool_timeout
+        self.hidden = (hidden,) if isinstance(hidden, str) else tuple(hidden)
+        self.rollback = rollback
         self.tools: dict[str, Tool] = {}
+        self.functions: dict[FunctionKind, dict[str, Tool]] = {"setup": {}, "check": {}, "after_call": {}}
+        """Functions that no model is offered."""
         self.folder = _bundle_folder(maker)
         self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
@@ -126,8 +138,72 @@ class ToolRegistry:
 
         return register if description is None or isinstance(description, str) else register(description)
 
+    def setup(self, function: F) -> F:
+        """Register a function for the ``setup`` of rows, which runs once on their seeded data: ``@R.setup``.
+
+        It is a plain ``def`` with the arguments that rows give, and ``db``.
+        """
+        return self._register("setup", function)
+
+    def check(self, function: F) -> F:
+        """Register a function for the ``checks`` of rows, which looks at the final data: ``@R.check``.
+
+        It is a plain ``def`` with the arguments that rows give, and ``db``; it returns a JSON value.
+        """
+        return self._register("check", function)
+
+    def after_call(self, function: F) -> F:
+        """Register a function of ``db`` that runs after each call of either side: ``@R.after_call``.
+
+        It is a plain ``def``, and runs in the transaction of a call that succeeds: if it fails, so does the
+        call.
+        """
+        return self._register("after_call", function)
+
+    def _register(self, kind: FunctionKind, function: F) -> F:
+        caller = _caller()
+        place, known = _place(caller), self.functions[kind]
+        name = getattr(function, "__name__", repr(function))
+        try:
+            made = replace(_make_tool(function, name, None, None, caller.f_locals), place=place)
+        except BundleError as error:
+            raise BundleError(f"{kind} {name!r}: {error.fault}", place=place, remedy=error.remedy) from error
+        if made.is_async:
+            raise BundleError(f"{kind} {name!r} is async", place=place, remedy='Write a plain "def".')
+        if name in known:
+            fault = f"{kind} {name!r}: the name is taken by that of {known[name].place}"
+            raise BundleError(fault, place=place, remedy="Rename one of them.")
+        if kind == "after_call" and made.schema.get("properties"):
+            raise BundleError(f"after_call {name!r} has arguments", place=place, remedy="It takes db alone.")
+        known[name] = made
+        return function
+
+    def run_function(self, kind: FunctionKind, name: str, arguments: dict[str, Any], db: Any) -> Any:
+        """Call a registered function; raises ``BundleError`` for whatever it raises."""
+        values = self.check_arguments(kind, name, arguments)
+        function = self.functions[kind][name]
+        try:
+            return function.function(**values, **({"db": db} if "db" in function.injected else {}))
+        except (Exception, SystemExit) as error:  # the border to the bundle's own code
+            raise BundleError(f"{kind} {name!r} raised {fault_line(error)}") from error
+
+    def check_arguments(self, kind: FunctionKind, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for a registered function; raises ``BundleError`` if it does not take them."""
+        function = self.functions[kind].get(name)
+        if function is None:
+            hint = did_you_mean(name, list(self.functions[kind]))
+            remedy = f"Register it in the module of {self.name!r} with @R.{kind}."
+            raise BundleError(f"there is no {kind} {name!r}{hint}", remedy=remedy)
+        try:
+            return function.check(json_text(arguments))
+        except ArgumentError as error:
+            raise BundleError(f"invalid arguments for {kind} {name!r}: {error}") from error
+
     def include(self, other: ToolRegistry) -> None:
-        """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have."""
+        """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have.
+
+        Its hidden tables and its functions for setup, checks and after calls come too.
+        """
         place = _place(_caller())
         if other.database == "file" and self.database != "file":
             raise BundleError(
@@ -143,6 +219,9 @@ class ToolRegistry:
                 remedy="Give one of them name=...",
             )
         self.tools.update(other.tools)
+        self.hidden = tuple(dict.fromkeys((*self.hidden, *other.hidden)))
+        for kind, functions in other.functions.items():
+            self.functions[kind].update(functions)
         self._openai_tools = None
 
     def only(self, names: Collection[str]) -> ToolRegistry:
@@ -179,9 +258,11 @@ class ToolRegistry:
         rollout: Rollout | None = None,
         pending: PendingLog | None = None,
         on_overrun: Callable[[str], None] | None = None,
+        after: Iterable[Tool] | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run a tool with the arguments that a model wrote; faults of both are in the result.
 
+        ``after`` runs after it, by default the registry's own ``after_call`` functions.
         ``pending`` is the log of what was made on ``rollout`` and is not awaited.
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
@@ -196,6 +277,8 @@ class ToolRegistry:
             timeout=self.tool_timeout,
             pending=pending,
             on_overrun=on_overrun,
+            after=tuple(self.functions["after_call"].values() if after is None else after),
+            rollback=self.rollback,
         )
 
     async def _unknown(self, name: str) -> ToolResult:

@@ -1,0 +1,27 @@
+"""The bundle of the page "When the user acts": it is sound, and nothing of the phone reaches the agent."""
+
+import json
+from pathlib import Path
+
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.checks import validate_async
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "phone_task"
+
+
+async def test_it_is_valid_and_only_the_gold_actions_earn_the_reward():
+    with TaskBundle.load(EXAMPLE) as bundle:
+        report = await validate_async(bundle, deep=True)
+        assert (len(bundle.tasks), report.rewarded, report.idle) == (6, 6, [])
+    assert [str(finding) for finding in report.findings if finding.grade != "note"] == []
+
+
+async def test_the_agent_hears_nothing_of_the_phone_that_the_user_does_not_say():
+    with TaskBundle.load(EXAMPLE) as bundle, bundle.episode("suspended") as episode:
+        await episode.call("resume_line", {"number": "555-0101"})
+        await episode.call("check_status_bar", {}, by="user")
+        await episode.call("restart", {}, by="user")
+        assert (await episode.finish()).score == 1.0
+        known = json.dumps([episode.messages, episode.tools])
+    assert "resume_line" in known
+    assert not [word for word in ("status_bar", "airplane", "has restarted", "signal") if word in known]
