@@ -116,6 +116,21 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "train": (SEATS, {}),
     "troubleshooting": (SEATS, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),
+    "two-sides": (
+        copy_bundle("examples/phone_task"),
+        {
+            "gpt-4o-mini": [
+                call("find_line", customer="Ana"),
+                call("resume_line", number="555-0101"),
+                "Your line is active again. Please restart your phone.",
+            ],
+            "gpt-4o": [
+                "My phone has had no signal since this morning.",
+                call("restart"),
+                "It works again, thank you. ###STOP###",
+            ],
+        },
+    ),
     "tutorial": (
         None,
         {
