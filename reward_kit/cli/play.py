@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PLAY = "play"
 """The address of the page of ``play --browser``."""
-SETTING = ("toolset", "toolset_outside", "seed_sql", "system_prompt", "now")
+SETTING = ("toolset", "toolset_outside", "user_toolset", "seed_sql", "system_prompt", "now")
 """Fields that a new row takes from the first row of its dataset."""
 
 

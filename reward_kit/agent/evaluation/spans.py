@@ -136,6 +136,7 @@ def _tool(call: ToolCall, *, contents: bool) -> Span:
         "gen_ai.tool.call.id": call.id,
         "gen_ai.tool.type": "function",
         "reward_kit.tool.status": call.status,
+        "reward_kit.tool.by": call.by,
         "reward_kit.tool.changed_rows": len(call.changes),
         "reward_kit.step": call.step,
         "reward_kit.turn": call.turn,

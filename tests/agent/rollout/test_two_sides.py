@@ -1,5 +1,6 @@
 """Users with tools: their calls are recorded and change the data, and the agent sees nothing of them."""
 
+import io
 import json
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from door_bundle import HIDDEN, PUSH, ROW, UNLOCK, asks, door_bundle
 from http_stub_agent import Door, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, load_agent
+from reward_kit.agent import TaskBundle, load_agent, load_rollout, load_user
 from reward_kit.agent.bundles.rules import Rule, violations_of
 from reward_kit.agent.players.agents.gold import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
@@ -303,3 +304,51 @@ def test_gold_names_the_side_where_a_trace_is_saved(tmp_path):
         episode.tool_calls  # noqa: B018 - decodes the changed rows
         assert actions_of(episode.trace) == [UNLOCK, PUSH]
         assert isinstance(episode, Episode)
+
+
+async def test_a_person_who_plays_the_user_has_the_tools_of_the_user(bundle, monkeypatch, capsys):
+    lines = ["/tools", "/call", '/call push_hard {"door": "front"}', "Thanks. ###STOP###"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    models = {"agent": InProcessModel([asks("unlock", door="front"), "Please push."])}
+    trace = await played(bundle, agent=ToolCallingAgent(), user=load_user("human")(), models=models)
+    assert trace.reward == 1.0
+    shown = capsys.readouterr().out
+    assert 'push_hard(door: "string")  Push a door.' in shown
+    assert "unlock" not in shown
+    assert "a creak: it is open" in shown
+
+
+async def test_a_replay_makes_the_calls_of_both_sides(bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "door_players.py").write_text(
+        "class Agent:\n"
+        "    async def respond(self, rollout):\n"
+        "        if rollout.turns == 2:\n"
+        "            await rollout.call_tool('unlock', {'door': 'front'})\n"
+        "        return 'Please push.'\n\n\n"
+        "class User:\n"
+        "    async def respond(self, rollout):\n"
+        "        result = await rollout.call_tool('push_hard', {'door': 'front'})\n"
+        "        return 'Still shut.' if result.startswith('Error') else 'I am in. ###STOP###'\n"
+    )
+    own = ["--agent", "door_players:Agent", "--user", "door_players:User", "--eval-id", "once"]
+    assert run_command("agent-eval", str(bundle.folder), *own).code == 0
+    again = [
+        "--agent",
+        "replay:runs/evals/once.db",
+        "--user",
+        "replay:runs/evals/once.db",
+        "--eval-id",
+        "again",
+    ]
+    finished = run_command("agent-eval", str(bundle.folder), *again)
+    assert finished.code == 0, finished.err
+    once, repeated = (load_rollout(f"{name} front#1") for name in ("once", "again"))
+    assert [(call.by, call.name, call.content) for call in once.tool_calls] == [
+        (call.by, call.name, call.content) for call in repeated.tool_calls
+    ]
+    assert [call.by for call in repeated.tool_calls] == ["user", "agent", "user"]
+    assert repeated.user_messages.keys() == once.user_messages.keys()
+    workers = run_command("agent-eval", str(bundle.folder), *own[:-1], "workers", "--workers", "1")
+    assert workers.code == 0, workers.err
+    assert load_rollout("workers front#1").user_messages.keys() == once.user_messages.keys()

@@ -30,6 +30,10 @@ HELP = """Type your reply to the user, or a command:
   /policy                            show the system prompt
 End of input (Ctrl-D) ends the rollout."""
 USER_HELP = f"Type what you say; {STOP_TOKEN} or the end of input (Ctrl-D) ends the rollout."
+USER_TOOLS_HELP = f"""Type what you say, or a command:
+  /call TOOL {{"argument": "value"}}   call one of your tools
+  /tools                             list your tools
+{STOP_TOKEN} or the end of input (Ctrl-D) ends the rollout."""
 
 
 class Screen(Protocol):
@@ -101,6 +105,18 @@ class Person:
         assert self._rollout is not None
         return await self.screen.typed(self._rollout, self.side, begins=self._begins)
 
+    async def call(self, rollout: Rollout, text: str) -> str | None:
+        """Make the call that ``text`` names, and return what it answers; None if it names none."""
+        name, _, arguments = text.strip().partition(" ")
+        if not name:
+            self.screen.show("", manual=self.manual)
+            return None
+        return await rollout.call_tool(name, arguments.strip() or "{}")
+
+    def show_tools(self, rollout: Rollout) -> None:
+        """Show the tools, a line each."""
+        self.screen.show("\n".join(signature(tool["function"]) for tool in rollout.tools))
+
     async def close(self) -> None:
         """Show that the rollout is over, and why: it may be without the person's doing."""
         if self._rollout is not None and (self._is_alone or self.side == "agent"):
@@ -146,7 +162,7 @@ class HumanAgent(Person):
             if command == "/call":
                 await self._call(rollout, rest)
             elif command == "/tools":
-                self.screen.show("\n".join(signature(tool["function"]) for tool in rollout.tools))
+                self.show_tools(rollout)
             elif command == "/policy":
                 self.screen.show(rollout.system_prompt or "There is no system prompt.")
             elif command.startswith("/"):
@@ -155,11 +171,9 @@ class HumanAgent(Person):
                 return typed.strip()
 
     async def _call(self, rollout: Rollout, text: str) -> None:
-        name, _, arguments = text.strip().partition(" ")
-        if not name:
-            self.screen.show("", manual=HELP)
+        content = await self.call(rollout, text)
+        if content is None:
             return
-        content = await rollout.call_tool(name, arguments.strip() or "{}")
         changed = Changes.from_json(self.episode.tool_calls[-1].changes).lines()
         self.screen.show("\n".join([content, *(f"  {line}" for line in changed)]))
 
@@ -176,13 +190,22 @@ class HumanUser(Person):
         return partial(cls, alone=config.agent != "human")
 
     async def respond(self, rollout: UserRollout) -> str:
-        """The line that the person types."""
+        """The line that the person types, after calls of the user's tools."""
+        has_tools = bool(rollout.tools)
+        if has_tools:
+            self.manual = USER_TOOLS_HELP
         self.show_news(rollout, (rollout.sim_user_prompt or "").strip())
         while True:
             typed = await self.typed()
             if typed is None:
                 return STOP_TOKEN
-            if typed.strip():
+            command, _, rest = typed.strip().partition(" ")
+            if has_tools and command == "/call":
+                content = await self.call(rollout, rest)
+                self.screen.show(content or "")
+            elif has_tools and command == "/tools":
+                self.show_tools(rollout)
+            elif command:
                 return typed.strip()
 
 

@@ -66,7 +66,7 @@ class PlayPage:
     async def typed(self, rollout: Rollout | UserRollout, side: str, *, begins: bool) -> str | None:  # noqa: ARG002 - nothing to check
         """Show the form, and wait until it is sent."""
         self._side = side
-        self._tools = [tool["function"] for tool in rollout.tools] if side == "agent" else []
+        self._tools = [tool["function"] for tool in rollout.tools]
         self._policy = getattr(rollout, "system_prompt", None) or ""  # a user has none
         self._answer = asyncio.get_running_loop().create_future()
         try:
