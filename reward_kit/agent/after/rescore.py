@@ -236,6 +236,7 @@ class _Judge:
             reward,
             rules=self.bundle.rules,
             mode=task.registry.database if task else "overlay",
+            task=task,
             timeout=self.timeout,
             retries=self.retries,
         )

@@ -227,8 +227,8 @@ class ToolRegistry:
     def only(self, names: Collection[str]) -> ToolRegistry:
         """A copy of the registry that has the tools of these names."""
         copy = shallow_copy(self)
-        copy.tools = {name: tool for name, tool in self.tools.items() if name in names}
-        copy._openai_tools = copy._app = None  # noqa: SLF001 - of this class
+        chosen = {name: tool for name, tool in self.tools.items() if name in names}
+        vars(copy).update(tools=chosen, _openai_tools=None, _app=None)
         return copy
 
     def get_openai_tools(self) -> list[dict[str, Any]]:
