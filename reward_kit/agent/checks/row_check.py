@@ -205,7 +205,7 @@ def _call_faults(
             why = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
             yield Fault("gold-call", f"{name} {why}")
         elif call.status == "unknown_tool":
-            hint = did_you_mean(call.name, list(task.registry.tools))
+            hint = did_you_mean(call.name, list(task.registry_of(call.by).tools))
             yield Fault("gold-call", f"actions[{number}]: there is no tool {call.name!r}{hint}")
         elif call.status in FAULTY:
             yield Fault("gold-call", f"{name} answered {shown_line(repr(call.content))}")

@@ -31,7 +31,7 @@ EXPECTED = {
     "setup[]": 'an object {"name": "…", "arguments": {…}}',
     "setup[].name": "the name of a function registered with @R.setup",
     "setup[].arguments": "an object with the function's arguments",
-    "setup[].refused": "nothing: setup has no refusals",
+    "setup[].refused": "true or false; it has no effect",
     "setup[].by": '"agent" or "user"',
     "checks": "a list of checks",
     "checks[]": 'the text of a query, or {"name", "arguments", "by", "is"} for a function',

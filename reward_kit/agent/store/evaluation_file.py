@@ -119,7 +119,7 @@ AND json_extract(call.value, '$.finish_reason') = 'length' GROUP BY role"""  # n
 
 
 def count_failed_calls(path: Path, repeated: int) -> list[tuple[str, int, int, str]]:
-    """Each kind of faulty tool call: its name, its calls, the failed rollouts with it, the most frequent one.
+    """Each kind of faulty call of the agent: its name, calls, failed rollouts, and the most frequent one.
 
     A ``repeated_call`` is one that a rollout made ``repeated`` times or more before it ran out of steps or
     time; its calls are the most of one rollout. Raises ``StorageError`` for a missing or damaged file.
@@ -132,8 +132,9 @@ calls AS (
     SELECT rollout, stop_reason, json_extract(value, '$.name') AS name,
     json_extract(value, '$.status') AS status, json_extract(value, '$.arguments') AS arguments,
     json_type(value, '$.arguments') AS type
-    FROM failed, json_each(trace, '$.tool_calls') WHERE stop_reason IN ('max_steps', 'timeout', 'budget')
-    OR instr(trace, '"status":"unknown_tool"') OR instr(trace, '"status":"invalid_arguments"')),
+    FROM failed, json_each(trace, '$.tool_calls') WHERE (stop_reason IN ('max_steps', 'timeout', 'budget')
+    OR instr(trace, '"status":"unknown_tool"') OR instr(trace, '"status":"invalid_arguments"'))
+    AND coalesce(json_extract(value, '$.by'), 'agent') = 'agent'),
 faulty AS (
     SELECT rollout, CASE WHEN status = 'unknown_tool' THEN status
         WHEN type = 'text' THEN 'invalid_json' ELSE status END AS kind,

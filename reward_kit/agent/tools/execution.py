@@ -107,7 +107,7 @@ async def run_tool(
     given: dict[str, Any] | None = None
     handle, call, log, changes = db, None, None, None
     limit = TimeLimit(timeout, on_overrun, tool.name)
-    failed = True
+    failed, is_done = True, False
     try:
         given, text = read_arguments(arguments)
         values = tool.check(text)
@@ -123,6 +123,7 @@ async def run_tool(
             with limit:
                 value, content = await _called(tool, values, log, pending)
                 if after and handle is not None:
+                    is_done = True
                     await in_thread(partial(_run_after, after, handle))
             failed = False
         finally:
@@ -137,7 +138,11 @@ async def run_tool(
                 log.check(error)
         except MissingAwaitError as missing:
             error = missing
-        return replace(_failed(tool, error, given, limit, db), changes=changes)
+        result = replace(_failed(tool, error, given, limit, db), changes=changes)
+        if is_done:  # the other side's functions run after it, too: their words are not for this one
+            result.status, result.content = "failed", "Error: the call could not be completed"
+            result.raised = redact(fault_line(error))
+        return result
     raised = _blocked(tool, limit) if limit.late else None
     return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, None, raised)
 

@@ -121,11 +121,14 @@ class TestAfterCalls:
             await episode.call(*PUSH, by="user")
             assert [len(call.changes) for call in episode.tool_calls] == [0, 2]
 
-    async def test_a_call_fails_with_the_function_after_it(self, tmp_path):
-        broken = "\n\n@R.after_call\ndef broken(db):\n    db.execute('SELECT * FROM nowhere')\n"
-        folder = bundle_of(tmp_path, {}, tools=TOOLS + broken)
+    @pytest.mark.parametrize("error", ["db.execute('SELECT * FROM nowhere')", "raise ToolError('a creak')"])
+    async def test_a_call_fails_with_the_function_after_it_whose_words_are_not_shown(self, tmp_path, error):
+        broken = f"\n\n@R.after_call\ndef broken(db):\n    {error}\n"
+        folder = bundle_of(tmp_path, {}, user_tools=USER_TOOLS + broken)
         with TaskBundle.load(folder) as bundle, bundle.episode("row0") as episode:
-            assert (await episode.call("unlock", {"door": "front"})).status == "failed"
+            result = await episode.call("unlock", {"door": "front"})
+            assert (result.status, result.content) == ("failed", "Error: the call could not be completed")
+            assert "user_tools.py" in episode.trace.tool_faults["unlock"]["first"]
             assert not episode.changes()
 
 
