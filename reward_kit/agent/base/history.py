@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
@@ -55,6 +56,15 @@ class History:
         self._issued = 0
         for message in messages:
             self._append_given(message)
+
+    def fork(self) -> History:
+        """Return a copy that goes on independently; messages that can no longer change are shared."""
+        twin = copy(self)
+        vars(twin).update({name: copy(value) for name, value in vars(self).items()})
+        if self._open:  # further calls may join the message that announces them
+            at = max(place for place, one in enumerate(self.messages) if one["role"] == "assistant")
+            twin.messages[at] = {**self.messages[at], "tool_calls": list(self.messages[at]["tool_calls"])}
+        return twin
 
     def _append_given(self, message: Message) -> None:
         """Take a message of the row as it is: its ids are the row author's."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, TextClause
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.turns import Store
 
 Mode = Literal["overlay", "file"]
@@ -244,7 +245,7 @@ class Database(AsyncView):
     def fork(
         self,
         *,
-        seed: int | None = None,
+        seed: int | Randomness | None = None,
         now: str | datetime | None = None,
         hidden: tuple[str, ...] | None = None,
     ) -> Database:
@@ -253,7 +254,8 @@ class Database(AsyncView):
         With ``seed``, the same statements get the same answers from ``random()`` and ``randomblob()``.  With
         ``now`` (ISO text or datetime; UTC if it names no zone) SQL's clock stands still there.  Without them
         a fork of a fork has those of its origin, as it has the ``hidden`` tables, whose changes are not shown
-        and not compared.  ``DatabaseError`` inside a transaction.
+        and not compared.  The numbers of another database (``randomness``) come from its first draw on.
+        ``DatabaseError`` inside a transaction.
         """
         moment = read_moment(now)
         hidden = self._turns.hidden if hidden is None else hidden
@@ -287,9 +289,14 @@ class Database(AsyncView):
         return not self._turns.root.held
 
     @property
+    def randomness(self) -> Randomness:
+        """The random numbers of this fork."""
+        return self._turns.store.randomness
+
+    @property
     def draws(self) -> int:
         """Number of random numbers that a fork with a seed has drawn; of calls that were undone, none."""
-        return self._turns.store.randomness.position
+        return self.randomness.position
 
     def note_fault(self, error: BaseException) -> None:
         """Look at an error that a tool raised: the disk may be the reason; see ``check``."""

@@ -25,26 +25,45 @@ class Randomness:
 
     Without a seed they are real ones and not counted.  ``position`` is the number of draws so far.  Setting
     it back repeats the draws that follow: so a statement that is started again, or a tool call that is rolled
-    back, leaves no trace in later numbers.
+    back, leaves no trace in later numbers.  The draws up to ``since`` are those of ``earlier``.
     """
 
-    __slots__ = ("_key", "position", "seed")
+    __slots__ = ("earlier", "key", "position", "seed", "since")
 
-    def __init__(self, seed: int | None, position: int = 0) -> None:
+    def __init__(
+        self, seed: int | None, position: int = 0, earlier: Randomness | None = None, since: int = 0
+    ) -> None:
         self.seed = seed
         self.position = position
-        self._key = hashlib.blake2b(str(seed).encode(), digest_size=32).digest()
+        self.earlier, self.since = earlier, since
+        self.key = hashlib.blake2b(str(seed).encode(), digest_size=32).digest()
 
-    def fork(self, seed: int | None) -> Randomness:
-        """Those of ``seed`` or, if it is None, the same numbers from here on, drawn independently."""
-        return Randomness(self.seed, self.position) if seed is None else Randomness(seed)
+    def fork(self, seed: int | Randomness | None) -> Randomness:
+        """Those of ``seed`` or, if it is None, the same numbers from here on, drawn independently.
+
+        The numbers of another ``Randomness`` come from its first draw on.
+        """
+        if isinstance(seed, Randomness):
+            return Randomness(seed.seed, 0, seed.earlier, seed.since)
+        if seed is None:
+            return Randomness(self.seed, self.position, self.earlier, self.since)
+        earlier = None if self.position == 0 else self.fork(None)
+        return Randomness(seed, self.position, earlier, self.position)
+
+    def _next_key(self) -> bytes:
+        """Count a draw; returns the key that it is made with."""
+        self.position += 1
+        numbers = self
+        while numbers.earlier is not None and self.position <= numbers.since:
+            numbers = numbers.earlier
+        return numbers.key
 
     def integer(self) -> int:
         """SQLite's ``random()``: any 64-bit signed integer."""
         if self.seed is None:
             return secrets.randbits(64) - (1 << 63)
-        self.position += 1
-        draw = hashlib.blake2b(self.position.to_bytes(8, "big"), digest_size=8, key=self._key)
+        key = self._next_key()
+        draw = hashlib.blake2b(self.position.to_bytes(8, "big"), digest_size=8, key=key)
         return int.from_bytes(draw.digest(), "big", signed=True)
 
     def blob(self, length: Any) -> bytes:
@@ -54,8 +73,8 @@ class Randomness:
             raise DatabaseError("string or blob too big")
         if self.seed is None:
             return secrets.token_bytes(size)
-        self.position += 1
-        return hashlib.shake_128(self._key + self.position.to_bytes(8, "big")).digest(size)
+        key = self._next_key()
+        return hashlib.shake_128(key + self.position.to_bytes(8, "big")).digest(size)
 
 
 def read_moment(now: str | datetime | None) -> datetime | None:

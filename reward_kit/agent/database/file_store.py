@@ -263,7 +263,7 @@ class FileStore:
 
     # --- copies ---
 
-    def fork(self, seed: int | None, now: datetime | None) -> FileStore:
+    def fork(self, seed: int | Randomness | None, now: datetime | None) -> FileStore:
         folder = temporary_folder("database")
         file = folder / "rollout.db"
         try:

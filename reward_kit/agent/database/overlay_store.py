@@ -241,7 +241,7 @@ class OverlayStore:
 
     # --- copies ---
 
-    def fork(self, seed: int | None, now: datetime | None) -> OverlayStore:
+    def fork(self, seed: int | Randomness | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
         randomness = self.randomness.fork(seed)
         overlay, recorder = self.overlay.fork(), self._recorder

@@ -47,6 +47,10 @@ class FunctionPlayer:
         blocking = BlockingRollout(rollout)
         return await in_thread(lambda: self._function(blocking))
 
+    def fork(self) -> FunctionPlayer:
+        """Return itself: the function plays all rollouts."""
+        return self
+
 
 class BlockingRollout:
     """A rollout for code that cannot await: ``call_tool`` and ``complete`` wait and give the result."""

@@ -275,7 +275,8 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     await episode.settle()
     trace, gold = episode.trace, gold_database
     if gold is None and episode.row.actions is not None and episode.base is not None:
-        gold = (await replay_gold_calls(episode.task, episode.base, seed=trace.seed)).database
+        seed = episode.random_numbers or trace.seed
+        gold = (await replay_gold_calls(episode.task, episode.base, seed=seed)).database
     if episode.limits.on_begin is not None:
         episode.limits.on_begin("its reward")
     try:

@@ -29,8 +29,9 @@ from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.rollout import calls
+from reward_kit.agent.rollout import calls, forking
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
+from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.errors import ModelSetupError
@@ -111,23 +113,24 @@ class Episode:
         self.deadline: Deadline | None = None
         self.owner: Any = None
         """Kept as long as the episode: the bundle it was opened from."""
-        self._index, self._seed = index, seed
+        self._index, self.first_seed = index, seed
         self._begin(database if database is not None else self._forked())
 
     @classmethod
     def of(cls, bundle: TaskBundle, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
         """An episode of a bundle's ``row`` (its id, its position or its task), which the caller closes.
 
-        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode. As for
-        ``evaluate``, ``models`` may be functions and ``user`` a name; with a model of the role "user", a row
-        with a ``sim_user_prompt`` has the user ``llm``. Raises ``UsageError`` if the bundle has no such row,
-        ``BundleError`` for a faulty seed or an unknown user.
+        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode.
+        ``models`` may be functions, ``user`` a name, class or function; with a model of the role "user", a
+        row with a ``sim_user_prompt`` has the user ``llm``. Raises ``UsageError`` if the bundle has no such
+        row, ``BundleError`` for a faulty seed or an unknown user.
         """
         task = task_of(bundle, row)
         models = options["models"] = checked_models(options.get("models") or {})
         by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
         user = options.get("user", by_default)
-        if isinstance(user, str):  # players build on rollouts
+        if user is not None and (isinstance(user, type) or not hasattr(user, "respond")):
+            # players build on rollouts
             options["user"] = import_module("reward_kit.agent.players.loading").load_user(user)()
         episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
         episode.owner = bundle
@@ -136,7 +139,7 @@ class Episode:
     def _forked(self) -> Database:
         if self.base is None:
             raise RewardKitError("the episode has no base database", remedy="Give Episode(..., base=...).")
-        return self.base.fork(seed=self._seed, now=self.task.row.clock(), hidden=self.task.hidden)
+        return self.base.fork(seed=self.first_seed, now=self.task.row.clock(), hidden=self.task.hidden)
 
     def _begin(self, database: Database) -> None:
         row = self.task.row
@@ -149,7 +152,7 @@ class Episode:
             id=uuid.uuid4().hex,
             row_id=row.id,
             index=self._index,
-            seed=self._seed,
+            seed=self.first_seed,
             messages=self.history.messages,
             usage={"agent": Usage(), "user": Usage()},
             started=unix_time(),
@@ -158,6 +161,8 @@ class Episode:
         trace.lines = self.history.lines
         self.speaker: Role = "agent"
         self.refused: ModelSetupError | None = None
+        self.random_numbers: Randomness | None = None
+        """Those of the gold actions, if a fork has changed the seed."""
         self.pending_log = PendingLog()
         self.rollout = Rollout(self)
         self.user_rollout = UserRollout(self)
@@ -173,6 +178,8 @@ class Episode:
         self.database.close()
         self._begin(database)
         return self.messages
+
+    fork = forking.fork
 
     # --- what there is to see
 
@@ -377,6 +384,7 @@ class Episode:
         self.user_history.answer_open_calls()
 
     finish = calls.finish
+    lesson = lesson_of
 
     def close(self) -> None:
         """Close the database. May be called again."""
@@ -386,6 +394,7 @@ class Episode:
     call_sync = _sync(call)
     say_sync = _sync(say)
     finish_sync = _sync(finish)
+    lesson_sync = _sync(lesson)
 
     def __enter__(self) -> Episode:
         return self

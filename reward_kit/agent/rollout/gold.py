@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.rows.task_row import Action
 
 
@@ -60,7 +61,7 @@ class GoldReplay:
 
 
 async def replay_gold_calls(
-    task: Task, base: Database, *, seed: int | None = None, now: datetime | None = None
+    task: Task, base: Database, *, seed: int | Randomness | None = None, now: datetime | None = None
 ) -> GoldReplay:
     """Apply the row's actions to a fork of ``base``; the caller closes it.
 

@@ -104,6 +104,12 @@ class ReplayUser:
         """Raise ``BundleError`` if no rollout of the row was recorded."""
         self.recordings.check(task.id)
 
+    def fork(self) -> ReplayUser:
+        """Return a user that goes on from the same line."""
+        twin = copy.copy(self)
+        vars(twin)["_recorded"] = copy.copy(self._recorded)
+        return twin
+
     async def respond(self, rollout: UserRollout) -> str:
         """The next recorded line; at the end of the recording the rollout ends as that did."""
         recording = self.recordings.find(rollout.row_id, rollout.index)

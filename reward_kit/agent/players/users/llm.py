@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from reward_kit.agent.base.text import excerpt, filled, text_of
 from reward_kit.agent.models.answer_parts import add_note, split_thoughts, text_in
@@ -55,6 +56,10 @@ class LLMUser:
     async def respond(self, rollout: UserRollout) -> str:
         """The user's next line; ``SimulatedUserError`` after three answers in a row with nothing to say."""
         return (await self.draft(rollout, self.conversation(rollout))).line
+
+    def fork(self) -> Self:
+        """Return a copy for a fork of the rollout."""
+        return deepcopy(self)
 
     def conversation(self, rollout: UserRollout) -> list[Message]:
         """The messages for the user's model: its instructions, and the conversation."""
