@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-adapters test-browser lint bench bench-peers docs pictures site dist sbom clean
+.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-integrations test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -48,12 +48,12 @@ test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings t
 test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENCH=DIR TAU2_BENCH=DIR
 	$(BIN)/python -m pytest -n 0 -o timeout=900 tests_tau_bench
 
-ADAPTERS ?= .venv-adapters
-test-adapters:  ## the examples of adapters with the real packages; verifiers needs an environment of its own
-	for one in "gymnasium inspect_ai openai transformers" "verifiers>=0.4"; do \
-		rm -rf $(ADAPTERS) && $(PYTHON) -m venv $(ADAPTERS) && \
-		$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest $$one && \
-		$(ADAPTERS)/bin/python -m pytest -c /dev/null --rootdir . tests_adapters || exit 1; \
+INTEGRATIONS ?= .venv-integrations
+test-integrations:  ## reward_kit.integrations with the real packages, in three environments; brings PyTorch
+	for one in "gymnasium inspect_ai openai openenv>=0.10" "verifiers>=0.4" "torch==2.13.0 trl>=1.16 transformers>=5.2 datasets"; do \
+		rm -rf $(INTEGRATIONS) && $(PYTHON) -m venv $(INTEGRATIONS) && \
+		$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest $$one && \
+		$(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations || exit 1; \
 	done
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
@@ -127,4 +127,4 @@ $(READY): $(PLAIN)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(ADAPTERS) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

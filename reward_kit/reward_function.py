@@ -93,7 +93,7 @@ class RewardFunction:
     def get_trl_adapter(self) -> Callable[..., list[float]]:
         """Return this reward in TRL's form, see ``reward_kit.integrations.trl.conversation_adapter``."""
         adapter: Callable[..., list[float]] = importlib.import_module(
-            "reward_kit.integrations.trl"
+            "reward_kit.compat.integrations.trl"
         ).conversation_adapter(self)
         return adapter
 

@@ -1,9 +1,9 @@
 """OpenEvals evaluators as reward functions."""
 
 import pytest
-from reward_kit.integrations import adapt
 
 from reward_kit import MetricResult
+from reward_kit.integrations import adapt
 
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": {"a": 1}}]
 

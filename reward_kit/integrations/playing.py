@@ -1,0 +1,131 @@
+"""``Play``: an episode as the frameworks need it, which ends where an episode raises."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from reward_kit.agent.base.types import RolloutStopped
+from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.players.names import FROM_PROMPT, user_of
+from reward_kit.agent.rollout.calls import run_calls
+from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.lesson import EndedByUser
+from reward_kit.agent.rollout.opening import task_of
+from reward_kit.errors import AgentError, UsageError
+
+if TYPE_CHECKING:
+    from reward_kit.agent.bundles.task import Task
+
+OVER = "The conversation is over."
+
+
+def not_installed(framework: str, package: str, error: ImportError) -> NoReturn:
+    """Raise the error for a framework that cannot be imported."""
+    raise ImportError(f"{framework} is not installed: pip install {package}") from error
+
+
+class Play:
+    """One rollout of a bundle's ``row`` (its id, position or task).
+
+    ``user`` and ``models`` are those of ``TaskBundle.episode``. Limits, a failing user and calls after the
+    end end the episode and raise nothing. Raises ``UsageError`` for a row that cannot be played: it has a
+    simulated user and no model for it.
+    """
+
+    def __init__(self, bundle: TaskBundle, row: str | int | Task, *, seed: int = 0, **options: Any) -> None:
+        task = task_of(bundle, row)
+        self.talks = _has_user(task, options)
+        if not self.talks:
+            options = {**options, "user": None}
+        self.episode = Episode.of(bundle, task, rng_seed=seed, **options)
+
+    @property
+    def is_over(self) -> bool:
+        """True if there is nothing more to do but ask for the lesson."""
+        return self.episode.is_over
+
+    async def start(self) -> str | None:
+        """Return the first line if the user speaks first, else None."""
+        with EndedByUser(self.episode):
+            return await self.episode.start()
+        return None
+
+    async def call(self, name: str, arguments: dict[str, Any] | str, call_id: str | None = None) -> str:
+        """Return the result of a tool as the model sees it."""
+        try:
+            return (await self.episode.call(name, arguments, call_id=call_id)).content
+        except RolloutStopped:
+            return OVER
+
+    async def say(self, text: str) -> str | None:
+        """Return the user's next line; None if the episode is over."""
+        return await self._said(text)
+
+    async def _said(self, reply: str | dict[str, Any]) -> str | None:
+        try:
+            with suppress(RolloutStopped), EndedByUser(self.episode):
+                return await self.episode.say(reply)
+        except AgentError as error:
+            self.episode.stop("agent_error", str(error))
+        return None
+
+    def step(self) -> bool:
+        """Count a call of the agent's model that is about to be made; False if the episode is over."""
+        try:
+            self.episode.step()
+        except RolloutStopped:
+            return False
+        return True
+
+    async def act(self, message: dict[str, Any]) -> None:
+        """Do what an assistant message of the agent's model asks: run its tool calls, or say its text."""
+        if not message.get("tool_calls"):
+            await self._said(message)
+            return
+        with suppress(RolloutStopped):
+            await run_calls(self.episode, message)
+
+    async def lesson(self) -> tuple[float | None, str]:
+        """Return the reward, None for a rollout to leave out, and a short reason."""
+        return await self.episode.lesson()
+
+    def start_sync(self) -> str | None:
+        """As ``start``, for code without an event loop."""
+        return run_sync(self.start())
+
+    def call_sync(self, name: str, arguments: dict[str, Any] | str) -> str:
+        """As ``call``, for code without an event loop."""
+        return run_sync(self.call(name, arguments))
+
+    def say_sync(self, text: str) -> str | None:
+        """As ``say``, for code without an event loop."""
+        return run_sync(self.say(text))
+
+    def close(self) -> None:
+        """Close the episode. May be called again."""
+        self.episode.close()
+
+
+def opened(dataset: str, options: dict[str, Any]) -> TaskBundle:
+    """Open a bundle; raises ``UsageError`` if one of its rows cannot be played with these options."""
+    with ExitStack() as undo:
+        bundle = undo.enter_context(TaskBundle.load(dataset))
+        for task in bundle.tasks:
+            _has_user(task, options)
+        undo.pop_all()
+    return bundle
+
+
+def _has_user(task: Task, options: dict[str, Any]) -> bool:
+    """Return True if a simulated user plays in the row."""
+    asked = options.get("user")
+    user = user_of(task.row, "", asked) if asked is None or isinstance(asked, str) else None
+    if user in FROM_PROMPT and "user" not in (options.get("models") or {}):
+        raise UsageError(
+            f"the row has a simulated user ({user}) and no model for it",
+            place=task.row.place or task.row.id,
+            remedy='Give models={"user": model}, a user=... that needs no model, or user="none".',
+        )
+    return user != "none"

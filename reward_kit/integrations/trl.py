@@ -1,0 +1,112 @@
+"""A bundle for TRL's ``GRPOTrainer``: the environment, the rows of its dataset, the reward.
+
+    parts = BundleParts("my_task", models={"user": model})
+    trainer = GRPOTrainer(
+        policy, environment_factory=parts.environment, train_dataset=Dataset.from_list(parts.rows),
+        reward_funcs=parts.reward,
+    )
+
+TRL has no user turn, so the agent speaks to a simulated user with the tool ``say_to_user``; the user's first
+line comes from ``reset``. A reply without a tool call ends the rollout. A rollout to leave out (see
+``Episode.lesson``) has the reward None, which TRL leaves out. If users play in all rows, the environment has
+``get_reward``; ``reward_funcs`` is then not needed, and would count the reward twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from reward_kit.compat.integrations.trl import conversation_adapter, create_trl_adapter
+from reward_kit.integrations.playing import OVER, Play, opened
+
+__all__ = ["BundleParts", "conversation_adapter", "create_trl_adapter"]
+
+TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+
+
+class BundleParts:
+    """``environment`` has a public method for each tool, as TRL reads them; all rows have the same tools.
+
+    ``options`` are those of ``TaskBundle.episode``. Raises ``UsageError`` for a row that cannot be played.
+    """
+
+    def __init__(self, dataset: str, **options: Any) -> None:
+        self.bundle = bundle = opened(dataset, options)
+        plays = [Play(bundle, task, **options) for task in bundle.tasks]
+        self.rows = [{"prompt": _prompt(play), "row_id": play.episode.row.id} for play in plays]
+        for play in plays:
+            play.close()
+
+        class Environment:
+            _play: Play
+            _seed = 0
+
+            def reset(self, row_id: str, **_: Any) -> str | None:
+                if hasattr(self, "_play"):
+                    self._play.close()
+                self._play = Play(bundle, row_id, seed=self._seed, **options)
+                self._seed += 1
+                return self._play.start_sync()
+
+        for tool in bundle.tasks[0].registry.get_openai_tools():
+            setattr(Environment, tool["function"]["name"], _method(tool["function"]))
+        if any(play.talks for play in plays):
+            Environment.say_to_user = _say_to_user  # type: ignore[attr-defined]
+        if all(play.talks for play in plays):
+            Environment.get_reward = _get_reward  # type: ignore[attr-defined]
+        self.environment = Environment
+
+    def reward(self, completions: list[Any], environments: list[Any], **_: Any) -> list[float | None]:
+        """Return the reward of each rollout, after the last reply was said in rows without a user."""
+        for completion, environment in zip(completions, environments, strict=True):
+            play = environment._play  # noqa: SLF001 - a public name would be a tool
+            if completion and completion[-1].get("content") and not (play.talks or play.is_over):
+                play.say_sync(completion[-1]["content"])
+        return [_get_reward(environment) for environment in environments]
+
+
+def _prompt(play: Play) -> list[dict[str, Any]]:
+    """The messages of a row, with a line for TRL to append the user's first one to."""
+    messages = list(play.episode.messages)
+    if play.talks and not (messages and messages[-1]["role"] == "user"):
+        messages.append({"role": "user", "content": ""})
+    return messages
+
+
+def _get_reward(environment: Any) -> float | None:
+    return environment._play.episode.lesson_sync()[0]  # type: ignore[no-any-return]  # noqa: SLF001
+
+
+def _say_to_user(self: Any, text: str) -> str:
+    """Say something to the user and hear the answer. The user hears nothing else.
+
+    Args:
+        text: What to say.
+    """
+    return self._play.say_sync(text) or OVER
+
+
+_say_to_user.__name__ = "say_to_user"
+del _say_to_user.__annotations__["self"]  # TRL takes an annotated one for a parameter of the tool
+
+
+def _method(tool: dict[str, Any]) -> Any:
+    """A method that TRL turns into the tool's schema: from its signature and docstring."""
+    properties, required = tool["parameters"].get("properties", {}), tool["parameters"].get("required", [])
+
+    def call(self: Any, **given: Any) -> str:
+        arguments = {name: value for name, value in given.items() if value is not None}
+        return str(self._play.call_sync(tool["name"], arguments))
+
+    kinds = {name: TYPES.get(str(one.get("type")), str) for name, one in properties.items()}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", kind)]
+    for name in sorted(properties, key=lambda name: name not in required):
+        default = inspect.Parameter.empty if name in required else None
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=kinds[name]))
+    lines = [f"    {name}: {one.get('description', name)}" for name, one in properties.items()]
+    call.__name__, call.__annotations__ = tool["name"], {**kinds, "return": str}
+    call.__doc__ = "\n".join([tool.get("description", ""), "", "Args:", *lines])
+    call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    return call

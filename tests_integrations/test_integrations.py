@@ -1,0 +1,225 @@
+"""The integrations with the real packages, each where it is installed, on the rows of a new bundle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reward_kit.errors import UsageError
+
+NUMBERS = itertools.count()
+LEND = {"name": "lend_book", "arguments": {"book_id": 3, "member": "Ada"}}
+TO_BO = {"name": "lend_book", "arguments": {"book_id": 1, "member": "Bo"}}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a new bundle in the working directory; each test has another."""
+    monkeypatch.chdir(tmp_path)
+    name = f"library_{next(NUMBERS)}"
+    subprocess.run([sys.executable, "-m", "reward_kit", "init", name], check=True, capture_output=True)
+    return name
+
+
+def bo(messages: list[Any]) -> str:
+    """The model of the user of lend.2: it asks for a book, hears the answer and leaves."""
+    return "I am Bo. Middlemarch, please." if len(messages) == 2 else "Thanks! ###STOP###"
+
+
+def leaves(messages: list[Any]) -> str:
+    """A user at fault: it leaves instead of answering."""
+    return "I want Middlemarch. Can you lend it to me?" if len(messages) == 2 else "###STOP###"
+
+
+def fails(_messages: list[Any]) -> str:
+    raise RuntimeError("the model of the user is down")
+
+
+def only(bundle: str, row: str) -> None:
+    """Keep one row of the bundle."""
+    lines = Path(bundle, "task.jsonl").read_text().partition("\n")[2]
+    rows = {
+        "lend.1": {"id": "lend.1", "initial_messages": [{"role": "user", "content": "I am Ada: Kindred."}]},
+        "lend.2": {"id": "lend.2", "sim_user_prompt": "You are Bo and want Middlemarch."},
+    }
+    assert row in lines
+    actions = [LEND if row == "lend.1" else TO_BO]
+    kept = {"toolset": ".tools", "system_prompt": "file:policy.md", "actions": actions, **rows[row]}
+    Path(bundle, "task.jsonl").write_text(json.dumps(kept) + "\n")
+
+
+def test_every_integration_is_short() -> None:
+    for path in (Path(__file__).parents[1] / "reward_kit" / "integrations").glob("*.py"):
+        assert path.name == "playing.py" or len(path.read_text().splitlines()) < 120, path.name
+
+
+def test_gymnasium(bundle: str) -> None:
+    pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    from reward_kit.integrations.gymnasium import BundleEnv
+
+    env = BundleEnv(bundle, row="lend.1")
+    check_env(env, skip_render_check=True)
+    text, info = env.reset(seed=1)
+    assert "borrow Kindred" in text
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["find_books", "lend_book"]
+    assert env.step(json.dumps(LEND)) == ("lent", 0.0, False, False, {})
+    assert env.step("Here you are.")[1:4] == (1.0, True, False)
+    env.reset(seed=1)
+    assert env.step("No.")[1:4] == (0.0, True, False)
+    env.close()
+    with pytest.raises(UsageError, match="simulated user.* no model"):
+        BundleEnv(bundle, row="lend.2")
+
+
+def test_gymnasium_with_a_user(bundle: str) -> None:
+    pytest.importorskip("gymnasium")
+    from reward_kit.integrations.gymnasium import BundleEnv
+
+    env = BundleEnv(bundle, row="lend.2", models={"user": bo})
+    text, _ = env.reset(seed=1)
+    assert text == "I am Bo. Middlemarch, please."
+    env.step(json.dumps(TO_BO))
+    assert env.step("It is yours.")[1:4] == (1.0, True, False)
+    env.close()
+    for model, reason in ((leaves, "user_error: stopped_early"), (fails, "infrastructure_error")):
+        env = BundleEnv(bundle, row="lend.2", models={"user": model})
+        env.reset(seed=1)
+        *_, reward, terminated, truncated, info = env.step("Shall I look for it?")
+        assert (reward, terminated, truncated, info["reward"]) == (0.0, False, True, None)
+        assert info["reason"].startswith(reason)
+        env.close()
+
+
+def test_trl_parts(bundle: str) -> None:
+    pytest.importorskip("transformers")
+    from transformers.utils import get_json_schema
+
+    from reward_kit.integrations.trl import BundleParts
+
+    with pytest.raises(UsageError, match="simulated user.* no model"):
+        BundleParts(bundle)
+    parts = BundleParts(bundle, models={"user": bo})
+    assert [row["row_id"] for row in parts.rows] == ["lend.1", "ask.1", "lend.2"]
+    assert parts.rows[2]["prompt"][-1] == {"role": "user", "content": ""}
+    solved, idle, talk = (parts.environment() for _ in range(3))
+    schema = get_json_schema(solved.lend_book)["function"]
+    assert schema["parameters"]["properties"]["book_id"]["type"] == "integer"
+    assert schema["parameters"]["required"] == ["book_id", "member"]
+    assert get_json_schema(talk.say_to_user)["function"]["parameters"]["required"] == ["text"]
+    assert [solved.reset(row_id="lend.1"), idle.reset(row_id="lend.1")] == [None, None]
+    assert talk.reset(row_id="lend.2") == "I am Bo. Middlemarch, please."
+    assert solved.lend_book(**LEND["arguments"]) == talk.lend_book(**TO_BO["arguments"]) == "lent"
+    assert talk.say_to_user("It is yours.") == talk.say_to_user("Hello?") == "The conversation is over."
+    said = [{"role": "assistant", "content": "Done."}]
+    assert parts.reward([said] * 3, [solved, idle, talk]) == [1.0, 0.0, 1.0]
+    assert not hasattr(talk, "get_reward")
+
+
+def test_trl_masks_what_the_user_spoilt(bundle: str) -> None:
+    pytest.importorskip("transformers")
+    from reward_kit.integrations.trl import BundleParts
+
+    only(bundle, "lend.2")
+    for model, reward in ((bo, 0.0), (leaves, None), (fails, None)):
+        environment = BundleParts(bundle, models={"user": model}).environment()
+        environment.reset(row_id="lend.2")
+        environment.say_to_user("I cannot do that." if model is bo else "Shall I look for it?")
+        assert environment.get_reward() == reward
+
+
+def test_trl_trainer(bundle: str) -> None:
+    pytest.importorskip("trl")
+    done: Any = subprocess.run(
+        [sys.executable, Path(__file__).with_name("play_trl.py"), bundle], capture_output=True, text=True
+    )
+    assert "rewards [1.0, 0.5, None]" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("model", [bo, leaves, fails])
+def test_inspect(bundle: str, model: Any) -> None:
+    pytest.importorskip("inspect_ai")
+    from inspect_ai import eval as run_eval
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from reward_kit.integrations.inspect_ai import bundle_task
+
+    def answer(messages: Any, tools: Any, *_: Any) -> Any:
+        assert {tool.name for tool in tools} == {"find_books", "lend_book"}
+        made = TO_BO if any("Bo" in message.text for message in messages) else LEND
+        if (model is not bo and made is TO_BO) or messages[-1].role == "tool":
+            output = ModelOutput.from_content("mockllm", "Shall I look for it?")
+        elif "Solaris" in str(messages[-1].text) and made is LEND:
+            output = ModelOutput.from_content("mockllm", "I do not know.")
+        else:
+            output = ModelOutput.for_tool_call("mockllm", made["name"], made["arguments"])
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    with pytest.raises(UsageError, match="simulated user.* no model"):
+        bundle_task(bundle)
+    task = bundle_task(bundle, models={"user": model}, epochs=2)
+    agent = get_model("mockllm/model", custom_outputs=answer)
+    (log,) = run_eval(task, model=agent, max_samples=1, display="none", log_dir="logs")
+    assert log.status == "success", log.error
+    scores = {(one.id, one.epoch): next(iter(one.scores.values())) for one in log.samples}
+    assert len(scores) == 6
+    values = {key: score.value for key, score in scores.items()}
+    assert [values["lend.1", 1], values["lend.1", 2], values["ask.1", 1]] == [1.0, 1.0, 0.0]
+    masked = scores["lend.2", 2]
+    if model is bo:
+        assert masked.value == 1.0
+    else:
+        assert masked.value != masked.value  # NaN: unscored
+        assert masked.explanation.startswith("user_error" if model is leaves else "infrastructure_error")
+    mean = log.results.scores[0].metrics["mean"].value
+    assert mean == pytest.approx(2 / 3 if model is bo else 0.5)
+
+
+def test_openenv(bundle: str) -> None:
+    harness = pytest.importorskip("openenv.core.harness")
+    client = pytest.importorskip("openenv.core.llm_client")
+    from reward_kit.integrations.openenv import BundleSessions, TalkingHarness
+
+    def step(messages: Any, tools: Any, sampling: Any) -> Any:
+        assert {tool.name for tool in tools} == {"find_books", "lend_book"}
+        made = TO_BO if any("Bo" in str(message["content"]) for message in messages) else LEND
+        if messages[-1]["role"] == "tool":
+            return harness.ModelStepResult(client.LLMResponse("Shall I look for more?"))
+        call = client.ToolCall("call_1", made["name"], made["arguments"])
+        return harness.ModelStepResult(client.LLMResponse("", [call]))
+
+    def idle(*_: Any) -> Any:
+        return harness.ModelStepResult(client.LLMResponse("Shall I look for it?"))
+
+    with pytest.raises(UsageError, match="simulated user.* no model"):
+        BundleSessions(bundle)
+    played = []
+    cases = [("lend.1", bo, step), ("lend.2", bo, step), ("lend.2", leaves, idle), ("lend.2", fails, idle)]
+    for row, model, agent in cases:
+        session = BundleSessions(bundle, models={"user": model}).create(row, seed=1)
+        result = TalkingHarness().run_white_box(agent, session)
+        verified = session.verify(result.messages)
+        played.append((verified.env_reward, len(result.tool_trace)))
+        session.close()
+    assert played == [(1.0, 1), (1.0, 1), (None, 0), (None, 0)]
+
+
+def test_verifiers(bundle: str) -> None:
+    pytest.importorskip("verifiers")
+    done: Any = subprocess.run(
+        [sys.executable, Path(__file__).with_name("play_verifiers.py"), bundle],
+        capture_output=True,
+        text=True,
+    )
+    shown = {*done.stdout.splitlines()}
+    wanted = {"good lend.1 1.0", "good ask.1 0.0", "good lend.2 1.0", "leaves lend.1 1.0"}
+    assert wanted <= shown, done.stdout + done.stderr
+    assert any("leaves lend.2 error" in line and "stopped_early" in line for line in shown), done.stdout
