@@ -60,7 +60,7 @@ class BundleParts:
     def reward(self, completions: list[Any], environments: list[Any], **_: Any) -> list[float | None]:
         """Return the reward of each rollout, after the last reply was said in rows without a user."""
         for completion, environment in zip(completions, environments, strict=True):
-            play = environment._play  # noqa: SLF001 - a public name would be a tool
+            play = _play_of(environment)
             if completion and completion[-1].get("content") and not (play.talks or play.is_over):
                 play.say_sync(completion[-1]["content"])
         return [_get_reward(environment) for environment in environments]
@@ -75,7 +75,12 @@ def _prompt(play: Play) -> list[dict[str, Any]]:
 
 
 def _get_reward(environment: Any) -> float | None:
-    return environment._play.episode.lesson_sync()[0]  # type: ignore[no-any-return]  # noqa: SLF001
+    return _play_of(environment).episode.lesson_sync()[0]
+
+
+def _play_of(environment: Any) -> Play:
+    play: Play = vars(environment)["_play"]  # a public attribute could be taken for a tool
+    return play
 
 
 def _say_to_user(self: Any, text: str) -> str:

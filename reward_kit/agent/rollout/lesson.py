@@ -25,8 +25,11 @@ async def lesson(episode: Episode) -> tuple[float | None, str]:
     """
     trace = episode.trace
     if trace.stop_reason is None and episode.speaker == "user":
-        failed = trace.model_calls[-1].error if trace.model_calls else None
-        episode.stop("user_error", failed or "the simulated user failed")
+        last = trace.model_calls[-1] if trace.model_calls else None
+        if last is not None and last.role == "user" and last.error is not None:
+            episode.stop("infrastructure_error", last.error)
+        else:
+            episode.stop("user_error", "the simulated user failed")
     try:
         if trace.stop_reason in UNJUDGED_STOPS:
             await episode.settle()

@@ -90,13 +90,18 @@ async def test_a_user_that_raises(bundle: Bundle, error: Exception, shown: str) 
 
 
 async def test_a_model_of_the_user_that_fails(bundle: Bundle) -> None:
-    def model(_messages: Any) -> str:
-        return ""
+    def down(_messages: Any) -> str:
+        raise OSError("the server is down")
 
-    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, models={"user": model}) as episode:
-        with pytest.raises(SimulatedUserError):
-            await episode.start()
-        assert (await episode.lesson())[0] is None
+    cases = ((lambda _messages: "", "user_error: "), (down, "infrastructure_error: "))
+    with TaskBundle.load(bundle.dataset) as loaded:
+        for model, reason in cases:
+            with loaded.episode(0, models={"user": model}) as episode:
+                with pytest.raises((SimulatedUserError, ModelError)):
+                    await episode.start()
+                reward, why = await episode.lesson()
+                assert reward is None
+                assert why.startswith(reason)
 
 
 async def test_a_reward_that_fails(bundle: Bundle) -> None:
