@@ -46,7 +46,7 @@ def fork(episode: Episode, seed: int | None = None) -> Episode:
     twin = copy(episode)
     twin.user = user
     twin.database = episode.database.fork(seed=seed)
-    twin.history = episode.history.fork()
+    twin.history, twin.user_history = episode.history.fork(), episode.user_history.fork()
     twin.trace = _forked_trace(episode.trace, twin)
     if seed is not None:
         twin.first_seed = twin.trace.seed = seed
@@ -71,6 +71,7 @@ def _forked_trace(trace: Trace, twin: Episode) -> Trace:
         usage={role: copy(usage) for role, usage in trace.usage.items()},
         tool_faults=None if faults is None else {tool: dict(fault) for tool, fault in faults.items()},
         sent_back=dict(trace.sent_back),
+        user_messages={place: list(lines) for place, lines in trace.user_messages.items()},
     )
     forked.given, forked.lines = trace.given, twin.history.lines
     return forked

@@ -352,3 +352,16 @@ async def test_a_replay_makes_the_calls_of_both_sides(bundle, tmp_path, monkeypa
     workers = run_command("agent-eval", str(bundle.folder), *own[:-1], "workers", "--workers", "1")
     assert workers.code == 0, workers.err
     assert load_rollout("workers front#1").user_messages.keys() == once.user_messages.keys()
+
+
+async def test_a_fork_has_the_calls_of_the_user_and_goes_its_own_way(bundle: TaskBundle) -> None:
+    with bundle.episode(0) as episode:
+        await episode.call("unlock", {"door": "front"})
+        await episode.call("push_hard", {"door": "front"}, by="user")
+        with episode.fork() as twin:
+            assert twin.trace.user_messages == episode.trace.user_messages != {}
+            assert len(twin.changes()) == len(episode.changes())
+            await twin.call("push_hard", {"door": "front"}, by="user")
+            assert [call.by for call in twin.tool_calls] == ["agent", "user", "user"]
+            assert [call.by for call in episode.tool_calls] == ["agent", "user"]
+            assert twin.trace.user_messages != episode.trace.user_messages
