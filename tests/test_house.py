@@ -19,7 +19,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (47_760, 37_000),
+    "lines": (47_751, 37_000),
     "files": (297, 260),
     "files under 80 lines": (35, 35),
     "modules at the top of agent/": (2, 4),

@@ -359,9 +359,8 @@ class EvaluationConfig:
     def results_file(self) -> str | None:
         """The results file of tau-bench to report on, if any."""
         agent = self.agent or ""
-        return self.from_tau_bench or (
-            agent.removeprefix(RESULTS_FILE) if agent.startswith(RESULTS_FILE) else None
-        )
+        replayed = agent.removeprefix(RESULTS_FILE) if agent.startswith(RESULTS_FILE) else None
+        return self.from_tau_bench or replayed
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values by field name, with secrets replaced."""

@@ -87,11 +87,7 @@ def _tool(play: Play, function: dict[str, Any]) -> Tool:
 @scorer(metrics=[mean(), stderr()])
 def _reward(plays: dict[str, Play]) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
-        play = plays.pop(state.uuid)
-        try:
-            reward, reason = await play.lesson()
-        finally:
-            play.close()
+        reward, reason = await plays.pop(state.uuid).lesson()
         if reward is None:
             return Score.unscored(reason=reason, explanation=reason)
         return Score(value=reward, explanation=reason)

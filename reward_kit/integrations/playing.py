@@ -88,8 +88,11 @@ class Play:
             await run_calls(self.episode, message)
 
     async def lesson(self) -> tuple[float | None, str]:
-        """Return the reward, None for a rollout to leave out, and a short reason."""
-        return await self.episode.lesson()
+        """Return the reward, None for a rollout to leave out, and a short reason; close the episode."""
+        try:
+            return await self.episode.lesson()
+        finally:
+            self.close()
 
     def start_sync(self) -> str | None:
         """As ``start``, for code without an event loop."""

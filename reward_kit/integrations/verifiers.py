@@ -48,11 +48,7 @@ def bundle_env(dataset: str, **options: Any) -> tuple[type[vf.Taskset], type[vf.
     class RowTask(vf.Task):
         @vf.reward
         async def solved(self, trace: vf.Trace) -> float:
-            play = plays.pop(trace.id)
-            try:
-                reward, reason = await play.lesson()
-            finally:
-                play.close()
+            reward, reason = await plays.pop(trace.id).lesson()
             if reward is None:
                 raise TaskError(reason)
             return reward

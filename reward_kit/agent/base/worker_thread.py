@@ -15,11 +15,12 @@ import queue
 import threading
 from collections import deque
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 IDLE_SECONDS = 2.0
@@ -190,6 +191,16 @@ async def in_thread(function: Callable[[], T]) -> T:
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` on an event loop in a thread of this package and wait for its result."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+
+
+def sync_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The twin of an ``async`` method that waits for its result."""
+
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(method(*args, **kwargs))
+
+    twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
+    return twin
 
 
 @cache

@@ -324,7 +324,7 @@ class Turns:
             if scope.begun:
                 store.control("COMMIT" if scope.depth == 1 else f"RELEASE {_savepoint(scope)}")
             if scope.is_call:
-                scope.changes = changes.ignoring(self.hidden)
+                scope.changes = changes.ignoring(self.hidden) if self.hidden else changes
         except DatabaseError:
             self._roll_back(scope)
             raise

@@ -52,7 +52,8 @@ async def call(
     do. ``call_id`` names a call that was announced with ``record``. Raises ``RolloutStopped`` if the episode
     is over, and for a call during which it ends (but for a terminal tool, whose result is returned).
     """
-    trace, registry = episode.trace, episode.task.registry_of(by)
+    trace, row_task = episode.trace, episode.task
+    registry = row_task.registry if by == "agent" else row_task.registry_of(by)
     if trace.stop_reason is not None:
         raise RolloutStopped(trace.stop_reason)
     if tool.__class__ is not str or tool not in registry.tools:

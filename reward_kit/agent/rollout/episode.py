@@ -18,7 +18,7 @@ import uuid
 from contextlib import suppress
 from importlib import import_module
 from time import time as unix_time
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
 from reward_kit.agent.base.encoding import LONGEST_VALUE, plain
@@ -27,7 +27,7 @@ from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, forking
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
@@ -35,10 +35,10 @@ from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
-from reward_kit.errors import RewardKitError, SimulatedUserError
+from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Mapping
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import (
@@ -57,21 +57,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rows.task_row import TaskRow
-    from reward_kit.errors import ModelSetupError
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _sync(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The twin of an ``async`` method that waits for its result."""
-
-    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run_sync(method(*args, **kwargs))
-
-    twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
-    return twin
 
 
 def _of_trace(name: str) -> Any:
@@ -130,8 +115,8 @@ class Episode:
         by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
         user = options.get("user", by_default)
         if user is not None and (isinstance(user, type) or not hasattr(user, "respond")):
-            # players build on rollouts
-            options["user"] = import_module("reward_kit.agent.players.loading").load_user(user)()
+            loading = import_module("reward_kit.agent.players.loading")  # players build on rollouts
+            options["user"] = loading.load_user(user)()
         episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
         episode.owner = bundle
         return episode
@@ -390,11 +375,11 @@ class Episode:
         """Close the database. May be called again."""
         self.database.close()
 
-    start_sync = _sync(start)
-    call_sync = _sync(call)
-    say_sync = _sync(say)
-    finish_sync = _sync(finish)
-    lesson_sync = _sync(lesson)
+    start_sync = sync_twin(start)
+    call_sync = sync_twin(call)
+    say_sync = sync_twin(say)
+    finish_sync = sync_twin(finish)
+    lesson_sync = sync_twin(lesson)
 
     def __enter__(self) -> Episode:
         return self
