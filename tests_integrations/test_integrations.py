@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,10 @@ def test_inspect(bundle: str, model: Any) -> None:
 def test_openenv(bundle: str) -> None:
     harness = pytest.importorskip("openenv.core.harness")
     client = pytest.importorskip("openenv.core.llm_client")
+    if not hasattr(harness.ResourceSessionFactory, "__class_getitem__"):
+        with pytest.raises(ImportError, match=r"pip install 'openenv>=0\.10'"):
+            import_module("reward_kit.integrations.openenv")
+        pytest.skip("openenv is older than 0.10")
     from reward_kit.integrations.openenv import BundleSessions, TalkingHarness
 
     def step(messages: Any, tools: Any, sampling: Any) -> Any:

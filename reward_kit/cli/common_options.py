@@ -45,8 +45,7 @@ class Command(click.Command):
 
 
 command = partial(click.command, cls=Command)
-_RANGE = re.compile(r"\s+\[[^\]]*<[^\]]*\]$")
-"""click's note on the range of a number; a value beyond it gets a message."""
+_RANGE = re.compile(r"\s+\[[^\]]*<[^\]]*\]$")  # click's note on the range of a number
 
 
 def help_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:

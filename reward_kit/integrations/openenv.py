@@ -30,7 +30,9 @@ try:
         ToolTraceEntry,
         VerifyResult,
     )
-except ImportError as error:
+
+    ResourceSessionFactory[Any]  # releases before 0.10 have another harness
+except (ImportError, TypeError) as error:
     not_installed("OpenEnv", "'openenv>=0.10'", error)
 
 __all__ = ["BundleSession", "BundleSessions", "TalkingHarness"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OVER = "The conversation is over."
 
 
-def not_installed(framework: str, package: str, error: ImportError) -> NoReturn:
+def not_installed(framework: str, package: str, error: Exception) -> NoReturn:
     """Raise the error for a framework that cannot be imported."""
     raise ImportError(f"{framework} is not installed: pip install {package}") from error
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 FORMAT = "reward-kit.gate/1"
-SHOWN = 5
-"""Rows that a list of reasons names."""
+SHOWN = 5  # rows that a list of reasons names
 
 
 @dataclass(frozen=True, slots=True)
