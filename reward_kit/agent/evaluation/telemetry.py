@@ -143,8 +143,9 @@ class Telemetry:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(PATIENCE)
-        logging.getLogger("opentelemetry").removeHandler(self._delivery)
-        if closing.is_alive() or self._delivery.failed:
+        if not (late := closing.is_alive()):  # A late exporter's messages still need a handler.
+            logging.getLogger("opentelemetry").removeHandler(self._delivery)
+        if late or self._delivery.failed:
             reason = f": {redact(self._delivery.reason)}" if self._delivery.reason else ""
             (warn or logger.warning)(f"spans were not delivered to OpenTelemetry's collector{reason}")
 

@@ -218,9 +218,10 @@ def test_every_rollout_arrives_once_and_no_key_is_shown(
 def test_a_collector_that_is_away_or_refuses_is_one_warning(bundle: Bundle, collector: Collector) -> None:
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 3})
     collector.answer = 401
-    for url, reason in (("http://user:hunter22@127.0.0.1:9", ""), (collector.url, "401")):
-        arguments = (*EVALUATION, "--agent", "gold", "--eval-id", f"mine{reason}")
-        ran = run_patched({PATIENCE: 1.0}, *arguments, env={**os.environ, ENDPOINT: url})
+    away = "http://user:hunter22@127.0.0.1:9"
+    for url, reason, patience in ((away, "", 1.0), (away, "", 0.0), (collector.url, "401", 5.0)):
+        arguments = (*EVALUATION, "--agent", "gold", "--eval-id", f"mine{reason}{patience}")
+        ran = run_patched({PATIENCE: patience}, *arguments, env={**os.environ, ENDPOINT: url})
         assert ran.code == 0, ran.err
         (warning,) = [line for line in ran.err.splitlines() if "spans" in line]
         assert "spans were not delivered to OpenTelemetry's collector" in warning
