@@ -336,7 +336,7 @@ def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | Non
 
 def _import_in_a_thread(module: str) -> None:
     """Import a large module, which this thread will need, while it waits for the disk or the network."""
-    threading.Thread(target=import_module, args=(module,), daemon=True).start()
+    threading.Thread(target=import_module, args=(module,)).start()
 
 
 def _recorded_participants(run: RecordedRun, config: EvaluationConfig) -> Participants:
