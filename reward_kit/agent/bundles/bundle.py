@@ -14,9 +14,10 @@ from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.setup import SetupScript, with_setup
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
-from reward_kit.agent.bundles.task import Task, no_answer, select_tasks
+from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
 from reward_kit.agent.bundles.toolset import allowed_tools, load_registry, load_reward, load_user_registry
 from reward_kit.agent.rows.dataset import read_dataset
+from reward_kit.agent.rows.expected import PARTS
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
 from reward_kit.agent.tools.arguments import without_refused_nulls
 from reward_kit.errors import BundleError
@@ -234,14 +235,17 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
                 faults.add(row, f"{name}[{number}]", str(error))
     functions = [reward.function for reward in rewards]
     for place, (row, reward) in enumerate(zip(rows, rewards, strict=True)):
-        missing = sorted(reward.required - row.given_fields())
-        if not missing or reward.instead & row.given_fields():
-            continue
-        if unanswered:
+        given = row.given_fields()
+        missing = [(name, f"is missing, {reward.why}") for name in sorted(reward.required - given)]
+        if row.score_by and is_default(reward.function):
+            missing = list(_faults_of_parts(row))
+        elif reward.instead & given:
+            missing = []
+        if missing and unanswered:
             functions[place] = no_answer
         else:
-            for name in missing:
-                faults.add(row, name, f"is missing, {reward.why}")
+            for name, fault in missing:
+                faults.add(row, name, fault)
     faults.raise_if_any()
     return [
         Task(
@@ -258,6 +262,14 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
             rows, registries, functions, read.seeds, user_registries, strict=True
         )
     ]
+
+
+def _faults_of_parts(row: TaskRow) -> Iterator[tuple[str, str]]:
+    """The faults of ``score_by`` for the default reward: parts whose fields the row does not have."""
+    for part in row.score_by or ():
+        fields = PARTS[part]
+        if not any(getattr(row, name) or (name == "actions" and row.actions == []) for name in fields):
+            yield "score_by", f"names {part!r}, but the row has no {' or '.join(fields)}"
 
 
 def _function_calls(row: TaskRow) -> Iterator[tuple[str, FunctionKind, int, dict[str, Any]]]:
@@ -301,7 +313,9 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
             ("actions", action.name, action.by) for action in task.row.actions or ()
         ]
         for field in ("required_calls", "forbidden_calls"):
-            calls += [(field, call_name(call), "agent") for call in getattr(task.row, field) or ()]
+            for call in getattr(task.row, field) or ():
+                by = call.get("by") if isinstance(call, dict) else None
+                calls += [(field, call_name(call), by or "agent")]
         for field, name, by in dict.fromkeys(calls):
             known = task.registry_of(by).tools
             if name not in known:

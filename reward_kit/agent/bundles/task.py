@@ -30,6 +30,11 @@ DEFAULT_REWARD = "reward_kit.agent.rewards.default:evaluate"
 """The reward of rows that have none."""
 
 
+def is_default(reward: Reward) -> bool:
+    """True for the reward that judges by the fields of the row."""
+    return f"{getattr(reward, '__module__', '')}:{getattr(reward, '__name__', '')}" == DEFAULT_REWARD
+
+
 NO_ANSWER = "the row has no answer yet, so there is no reward"
 
 
@@ -86,8 +91,13 @@ class Task:
     @property
     def has_default_reward(self) -> bool:
         """True if the fields of the row decide."""
-        reward = self.reward
-        return f"{getattr(reward, '__module__', '')}:{getattr(reward, '__name__', '')}" == DEFAULT_REWARD
+        return is_default(self.reward)
+
+    @property
+    def asks_judge(self) -> bool:
+        """True if the default reward asks a model about ``criteria``."""
+        scored = self.row.score_by
+        return bool(self.has_default_reward and self.row.criteria and (not scored or "criteria" in scored))
 
     @property
     def system_prompt(self) -> str | None:

@@ -13,7 +13,7 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
-from reward_kit.agent.checks.reward_fields import file_of, idle_fields
+from reward_kit.agent.checks.reward_fields import idle_fields
 from reward_kit.agent.checks.row_check import check_row, table_names
 from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
@@ -125,8 +125,8 @@ def _check_fields(bundle: TaskBundle, tasks: Sequence[Task], report: ValidationR
             continue  # the play of the gold actions says more
         report.add("field", f"{place} {(found and found['row']) or ''}".rstrip(), text)
     for task in tasks:
-        for name in idle_fields(task):
-            text = f"field {name!r} has no effect: {file_of(task)} does not take it"
+        for name, why in idle_fields(task):
+            text = f"field {name!r} has no effect: {why}"
             report.add("no-effect", f"{task.row.place} {task.row.id}", text, [task.row.id])
 
 

@@ -97,6 +97,7 @@ class _DeepCheck:
             reader = self.readers.setdefault(id(base), Reader(base, self.writing))
             reach = await reach_of(task, gold, reader)
             trials = Trials(task, base, gold_database, gold, self.writing, reach, row)
+            scored = task.row.score_by
             others = [action for owner, action in self.more.values() if owner != task.row.id]
             found = [
                 *self._idle_faults(task, gold, idle),
@@ -108,7 +109,7 @@ class _DeepCheck:
                 dropped(trials),
                 moved(trials),
                 changed(trials, self.pool),
-                added(trials, others[:MOST_OTHERS]),
+                *([added(trials, others[:MOST_OTHERS])] if scored is None or "data" in scored else []),
                 alternatives(trials),
                 free_texts(trials),
                 loose_outputs(trials),
@@ -125,7 +126,7 @@ class _DeepCheck:
         if writes:
             text = f"doing nothing gives {idle.reward:g}: the gold call {writes[0]} changes nothing"
             yield Fault("no-op", text)
-        elif not task.row.outputs:
+        elif not task.row.scored_outputs:
             tools = task.registry.tools | task.user_registry.tools
             ends = [one.name for one in actions if one.name in tools and tools[one.name].terminal]
             text = f"doing nothing gives {idle.reward:g}: gold only reads, and nothing is to be said"

@@ -8,26 +8,47 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.rows.expected import PARTS
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reward_kit.agent.bundles.task import Reward, Task
 
-READ_BY_REWARDS = ("end_goal_sql", "checks", "required_calls", "forbidden_calls", "criteria", "not_compared")
+READ_BY_REWARDS = (
+    "end_goal_sql",
+    "checks",
+    "required_calls",
+    "forbidden_calls",
+    "criteria",
+    "not_compared",
+    "score_by",
+)
 """Fields that do nothing unless the reward reads them."""
 
 
-def idle_fields(task: Task) -> list[str]:
-    """The fields of the row that have a value and no effect."""
-    if task.has_default_reward:
-        return []
-    unread = _unread(task.reward)
-    return [name for name in READ_BY_REWARDS if name in unread and _value(task, name)]
+def idle_fields(task: Task) -> Iterator[tuple[str, str]]:
+    """The fields of the row that have a value and no effect, each with the reason."""
+    scored = task.row.score_by
+    if not task.has_default_reward:
+        unread, why = _unread(task.reward), f"{_file_of(task)} does not take it"
+    elif scored is None:
+        return
+    else:
+        read = {field for word in scored for field in PARTS[word]} | {"score_by"}
+        read |= {"not_compared"} if "data" in scored else set()
+        unread = frozenset({*READ_BY_REWARDS, "outputs"} - read)
+        why = f'"score_by" is {", ".join(scored)}'
+    for name in (*READ_BY_REWARDS, "outputs"):
+        if name in unread and _value(task, name):
+            yield name, why
 
 
 def _value(task: Task, name: str) -> object:
     return getattr(task.row, name, None) or task.row.more.get(name)
 
 
-def file_of(task: Task) -> str:
+def _file_of(task: Task) -> str:
     """``my_task/reward.py``: the file of a row's reward."""
     path = Path(inspect.getsourcefile(inspect.unwrap(task.reward)) or "the reward")
     return f"{path.parent.name}/{path.name}"

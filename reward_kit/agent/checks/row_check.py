@@ -51,9 +51,10 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
 
     ``names`` are those of the bundle's tables and columns, which the reward may leave out of a comparison.
     """
-    if task.has_default_reward and task.row.criteria:  # no model is asked here
-        task = replace(task, row=replace(task.row, criteria=None))
-        if not task.row.given_fields().intersection(JUDGED_BY):
+    if task.asks_judge:  # no model is asked here
+        scored = task.row.score_by and [word for word in task.row.score_by if word != "criteria"]
+        task = replace(task, row=replace(task.row, criteria=None, score_by=scored))
+        if scored == [] or not task.row.given_fields().intersection(JUDGED_BY):
             return RowCheck()
     with base.fork(seed=0, now=task.row.clock(), hidden=task.hidden) as untouched:
         checked = await _checked(task, base, untouched, names)
@@ -87,7 +88,7 @@ async def _checked(task: Task, base: Database, untouched: Database, names: froze
         more: list[Fault] = []
         if late is not None and not gold.reached and not gold.error:
             gold, more = await _in_time(task, base, gold, gold_database)
-        if task.row.outputs and gold.is_sound and changed:
+        if task.row.scored_outputs and gold.is_sound and changed:
             silent = await play_gold(task, base, gold_database, reply="…")
             if silent.reached:
                 text = f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"
@@ -271,5 +272,5 @@ def _idle_faults(
     elif changed:
         text = f"doing nothing gives reward {idle.reward:g}, though the gold actions change data"
         yield Fault("no-op", text)
-    elif task.row.outputs and gold.is_sound:
+    elif task.row.scored_outputs and gold.is_sound:
         yield Fault("no-op", f"{gives} too: {_IGNORES_OUTPUTS}", "warning")

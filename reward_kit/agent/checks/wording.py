@@ -70,7 +70,7 @@ def _column_of(call: ToolCall, value: Any) -> str | None:
 
 async def loose_outputs(trials: Trials) -> AsyncIterator[Fault]:
     """Outputs that count as said inside another number; none if the reward is exact, as tau-bench's."""
-    outputs = trials.task.row.outputs
+    outputs = trials.task.row.scored_outputs
     answers = [call.content for call in trials.gold.calls.values()]
     answers += [answer.content for answer in trials.reach.answers]
     figures = dict.fromkeys(one for text in answers for one in _FIGURE.findall(text)) if outputs else {}

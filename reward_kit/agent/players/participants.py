@@ -169,7 +169,7 @@ def find_participants(
     if any(asks.values()):
         participants.models = _find_models(config, participants.limiters, **asks)
     participants.models.update(models)
-    for row in (task.row for task in tasks if task.has_default_reward and task.row.criteria):
+    for row in (task.row for task in tasks if task.asks_judge):
         try:
             check_judge(row.judge_model)
         except RewardError as error:

@@ -1,4 +1,4 @@
-"""Rewards to build on: checks of a finished rollout, two ways to combine them, and the default reward.
+"""Rewards to build on: checks of a finished rollout, three ways to combine them, and the default reward.
 
 from reward_kit import reward_function
 from reward_kit.agent.rewards import all_of, database_equal, outputs_said
@@ -17,6 +17,7 @@ from reward_kit.agent.rewards.checks import (
     database_equal,
     missing_outputs,
     outputs_said,
+    product_of,
     rules_kept,
     said_to_user,
     weighted_sum,
@@ -35,6 +36,7 @@ __all__ = [
     "evaluate",
     "missing_outputs",
     "outputs_said",
+    "product_of",
     "rules_kept",
     "said_to_user",
     "weighted_sum",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
+from reward_kit.agent.rows.gold_reference import arguments_match
 from reward_kit.errors import BundleError
 from reward_kit.models import EvaluateResult, MetricResult
 
@@ -156,13 +158,16 @@ def calls_made(
 ) -> MetricResult:
     """1.0 if every ``required`` tool call was made and succeeded, and no ``forbidden`` one was tried.
 
-    A call is the name of a tool, or ``{"name": …, "arguments": {…}}``: a call of the tool with at least these
-    arguments. ``tool_calls`` are those of the rollout, of which the agent's count.
+    A call is the name of a tool of the agent, or ``{"name": …, "arguments": {…}, "by": …}``: a call of the
+    tool by that side with at least these arguments. Gold actions are such calls, too: a reference to an
+    earlier result fits any value, and a ``refused`` call needs no success. ``tool_calls`` are those of the
+    rollout.
     """
-    made = [call for call in tool_calls if call.by == "agent"]
-    succeeded = [call for call in made if call.status == "ok"]
-    faults = [f"never called: {_text(one)}" for one in required if not _fitting(succeeded, one)]
-    faults += [f"called {_text(one)}, which is forbidden" for one in forbidden if _fitting(made, one)]
+    made = list(tool_calls)
+    faults = [f"never called: {_text(one)}" for one in required if not _is_made(made, one)]
+    faults += [
+        f"called {_text(one)}, which is forbidden" for one in forbidden if _is_made(made, one, tried=True)
+    ]
     return check_of(faults, "The tool calls are as required")
 
 
@@ -193,14 +198,15 @@ def checks_hold(checks: Iterable[str | Mapping[str, Any]], db: Any) -> MetricRes
         task = _TASK.get()
         if task is None:
             raise TypeError(f"the check function {check['name']!r} is known only where a task is judged")
-        registry, line = task.registry_of(check.get("by", "agent")), _text(check)
+        registry, arguments = task.registry_of(check.get("by", "agent")), check.get("arguments") or {}
         wanted = check.get("is", True)
         try:
-            got = registry.run_function("check", check["name"], check.get("arguments") or {}, db)
+            got = registry.run_function("check", check["name"], arguments, db)
         except BundleError as error:
             faults.append(error.fault)
         else:
             holds = bool(got) is wanted if isinstance(wanted, bool) else equal_values(got, wanted)
+            line = call_line(check["name"], arguments)
             faults += [] if holds else [f"{line}: expected {wanted!r}, got {got!r}"]
     return check_of(faults, "All checks hold")
 
@@ -211,20 +217,27 @@ def rules_kept(rollout: Any) -> MetricResult:
     return check_of(broken, "All rules were kept")
 
 
-def _fitting(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any]) -> bool:
-    """True if one of the calls is as ``wanted``."""
-    name, arguments = (wanted, {}) if isinstance(wanted, str) else (wanted["name"], wanted.get("arguments"))
-    for call in calls:
-        given = call.arguments if isinstance(call.arguments, dict) else {}
-        if call.name == name and all(
-            equal_values(given.get(key), value) for key, value in (arguments or {}).items()
+def _is_made(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any], *, tried: bool = False) -> bool:
+    """True if one of the calls is as ``wanted``, and succeeded unless it is enough that it was ``tried``."""
+    call: Mapping[str, Any] = {"name": wanted} if isinstance(wanted, str) else wanted
+    arguments, by = call.get("arguments") or {}, call.get("by") or "agent"
+    tried |= bool(call.get("refused"))
+    for made in calls:
+        given = made.arguments if isinstance(made.arguments, dict) else {}
+        if (
+            (made.name, made.by) == (call["name"], by)
+            and (tried or made.status == "ok")
+            and all(arguments_match(value, given.get(key)) for key, value in arguments.items())
         ):
             return True
     return False
 
 
 def _text(call: str | Mapping[str, Any]) -> str:
-    return call if isinstance(call, str) else call_line(call["name"], call.get("arguments") or {})
+    if isinstance(call, str):
+        return call
+    side = "the user's " if call.get("by") == "user" else ""
+    return side + call_line(call["name"], call.get("arguments") or {})
 
 
 def all_of(
@@ -239,6 +252,14 @@ def all_of(
     return EvaluateResult(
         score=0.0 if faults else 1.0, reason="; ".join(faults) or passed, metrics=dict(checks)
     )
+
+
+def product_of(parts: Mapping[str, MetricResult], *, rollout: Any = None) -> EvaluateResult:
+    """The product of the scores of ``parts``; ``rollout`` and the reason are those of ``all_of``."""
+    result = all_of(parts, rollout=rollout)
+    if not _cut_off(rollout):
+        result.score = math.prod(part.score for part in parts.values())
+    return result
 
 
 def weighted_sum(

@@ -167,7 +167,7 @@ class Trace(Scored):
         success_turn = None
         if self.success:
             changed = (call.turn for call in self.tool_calls if call.changes)
-            success_turn = turn_of_success(self.messages, self.opening, changed, self.outputs)
+            success_turn = turn_of_success(self.messages, self.opening, changed, self.row.scored_outputs)
         failure = self.failure or {}
         answered = [call for call in self.model_calls if call.error is None]
         return Outcome(

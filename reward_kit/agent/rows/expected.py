@@ -9,6 +9,14 @@ MAX_ID_LENGTH = 128
 RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache", ".gitignore"})
 """Folders of the output directory that cannot belong to a row."""
 _RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
+PARTS = {
+    "data": ("actions",),
+    "checks": ("checks",),
+    "calls": ("required_calls", "forbidden_calls", "actions"),
+    "outputs": ("outputs",),
+    "criteria": ("criteria",),
+}
+"""The words of ``score_by``, and the fields of which each needs one."""
 _FILE_TEXT = f'text, or "{FILE}NAME" for a file beside the dataset'
 EXPECTED = {
     "id": f'a folder name of at most {MAX_ID_LENGTH} letters, digits, ".", "_", "-" (not first); {_RESERVED}',
@@ -42,6 +50,8 @@ EXPECTED = {
     "criteria": "a list of sentences",
     "criteria[]": "a sentence",
     "judge_model": "the name of a model, such as openai/gpt-4o",
+    "score_by": f"a list of at least one of {', '.join(PARTS)}",
+    "score_by[]": f"one of {', '.join(PARTS)}",
     "not_compared": 'a list of "table.column", "*.column" or "table"',
     "not_compared[]": '"table.column", "*.column" or "table"',
     "max_steps": "a whole number >= 1",

@@ -25,8 +25,8 @@ from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE
-from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
-from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS
+from reward_kit.agent.base.types import SIDES, Side
+from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, PARTS, RESERVED_IDS
 from reward_kit.agent.rows.gold_reference import reference_faults
 from reward_kit.agent.rows.message_check import Fault, message_faults, show
 from reward_kit.errors import BundleError
@@ -104,20 +104,21 @@ def _check_faults(checks: list[Any]) -> Iterator[Fault]:
             not given.keys() <= {"name", "arguments", "by", "is"}
             or not isinstance(given.get("name"), str)
             or not isinstance(given.get("arguments", {}), dict)
-            or given.get("by", "agent") not in ("agent", "user")
+            or given.get("by", "agent") not in SIDES
         ):
             yield (position,), f"got {show(check)}, expected {EXPECTED['checks[]']}"
 
 
 def call_name(call: Any) -> Any:
     """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
-    return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments"} else call
+    return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments", "by"} else call
 
 
 def _call_faults(calls: list[Any]) -> Iterator[Fault]:
     for position, call in enumerate(calls):
-        name, arguments = call_name(call), call.get("arguments", {}) if isinstance(call, dict) else {}
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        given = call if isinstance(call, dict) else {}
+        name, arguments, by = call_name(call), given.get("arguments", {}), given.get("by", "agent")
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict) or by not in SIDES:
             yield (position,), f"got {show(call)}, expected the name of a tool or {EXPECTED['actions[]']}"
 
 
@@ -171,6 +172,7 @@ class TaskRow:
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
+    score_by: Annotated[list[Annotated[str, _if(PARTS.__contains__)]], Field(min_length=1)] | None = None
     not_compared: list[Annotated[str, _if(str.strip)]] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
@@ -233,6 +235,11 @@ class TaskRow:
         """The field ``name``, with a ``file:`` reference replaced by that file's text."""
         value: str | None = self.texts.get(name, getattr(self, name))
         return value
+
+    @property
+    def scored_outputs(self) -> list[str]:
+        """The outputs, unless ``score_by`` leaves them out."""
+        return self.outputs if self.score_by is None or "outputs" in self.score_by else []
 
     def given_fields(self) -> set[str]:
         """The names of all fields that have a value."""

@@ -50,6 +50,7 @@ def book(name: str) -> list[Any]:
     return ["create_booking", {"flight_id": 1, "passenger": name}]
 
 
+CRITERIA = ["The agent is polite.", "The agent names the price."]
 TWO = [BOOK, OTHER, {"name": "pay_booking", "arguments": {"booking_id": {"$result": [1, "booking_id"]}}}]
 
 
@@ -71,6 +72,82 @@ TWO = [BOOK, OTHER, {"name": "pay_booking", "arguments": {"booking_id": {"$resul
 )
 def test_the_row_says_when_its_task_is_solved(bundle: Bundle, calls: Any, fields: Any, score: float) -> None:
     assert played(bundle, calls, **fields).score == score
+
+
+PAID = "SELECT count(*) > 0 FROM bookings WHERE status = 'paid'"
+
+
+@pytest.mark.parametrize(
+    ("score_by", "calls", "says", "parts"),
+    [
+        (["data"], [book("Alice"), ["pay_booking", {"of": 0}]], "No.", {"data": 1.0}),
+        (["data"], [book("Alice")], "It costs 42.", {"data": 0.0}),
+        (["checks"], [book("Al"), book("Bo"), ["pay_booking", {"of": 1}]], "No.", {"checks": 1.0}),
+        (["outputs"], [], "It costs 42.", {"outputs": 1.0}),
+        (["outputs", "checks"], [], "It costs 42.", {"outputs": 1.0, "checks": 0.0}),
+        (["calls"], [book("Al"), book("Alice"), ["pay_booking", {"of": 0}]], "No.", {"calls": 1.0}),
+        (["calls"], [book("Alice")], "No.", {"calls": 0.0}),
+    ],
+)
+def test_only_the_parts_of_score_by_count(
+    bundle: Bundle, score_by: list[str], calls: Any, says: str, parts: dict[str, float]
+) -> None:
+    row = {"actions": GOLD, "checks": [PAID], "outputs": ["42"], "criteria": CRITERIA, "score_by": score_by}
+    result = played(bundle, calls, says, **row)
+    assert result.score == min(parts.values())
+    (outcome,) = result.outcomes
+    assert outcome.metrics == parts
+    if "outputs" not in score_by:
+        assert outcome.failure != "missing_output"
+
+
+def test_score_by_multiplies_what_the_judge_finds(bundle: Bundle, judge: StubServer) -> None:
+    judge.script("gpt-4o-mini", [verdicts(True, False)])
+    result = played(bundle, [], criteria=CRITERIA, outputs=["done"], score_by=["criteria", "outputs"])
+    (outcome,) = result.outcomes
+    assert (outcome.reward, outcome.metrics) == (0.5, {"criteria": 0.5, "outputs": 1.0})
+
+
+def test_calls_of_score_by_are_the_required_ones_if_the_row_names_some(bundle: Bundle) -> None:
+    row = {"actions": GOLD, "score_by": ["calls"], "forbidden_calls": ["pay_booking"]}
+    assert played(bundle, [], **row).score == 1.0
+    assert played(bundle, [book("Alice"), ["pay_booking", {"of": 0}]], **row).score == 0.0
+    assert played(bundle, [], **row, required_calls=["create_booking"]).score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "faults"),
+    [
+        ({"score_by": ["date"]}, ["'score_by[0]': got \"date\" (a string), expected one of data, checks"]),
+        ({"score_by": []}, ["'score_by': got [] (a list), expected a list of at least one of data"]),
+        ({"score_by": ["data"]}, ["'score_by': names 'data', but the row has no actions"]),
+        (
+            {"score_by": ["calls", "criteria"]},
+            ["'calls', but the row has no required_calls or forbidden_calls or actions", "no criteria"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", [{}, {"reward": "reward_kit.agent.rewards:evaluate"}])
+def test_score_by_names_parts_that_the_row_has(
+    bundle: Bundle, fields: Any, faults: list[str], named: Any
+) -> None:
+    bundle.rows({"end_goal_sql": None, **fields, **named})
+    with pytest.raises(BundleError) as raised:
+        TaskBundle.load(bundle.dataset)
+    assert all(fault in str(raised.value) for fault in faults), str(raised.value)
+
+
+def test_validate_names_the_fields_that_score_by_leaves_out(bundle: Bundle) -> None:
+    row = {"actions": GOLD, "checks": [PAID], "criteria": CRITERIA, "not_compared": ["bookings.id"]}
+    bundle.rows({"end_goal_sql": "SELECT 1", **row, "outputs": ["42"], "score_by": ["checks", "criteria"]})
+    with TaskBundle.load(bundle.dataset) as loaded:
+        report = validate(loaded, deep=True)
+    assert not report.errors
+    idle = [finding.text for finding in report.findings if finding.kind == "no-effect"]
+    assert [text.split("'")[1] for text in idle] == ["end_goal_sql", "not_compared", "outputs"]
+    assert idle[0].endswith('has no effect: "score_by" is checks, criteria')
+    kinds = {finding.kind for finding in report.findings}
+    assert not kinds & {"ignored-outputs", "lenient-reward"}, "what is not scored may be otherwise"
 
 
 def test_free_text_is_not_compared_if_the_row_says_so(bundle: Bundle) -> None:
@@ -183,9 +260,6 @@ def judge(stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch) -> StubServer:
     monkeypatch.setenv("OPENAI_BASE_URL", stub_llm.url)
     monkeypatch.setenv("MODEL_JUDGE", "openai/gpt-4o-mini")
     return stub_llm
-
-
-CRITERIA = ["The agent is polite.", "The agent names the price."]
 
 
 @pytest.mark.parametrize("workers", [None, 1])

@@ -157,6 +157,20 @@ class TestChecks:
         assert result.score == score
         assert reason in result.reason
 
+    @pytest.mark.parametrize(
+        "row", [{"actions": ROW["actions"]}, {"required_calls": ["unlock", ROW["actions"][1]]}]
+    )
+    async def test_calls_of_both_sides_can_be_scored(self, tmp_path, row):
+        row |= {"end_goal_sql": None, "score_by": ["calls"]}
+        with TaskBundle.load(bundle_of(tmp_path, row)) as bundle:
+            for pusher, score in (("user", 1.0), ("agent", 0.0)):
+                with bundle.episode("row0") as episode:
+                    await episode.call("unlock", {"door": "front"})
+                    await episode.call(*PUSH, by=pusher)
+                    result = await episode.finish()
+                assert (result.score, result.metrics["calls"].score) == (score, score)
+        assert result.reason == 'never called: the user\'s push_hard({"door": "front"})'
+
     async def test_a_reward_of_the_bundle_uses_them(self, tmp_path):
         folder = bundle_of(tmp_path, {"setup": SETUP[:1], "checks": [IS_OPEN]})
         (folder / "reward.py").write_text(
