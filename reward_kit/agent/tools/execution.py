@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,7 +96,8 @@ async def run_tool(
     """Call ``tool`` in one transaction of ``db``, rolled back unless the call succeeds.
 
     The functions of ``after`` are called in the same transaction. Without ``rollback``, a call that raises
-    keeps what it has changed; one that runs out of time or is cancelled does not.
+    keeps what it has changed, and they are called after it, too; one that runs out of time or is cancelled
+    changes nothing.
 
     ``timeout`` is in seconds. ``pending`` holds what was made on ``rollout`` and is not awaited.
     ``on_overrun`` is called with a message if the tool keeps running after its time is over and it was
@@ -107,10 +107,8 @@ async def run_tool(
     given: dict[str, Any] | None = None
     handle, call, log, changes = db, None, None, None
     limit = TimeLimit(timeout, on_overrun, tool.name)
-    failed, is_done = True, False
+    failed, in_after = True, False
     try:
-        given, text = read_arguments(arguments)
-        values = tool.check(text)
         if "db" in tool.injected or after:
             if hasattr(db, "tool_call"):
                 call = db.tool_call()
@@ -119,12 +117,20 @@ async def run_tool(
                     await waiting
             log = getattr(handle, "pending_log", None)
         try:
-            _inject(tool, values, handle, rollout)
             with limit:
-                value, content = await _called(tool, values, log, pending)
-                if after and handle is not None:
-                    is_done = True
-                    await in_thread(partial(_run_after, after, handle))
+                try:
+                    given, text = read_arguments(arguments)
+                    values = tool.check(text)
+                    _inject(tool, values, handle, rollout)
+                    value, content = await _called(tool, values, log, pending)
+                except Exception as error:
+                    in_after = True
+                    await _run_after(() if rollback or not _is_kept(error) else after, handle)
+                    in_after = False
+                    raise
+                if after:
+                    in_after = True
+                    await _run_after(after, handle)
             failed = False
         finally:
             if call is not None:
@@ -139,7 +145,7 @@ async def run_tool(
         except MissingAwaitError as missing:
             error = missing
         result = replace(_failed(tool, error, given, limit, db), changes=changes)
-        if is_done:  # the other side's functions run after it, too: their words are not for this one
+        if in_after:  # the other side's functions run after it, too: their words are not for this one
             result.status, result.content = "failed", "Error: the call could not be completed"
             result.raised = redact(fault_line(error))
         return result
@@ -160,9 +166,13 @@ async def _called(
     return _with_text(value) if content is None else (value, content)
 
 
-def _run_after(after: Sequence[Tool], db: Any) -> None:
-    for function in after:
-        function.function(**({"db": getattr(db, "sync", db)} if "db" in function.injected else {}))
+async def _run_after(after: Sequence[Tool], db: Any) -> None:
+    def run() -> None:
+        for function in after:
+            function.function(**({"db": getattr(db, "sync", db)} if "db" in function.injected else {}))
+
+    if after and db is not None:
+        await in_thread(run)
 
 
 def _is_kept(error: BaseException | None) -> bool:

@@ -51,7 +51,8 @@ class ToolRegistry:
     ``database="file"`` gives each rollout a complete file with ``db.path`` and ``db.engine``. With
     ``parallel_tool_calls=False`` only the first call of an answer is run; models are not asked to make only
     one. ``tool_timeout`` is in seconds per call; ``None`` sets no limit. ``hidden`` names tables that are
-    neither compared nor shown. With ``rollback=False`` a call that fails keeps what it has changed.
+    neither compared nor shown. With ``rollback=False`` a call that fails keeps what it has changed, and the
+    functions of ``after_call`` run after it, too.
     ``folder`` is the folder of the module that made the registry, None at a prompt.
     """
 
@@ -155,8 +156,8 @@ class ToolRegistry:
     def after_call(self, function: F) -> F:
         """Register a function of ``db`` that runs after each call of either side: ``@R.after_call``.
 
-        It is a plain ``def``, and runs in the transaction of a call that succeeds: if it fails, so does the
-        call.
+        It is a plain ``def``, and runs in the transaction of a call that succeeds, or of any call of a
+        registry with ``rollback=False``: if it fails, so does the call.
         """
         return self._register("after_call", function)
 
@@ -267,8 +268,9 @@ class ToolRegistry:
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
         tool = self.tools.get(name)
+        after = tuple(self.functions["after_call"].values() if after is None else after)
         if tool is None:
-            return self._unknown(name)
+            return self._unknown(name, db, () if self.rollback else after)
         return run_tool(
             tool,
             arguments,
@@ -277,16 +279,20 @@ class ToolRegistry:
             timeout=self.tool_timeout,
             pending=pending,
             on_overrun=on_overrun,
-            after=tuple(self.functions["after_call"].values() if after is None else after),
+            after=after,
             rollback=self.rollback,
         )
 
-    async def _unknown(self, name: str) -> ToolResult:
+    async def _unknown(self, name: str, db: Database | None, after: tuple[Tool, ...]) -> ToolResult:
         known = list(self.tools)
         available = ", ".join(known) or "none"
         name = foreign_name(name)
         content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
-        return ToolResult(content_of(content), "unknown_tool")
+        result = ToolResult(content_of(content), "unknown_tool")
+        if after:
+            ran = await run_tool(_NO_TOOL, None, db=db, rollout=None, timeout=self.tool_timeout, after=after)
+            result = replace(result, changes=ran.changes) if ran.status == "ok" else ran
+        return result
 
     async def execute_tool(
         self,
@@ -316,6 +322,9 @@ class ToolRegistry:
         ``RewardKitError`` if the package ``mcp`` is not installed. ``reward-kit mcp`` serves it.
         """
         return mcp_server_of(self).server
+
+
+_NO_TOOL = Tool("nothing", "", {}, lambda: None, False, frozenset(), frozenset(), lambda _: {})
 
 
 def mcp_server_of(registry: ToolRegistry, task: Task | None = None) -> McpServer:

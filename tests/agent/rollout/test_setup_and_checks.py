@@ -230,6 +230,38 @@ def unlock(door: str, db):
             assert (await episode.call("unlock", {"door": "front"})).status == "refused"
             assert len(episode.changes()) == len(episode.tool_calls[0].changes) == kept
 
+    @pytest.mark.parametrize(("rollback", "notes"), [(True, 0), (False, 1)])
+    @pytest.mark.parametrize(
+        ("tool", "arguments", "status"),
+        [
+            ("unlock", {"door": "back"}, "refused"),
+            ("unlock", {}, "invalid_arguments"),
+            ("lock", {}, "unknown_tool"),
+        ],
+    )
+    async def test_functions_run_after_a_failed_call(
+        self, tmp_path, rollback, notes, tool, arguments, status
+    ):
+        tools = TOOLS.replace('("doors")', f'("doors", rollback={rollback})').replace(
+            'return "unlocked"', 'raise ToolError("the key broke")'
+        )
+        count = "\n\n@R.after_call\ndef count(db):\n    db.execute(\"INSERT INTO notes VALUES ('called')\")\n"
+        folder = bundle_of(tmp_path, {}, tools=tools, user_tools=USER_TOOLS + count)
+        with TaskBundle.load(folder) as bundle, bundle.episode("row0") as episode:
+            assert (await episode.call(tool, arguments)).status == status
+            [call] = episode.tool_calls
+            assert len([one for one in call.changes if one["table"] == "notes"]) == notes
+            assert len([one for one in episode.changes() if one.table == "notes"]) == notes
+
+    async def test_a_function_that_fails_after_a_failed_call_is_not_quoted(self, tmp_path):
+        tools = TOOLS.replace('("doors")', '("doors", rollback=False)')
+        broken = "\n\n@R.after_call\ndef broken(db):\n    raise ToolError('a creak')\n"
+        folder = bundle_of(tmp_path, {}, tools=tools, user_tools=USER_TOOLS + broken)
+        with TaskBundle.load(folder) as bundle, bundle.episode("row0") as episode:
+            for name in ("unlock", "lock"):
+                result = await episode.call(name, {"gate": "front"})
+                assert (result.status, result.content) == ("failed", "Error: the call could not be completed")
+
 
 @pytest.mark.parametrize(
     ("kind", "source", "fault"),
