@@ -8,7 +8,8 @@ They are the views of an evaluation's file, and fill the tables that rules of pr
 from __future__ import annotations
 
 VIEWS = {
-    # a call stands where its answer does, among the messages, from 0; the user's at the line that follows it
+    # a call stands where its answer does, among the messages, from 0; the user's at the line that follows it,
+    # all of a turn at the same: ``number`` orders them
     "calls": """
 WITH answers AS MATERIALIZED (
     SELECT rollout, message.key AS position, message.value ->> 'tool_call_id' AS call_id, 'agent' AS by
@@ -23,11 +24,13 @@ WITH answers AS MATERIALIZED (
     FROM traces AS t, json_each(t.json, '$.tool_calls') AS call
 )
 SELECT rollout, position, call ->> 'turn' AS turn, call ->> 'name' AS name, call -> 'arguments' AS arguments,
-    call ->> 'content' AS content, call ->> 'status' AS status, call -> 'changes' AS changes, by
+    call ->> 'content' AS content, call ->> 'status' AS status, call -> 'changes' AS changes, by,
+    call ->> 'index' AS number
 FROM made JOIN answers USING (rollout, call_id, by)""",
     "changes": """
 SELECT rollout, position, change.value ->> 'table' AS table_name, change.value ->> 'op' AS op,
-    change.value -> 'key' AS key, change.value -> 'before' AS before, change.value -> 'after' AS after, by
+    change.value -> 'key' AS key, change.value -> 'before' AS before, change.value -> 'after' AS after, by,
+    number
 FROM calls, json_each(changes) AS change""",
     # as History.lines: text beside a tool call is not said aloud
     "lines": """

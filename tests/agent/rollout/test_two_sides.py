@@ -122,6 +122,22 @@ class TestCalls:
         assert "2 tool calls, 2 tool calls of the user" in text
         assert text.index("a creak") < text.index("I am in.")
 
+    async def test_rules_can_order_the_calls_of_the_user_in_one_turn(self, bundle):
+        class Hasty:
+            async def respond(self, rollout: Any) -> str:
+                for name in ("push_hard", "look_around", "push_hard"):
+                    await rollout.call_tool(name, {"door": "front"} if name == "push_hard" else {})
+                return "It is shut. ###STOP###"
+
+        trace = await played(bundle, agent=Snoop(), user=Hasty())
+        rules = [Rule("all", "", "SELECT position, number, name FROM calls ORDER BY number", "rules.sql:1")]
+        found = violations_of(rules, {}, trace.messages, trace.tool_calls, trace.user_messages)
+        [position] = {row["position"] for row in found["all"]}
+        assert found["all"] == [
+            {"position": position, "number": number, "name": name}
+            for number, name in enumerate(("push_hard", "look_around", "push_hard"))
+        ]
+
     async def test_rules_tell_the_sides_apart(self, bundle):
         trace = await played(bundle, agent=Snoop(), user=Pusher())
         sql = "SELECT position, by, name FROM calls WHERE status = 'ok' ORDER BY position"
