@@ -111,7 +111,7 @@ def bundle_episode(request: pytest.FixtureRequest) -> Iterator[Episode]:
     with ExitStack() as opened:
         try:
             bundle = opened.enter_context(TaskBundle.load(dataset))
-            episode = opened.enter_context(bundle.episode(given.get("row", 0)))
+            episode = opened.enter_context(bundle.episode(given.get("row", 0), mode=given.get("mode")))
         except RewardKitError as error:
             fault = str(error)
         else:

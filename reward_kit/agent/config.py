@@ -136,6 +136,10 @@ class EvaluationConfig:
     )
 
     # -- Simulated user
+    mode: str | None = _user(
+        None, choices=("solo",), fixed=True,
+        help="solo: no user; the agent gets the row's ticket, and the user's tools beside its own.",
+    )
     user: str | None = _user(
         None, "--user", "--user-strategy", metavar="NAME", fixed=True, usual=True, recorded=True,
         for_objects=_OF_PLAYER.format("user"),
@@ -349,6 +353,8 @@ class EvaluationConfig:
                 )
         if self.no_sim_user and self.user not in (None, "none"):
             raise UsageError(f"--no-sim-user contradicts --user {self.user}")
+        if self.mode == "solo" and self.user not in (None, "none"):
+            raise UsageError(f"--mode solo contradicts --user {self.user}")
 
     def or_environment(self, name: str) -> str | None:
         """The value of an option, or that of its environment variable; an empty variable is none."""

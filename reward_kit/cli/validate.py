@@ -105,6 +105,7 @@ def check(config: EvaluationConfig, output: BinaryIO | None) -> int:
         config.dataset,
         config.task_dir,
         lambda tasks: chosen_tasks(tasks, config),
+        mode=config.mode,
         quiet=config.quiet,
         strict=config.strict,
     )
@@ -119,6 +120,7 @@ def _report(
     task_dir: str | Path | None,
     chosen: Callable[[Sequence[Task]], list[Task]],
     *,
+    mode: str | None = None,
     quiet: bool,
     **options: Any,
 ) -> ValidationReport:
@@ -126,7 +128,7 @@ def _report(
     from reward_kit.agent.checks import validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with TaskBundle.load(dataset, task_dir=task_dir) as bundle, _progress(quiet=quiet) as told:
+    with TaskBundle.load(dataset, task_dir=task_dir, mode=mode) as bundle, _progress(quiet=quiet) as told:
         return run_in_loop(validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options))
 
 

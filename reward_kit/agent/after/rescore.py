@@ -172,7 +172,7 @@ async def rescore_async(
         given |= {"dataset": dataset and str(dataset), "task_dir": task_dir and str(task_dir)}
     options = resumed_options(given) | {"resume": None, "eval_id": eval_id or stored.eval_id}
     config = EvaluationConfig(**options)
-    with TaskBundle.load(config.dataset, task_dir=config.task_dir) as bundle:
+    with TaskBundle.load(config.dataset, task_dir=config.task_dir, mode=config.mode) as bundle:
         tasks = {task.row.id: task for task in bundle.tasks}
         limit = asyncio.Semaphore(AT_A_TIME)
         judge = _Judge(bundle, tasks, stored.folder, timeout, config.retries, cache(warn), limit)

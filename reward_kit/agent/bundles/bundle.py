@@ -13,6 +13,7 @@ from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
 from reward_kit.agent.bundles.setup import SetupScript, with_setup
+from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
 from reward_kit.agent.bundles.toolset import allowed_tools, load_registry, load_reward, load_user_registry
@@ -44,15 +45,17 @@ class BundleRows(AbstractContextManager["BundleRows"]):
     ``rows`` are in the order of the dataset, ``defaults`` what its first line gives to all of them. ``seeds``
     belong to the rows one by one (rows with the same seed share one object). A ``seed.py`` is read and
     fingerprinted here, and runs when a base is written.
-    ``open()`` imports the tools and rewards that the rows name. ``close()`` removes unpacked files.
+    In ``mode`` "solo" the rows are as they are played without a user. ``open()`` imports the tools and
+    rewards that the rows name. ``close()`` removes unpacked files.
     """
 
-    def __init__(self, source: BundleSource) -> None:
+    def __init__(self, source: BundleSource, mode: str | None = None) -> None:
         files = BundleFiles(source.folder)
         read = read_dataset(source.dataset, files)
         self.dataset = source.dataset
         self.folder = source.folder
-        self.rows = read.rows
+        self.mode = mode
+        self.rows = list(map(solo_row, read.rows)) if mode == SOLO else read.rows
         self.defaults = read.defaults
         template = "sim_user_template"
         texts = [row.text(template) for row in read.rows]
@@ -72,7 +75,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         with ExitStack() as undo:
             imports = BundleImports(self.folder)
             undo.callback(imports.close)
-            bundle = TaskBundle(self, _tasks(self, imports, unanswered=unanswered), imports)
+            tasks = _tasks(self, imports, unanswered=unanswered)
+            bundle = TaskBundle(self, _joined(tasks) if self.mode == SOLO else tasks, imports)
             undo.pop_all()
         return bundle
 
@@ -84,17 +88,19 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self._source.discard()
 
 
-def read_bundle(source: str | Path | None, task_dir: str | Path | None = None) -> BundleRows:
+def read_bundle(
+    source: str | Path | None, task_dir: str | Path | None = None, *, mode: str | None = None
+) -> BundleRows:
     """Read and check the rows of the bundle that ``source`` names, without importing any of its code.
 
     ``source`` is a ``.jsonl`` file, a folder with a ``task.jsonl``, a packed bundle (``.zip``, ``.tar.gz``)
     or the import name of an installed bundle; ``task_dir`` is the bundle's folder if the dataset lies
-    elsewhere. Raises ``BundleError`` with all faults of all rows.
+    elsewhere. ``mode`` may be "solo". Raises ``BundleError`` with all faults of all rows.
     """
     found = find_bundle(source, task_dir)
     with ExitStack() as undo:
         undo.callback(found.discard)
-        rows = BundleRows(found)
+        rows = BundleRows(found, mode)
         undo.pop_all()
     return rows
 
@@ -122,7 +128,12 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
 
     @classmethod
     def load(
-        cls, source: str | Path | None, *, task_dir: str | Path | None = None, unanswered: bool = False
+        cls,
+        source: str | Path | None,
+        *,
+        task_dir: str | Path | None = None,
+        unanswered: bool = False,
+        mode: str | None = None,
     ) -> TaskBundle:
         """Read, check and import the bundle that ``source`` names; see ``read_bundle``.
 
@@ -132,7 +143,8 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         of the modules that the rows name.
         """
         with ExitStack() as undo:
-            bundle = undo.enter_context(read_bundle(source, task_dir)).open(unanswered=unanswered)
+            rows = undo.enter_context(read_bundle(source, task_dir, mode=mode))
+            bundle = rows.open(unanswered=unanswered)
             undo.pop_all()
         return bundle
 
@@ -261,6 +273,18 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
         for row, registry, function, seed, user_registry in zip(
             rows, registries, functions, read.seeds, user_registries, strict=True
         )
+    ]
+
+
+def _joined(tasks: list[Task]) -> list[Task]:
+    """The tasks with the tools of both sides; tasks with the same registries share the joined one."""
+    sides = [(id(task.registry), id(task.user_registry)) for task in tasks]
+    by_row = {task.row.id: task for task in tasks}
+    rows = [task.row for task in tasks]
+    joined = _made_for(rows, "user_toolset", sides, lambda row: with_joined_tools(by_row[row.id]))
+    return [
+        replace(one, row=task.row, reward=task.reward, seed=task.seed)
+        for one, task in zip(joined, tasks, strict=True)
     ]
 
 

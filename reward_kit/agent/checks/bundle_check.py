@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.bundle import SKIPPED
+from reward_kit.agent.bundles.solo import with_joined_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.reward_fields import idle_fields
 from reward_kit.agent.checks.row_check import check_row, table_names
@@ -156,6 +157,12 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
         report.n_tools += len(registry.tools)
         if not registry.tools:
             report.add("toolset", f"toolset {registry.name!r}", "has no tools")
+    with_ticket = {(id(task.registry), id(task.user_registry)): task for task in tasks if task.row.ticket}
+    for task in with_ticket.values():
+        try:
+            with_joined_tools(task)
+        except BundleError as error:
+            report.add("toolset", f"{task.row.place} {task.row.id}", str(error), [task.row.id], grade="error")
     sides = (side for task in tasks for side in (task.registry, task.user_registry))
     for tool in {tool.place: tool for side in sides for tool in side.tools.values()}.values():
         path, _, line = tool.place.rpartition(":")

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reward_kit.agent.base.text import cut
+from reward_kit.agent.bundles.solo import NO_TICKET, SOLO
 from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig
 from reward_kit.agent.evaluation.schedule import chosen_tasks
 from reward_kit.agent.players.names import NO_USER, name_of, user_of, uses_model
+from reward_kit.agent.rows.task_row import RowFaults
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import resumed_options
 from reward_kit.errors import UsageError
@@ -50,6 +52,7 @@ class EvaluationOptions(TypedDict, total=False):
     fastworkflow_policy: str
     fastworkflow_workers: int
     skip_unplayable: bool
+    mode: str | None
     no_sim_user: bool
     sim_model: str | None
     user_provider: str | None
@@ -171,8 +174,14 @@ def resolve(
                 "or replay the ground truth offline with --agent gold.",
             )
         known["agent"] = agent = "tool-calling"
+    chosen = chosen_tasks(rows, config)
+    if config.mode == SOLO:
+        faults = RowFaults()
+        for row in (row for row in chosen if row.ticket is None):
+            faults.add(row, "ticket", NO_TICKET)
+        faults.raise_if_any()
     asked = NO_USER if config.no_sim_user else known.get("user") or config.user
     asking = {"model": uses_model(agent)}
-    asking["sim_model"] = any(uses_model(user_of(row, agent, asked)) for row in chosen_tasks(rows, config))
+    asking["sim_model"] = any(uses_model(user_of(row, agent, asked)) for row in chosen)
     from_environment = {name: config.or_environment(name) for name, asks in asking.items() if asks}
     return replace(config, **{**from_environment, **known})

@@ -110,7 +110,7 @@ def read_rows(config: EvaluationConfig) -> BundleRows:
         raise UsageError(
             "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
         )
-    return read_bundle(config.dataset, config.task_dir)
+    return read_bundle(config.dataset, config.task_dir, mode=config.mode)
 
 
 async def run(

@@ -114,7 +114,7 @@ class Player:
     async def _serve(self, setup: Setup, began: Callable[[], None]) -> None:
         config = EvaluationConfig(**setup.config)
         self._root, self._bases = Path(setup.root), setup.bases
-        with read_bundle(config.dataset, config.task_dir) as rows:
+        with read_bundle(config.dataset, config.task_dir, mode=config.mode) as rows:
             async with InProcess(config, rows, setup.root, self._note) as self._executor:
                 self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
                 began()

@@ -26,8 +26,9 @@ from reward_kit.agent.base.history import History
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
-from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage
+from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
+from reward_kit.agent.bundles.solo import SOLO, solo_task
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, forking
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
@@ -35,7 +36,7 @@ from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
-from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError
+from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,12 +106,18 @@ class Episode:
     def of(cls, bundle: TaskBundle, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
         """An episode of a bundle's ``row`` (its id, its position or its task), which the caller closes.
 
-        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode.
+        ``rng_seed`` decides the random numbers of its tools; the ``options`` are those of an episode, and
+        ``mode="solo"``, in which no user takes part.
         ``models`` may be functions, ``user`` a name, class or function; with a model of the role "user", a
         row with a ``sim_user_prompt`` has the user ``llm``. Raises ``UsageError`` if the bundle has no such
         row, ``BundleError`` for a faulty seed or an unknown user.
         """
         task = task_of(bundle, row)
+        if (mode := options.pop("mode", None)) is not None:
+            check_one_of("mode", mode, (SOLO,))
+            task = solo_task(task)
+            if options.get("user") is not None:
+                raise UsageError(f'mode="{SOLO}" has no user', remedy="Leave user= or mode= out.")
         models = options["models"] = checked_models(options.get("models") or {})
         by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
         user = options.get("user", by_default)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.files import BundleFiles
 
-FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template")
+FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_template", "ticket")
 """Fields whose text may be ``file:NAME``, a file beside the dataset."""
 
 _CONTINUES = (b" ", b"\t", b"}", b"]")
@@ -200,7 +200,7 @@ def _oddities(row: TaskRow) -> Iterator[FieldFault]:
             yield name, f"is kept as a field of your own; did you mean {meant!r}?"
     if row.system_prompt and any(message["role"] == "system" for message in row.initial_messages):
         yield "system_prompt", "the initial messages have a system message too; the model sees both"
-    if not row.initial_messages and row.sim_user_prompt is None:
+    if not row.initial_messages and row.sim_user_prompt is None and row.ticket is None:
         fault = "there are none, and no 'sim_user_prompt': nobody tells the agent what to do"
         yield "initial_messages", fault
 

@@ -57,6 +57,7 @@ EXPECTED = {
     "max_steps": "a whole number >= 1",
     "now": 'an ISO 8601 time such as "2025-05-19T09:00:00"',
     "metadata": "an object",
+    "ticket": _FILE_TEXT,
     "user_toolset": 'the import path of the module with the user\'s tools, such as ".user_tools"',
     "user_tools": "a list of names of the user's tools that the user has in this row",
     "user_tools[]": "the name of a tool of the user",

@@ -177,6 +177,7 @@ class TaskRow:
     max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    ticket: Annotated[str, _if(str.strip)] | None = None
     user_toolset: Annotated[str, _if(_TOOLSET.fullmatch)] | None = None
     user_tools: list[str] | None = None
     toolset_outside: Annotated[bool, Strict()] | None = None

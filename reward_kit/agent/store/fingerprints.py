@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.rows.task_row import TaskRow
 
 BESIDE = "../"
 """Start of the names of modules that lie outside the bundle's folder."""
@@ -40,7 +41,7 @@ class CodeFacts:
     """The code of a bundle, its agent and its user, as an evaluation stores it.
 
     ``rows`` maps the ids of the rows to play, in order, to their numbers of rollouts; ``toolsets`` are by
-    import path. ``default_reward`` holds the ids of rows judged by the default reward, ``modules`` the
+    ``toolset_of``. ``default_reward`` holds the ids of rows judged by the default reward, ``modules`` the
     fingerprints of the modules that results depend on, ``reward_files`` the rewards among these.
     """
 
@@ -53,7 +54,7 @@ class CodeFacts:
 
 def code_facts(tasks: Sequence[Task], folder: Path, config: EvaluationConfig) -> CodeFacts:
     """The facts of the code with which ``tasks`` of the bundle in ``folder`` are played."""
-    registries = {task.row.toolset: task.registry for task in tasks}
+    registries = {toolset_of(task.row): task.registry for task in tasks}
     return CodeFacts(
         rows={task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks},
         toolsets={
@@ -64,6 +65,11 @@ def code_facts(tasks: Sequence[Task], folder: Path, config: EvaluationConfig) ->
         modules=code_of(folder, config),
         reward_files=sorted(reward_files(tasks)),
     )
+
+
+def toolset_of(row: TaskRow) -> str:
+    """A name of the tools of a row's agent; in solo mode the user's are among them."""
+    return str((row.toolset, row.user_toolset, row.user_tools))
 
 
 def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:

@@ -24,7 +24,7 @@ from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.models.cache import FOLDER
 from reward_kit.agent.rollout.gold import GoldCall, GoldReplay
 from reward_kit.agent.rollout.outcome import RowGold
-from reward_kit.agent.store.fingerprints import INSTALLED
+from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
 from reward_kit.agent.tools.parameters import inner_function
 from reward_kit.errors import DatabaseError
 
@@ -70,7 +70,7 @@ class KeptGold:
 
     def key_of(self, task: Task) -> str | None:
         """The key of a row's gold state; None if it must not be kept."""
-        toolset = str((task.row.toolset, task.row.user_toolset, task.row.user_tools))
+        toolset = toolset_of(task.row)
         if toolset not in self._sees_all:
             tools = [*task.registry.tools.values(), *task.user_registry.tools.values()]
             are_known = all(_is_known(tool.function, self._folder) for tool in tools)

@@ -13,6 +13,7 @@ from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.store.evaluation_file import find_named, reading
+from reward_kit.agent.store.fingerprints import toolset_of
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> 
         fingerprints = {
             "row": fingerprint([deciding, texts] if texts else deciding),
             "seed": seed.key[:16],
-            "tools": tools[row.toolset],
+            "tools": tools[toolset_of(row)],
             "prompts": prompts,
-            "parallel_tool_calls": facts.toolsets[row.toolset].parallel_tool_calls,
+            "parallel_tool_calls": facts.toolsets[toolset_of(row)].parallel_tool_calls,
             "default_reward": row_id in default_reward,
         }
         rows.append(PlannedRow(row, seed, n_rollouts, fields, fingerprints))
