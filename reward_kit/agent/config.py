@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 RESULTS_FILE = "tau-bench:"
 """Prefix of the agent's name in a report on a results file, ``tau-bench:PATH``."""
 GROUPS = ("Tasks", "Agent", "Simulated user", "Limits", "Results", "Display")
-
-
 _OF_PLAYER = (
     "Give it to evaluate() as {}=, or name it by its import path, module:factory (__main__:factory in a "
     "notebook or the script itself)."
@@ -130,7 +128,6 @@ class EvaluationConfig:
     fastworkflow_workers: int = _agent(
         1, minimum=1, help="Processes for the agent fastworkflow; each plays several rollouts.",
     )
-
     skip_unplayable: bool = _agent(
         False, fixed=True, help="Leave out rows that the agent or user cannot play, with a warning for each.",
     )
@@ -234,7 +231,6 @@ class EvaluationConfig:
         900, minimum=0, metavar="SECONDS",
         help="Time to wait for a provider that is down or refuses every call, before the run stops.",
     )
-
     against: str | None = _limit(
         None, metavar="EVAL",
         help="Compare Pass^1 with this evaluation's, or with that of a card in the repository.",
@@ -310,7 +306,6 @@ class EvaluationConfig:
     debug: bool = _display(
         False, scope="run", help="Write a readable log of each rollout, and show where errors come from.",
     )
-
     # fmt: on
 
     def __new__(cls, **options: Any) -> EvaluationConfig:
@@ -351,10 +346,9 @@ class EvaluationConfig:
                 raise UsageError(
                     f"--from-tau-bench runs nothing, so it cannot be combined with {flag_of(given[0])}"
                 )
-        if self.no_sim_user and self.user not in (None, "none"):
-            raise UsageError(f"--no-sim-user contradicts --user {self.user}")
-        if self.mode == "solo" and self.user not in (None, "none"):
-            raise UsageError(f"--mode solo contradicts --user {self.user}")
+        alone = "--no-sim-user" if self.no_sim_user else "--mode solo" if self.mode == "solo" else None
+        if alone is not None and self.user not in (None, "none"):
+            raise UsageError(f"{alone} contradicts --user {self.user}")
 
     def or_environment(self, name: str) -> str | None:
         """The value of an option, or that of its environment variable; an empty variable is none."""

@@ -43,7 +43,7 @@ def bundle_task(dataset: str, *, epochs: Any = None, seed: int = 0, **options: A
     """
     bundle = opened(dataset, options)
     plays: dict[str, Play] = {}
-    samples = [Sample(input=_shown(one.row.initial_messages), id=one.row.id) for one in bundle.tasks]
+    samples = [Sample(input=_shown(one.row.agent_messages), id=one.row.id) for one in bundle.tasks]
     solve = _play(bundle, plays, seed, options)
     return Task(dataset=samples, solver=solve, scorer=_reward(plays), epochs=epochs)
 

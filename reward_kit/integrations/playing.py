@@ -114,7 +114,7 @@ class Play:
 def opened(dataset: str, options: dict[str, Any]) -> TaskBundle:
     """Open a bundle; raises ``UsageError`` if one of its rows cannot be played with these options."""
     with ExitStack() as undo:
-        bundle = undo.enter_context(TaskBundle.load(dataset))
+        bundle = undo.enter_context(TaskBundle.load(dataset, mode=options.pop("mode", None)))
         for task in bundle.tasks:
             _has_user(task, options)
         undo.pop_all()

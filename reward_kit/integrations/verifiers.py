@@ -56,7 +56,7 @@ def bundle_env(dataset: str, **options: Any) -> tuple[type[vf.Taskset], type[vf.
     class BundleTaskset(vf.Taskset[RowTask]):
         def load(self) -> Iterable[RowTask]:
             for one in bundle.tasks:
-                lines = [line["content"] for line in one.row.initial_messages if line["role"] == "user"]
+                lines = [line["content"] for line in one.row.agent_messages if line["role"] == "user"]
                 prompt = lines[-1] if lines else "(the simulated user speaks first)"
                 yield RowTask(vf.TaskData(name=one.row.id, prompt=prompt))
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.types import check_one_of
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
@@ -54,6 +55,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         read = read_dataset(source.dataset, files)
         self.dataset = source.dataset
         self.folder = source.folder
+        if mode is not None:
+            check_one_of("mode", mode, (SOLO,))
         self.mode = mode
         self.rows = list(map(solo_row, read.rows)) if mode == SOLO else read.rows
         self.defaults = read.defaults
@@ -309,7 +312,8 @@ def _bound(seed: Seed, registry: ToolRegistry, user_registry: ToolRegistry) -> S
     """The seed, whose setup is found in these registries."""
     if not isinstance(seed.script, SetupScript):
         return seed
-    return replace(seed, script=replace(seed.script, registries={"agent": registry, "user": user_registry}))
+    script = replace(seed.script, registries={"agent": registry, "user": user_registry})
+    return replace(seed, script=script, opening=seed.opening and script.replay)
 
 
 def _without_padding(task: Task, padded: RowFaults) -> Task:

@@ -24,6 +24,8 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from reward_kit.agent.database import Database
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.rows.task_row import TaskRow
 
 FORMAT = "reward-kit.seed/1"
@@ -48,7 +50,8 @@ class Seed:
 
     ``key`` is the SHA-256 (hex) over everything that the base depends on: equal keys, equal bases. ``origin``
     names the source in messages (``flight_task/seed.sql``). If the seed reads the clock, ``now`` is the row's
-    frozen clock (ISO 8601), and ``of_today`` says that the row has none.
+    frozen clock (ISO 8601), and ``of_today`` says that the row has none. ``opening`` makes the tool calls
+    with which a row begins, on the base at a path.
     """
 
     key: str
@@ -57,6 +60,24 @@ class Seed:
     origin: str = "seed SQL"
     now: str | None = None
     of_today: bool = False
+    opening: Callable[[Path], list[str]] | None = None
+
+    def write(self, path: Path) -> list[str]:
+        """Write the base to ``path``; returns the faults of its opening: answers that the tools do not give.
+
+        Raises ``BundleError`` for a faulty seed.
+        """
+        from reward_kit.agent.database.seeding import seed_base
+
+        seed_base(path, self.sql, script=self.script, origin=self.origin, now=self.now)
+        return self.opening(path) if self.opening is not None else []
+
+    def base(self, path: Path, mode: Mode = "overlay") -> Database:
+        """Write the base to ``path``, and open it."""
+        from reward_kit.agent.database import Database
+
+        self.write(path)
+        return Database.open(path, mode=mode)
 
 
 class SeedSource:

@@ -44,6 +44,9 @@ def solo_row(row: TaskRow) -> TaskRow:
     required, forbidden = map(_by_agent, (row.required_calls, row.forbidden_calls))
     return replace(
         row,
+        initial_messages=[
+            {**one, "role": "assistant"} if one.get("tool_calls") else one for one in row.initial_messages
+        ],
         system_prompt=prompt,
         sim_user_prompt=None,
         sim_user_template=None,
@@ -69,6 +72,8 @@ def solo_task(task: Task) -> Task:
     """The task as it is played in solo mode; raises ``BundleError`` without a ticket."""
     if task.row.ticket is None:
         raise BundleError(f"field 'ticket' {NO_TICKET}", place=f"{task.row.place} {task.row.id}")
+    if isinstance(task.registry, _JoinedTools):
+        return task
     return with_joined_tools(replace(task, row=solo_row(task.row)))
 
 

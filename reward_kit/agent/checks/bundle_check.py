@@ -187,13 +187,16 @@ def _seeded(
 def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -> Database | None:
     seed, mode = task.seed, task.registry.database
     try:
-        base = Database.seed(path, seed.sql, script=seed.script, origin=seed.origin, now=seed.now, mode=mode)
+        faults = seed.write(path)
+        base = Database.open(path, mode=mode)
     except (BundleError, DatabaseError) as error:
         report.add("seed", f"seed of row {task.row.id!r}", str(error))
         return None
     if seed.of_today:
         text = f"uses the clock, and row {task.row.id!r} has no `now`: it is built anew each day"
         report.add("daily-seed", f"seed {seed.origin}", text)
+    for text in faults:
+        report.add("opening", f"row {task.row.id!r}", text)
     opened.enter_context(base)
     declared = "SELECT count(*) FROM sqlite_schema m, pragma_foreign_key_list(m.name) WHERE m.type = 'table'"
     told = [base.read_only().execute(sql).scalar() for sql in (declared, "PRAGMA foreign_keys")]

@@ -27,6 +27,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "seed": Kind("error", "Correct the seed: every rollout starts from it."),
+    "opening": Kind("error", "Write the answer that the tool gives on the row's data."),
     "goal": Kind("error", "Correct end_goal_sql."),
     "gold-call": Kind("error", "Correct the call, or the tool."),
     "refused-gold": Kind("error", 'Correct the call, or add "refused": true if the refusal is meant.'),

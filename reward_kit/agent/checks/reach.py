@@ -62,7 +62,7 @@ def words(text: str) -> frozenset[str]:
 
 def spoken(task: Task) -> str:
     """The instruction of the user, and the messages that the agent has at the start."""
-    said = [text_of(message.get("content")) for message in task.row.initial_messages]
+    said = [text_of(message.get("content")) for message in task.row.agent_messages]
     return "\n".join([task.sim_user_prompt or "", *said])
 
 

@@ -90,8 +90,7 @@ def _rollout(record: Trace, *, contents: bool) -> Span:
 
 
 def _conversation(record: Trace) -> Attributes:
-    given = record.fields.get("initial_messages") or ()
-    opening = sum(message.get("role") != "system" for message in given)
+    opening = sum(message.get("role") != "system" for message in record.messages[: record.opening])
     messages = [{"role": message["role"], "parts": list(_parts(message))} for message in record.messages]
     system = [part for message in messages if message["role"] == "system" for part in message["parts"]]
     talk = [message for message in messages if message["role"] != "system"]

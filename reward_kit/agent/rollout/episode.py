@@ -36,6 +36,7 @@ from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
+from reward_kit.agent.rows.message_check import split_opening
 from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError, UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Episode:
         row, ``BundleError`` for a faulty seed or an unknown user.
         """
         task = task_of(bundle, row)
-        if (mode := options.pop("mode", None)) is not None:
+        if (mode := options.pop("mode", None) or bundle.read.mode) is not None:
             check_one_of("mode", mode, (SOLO,))
             task = solo_task(task)
             if options.get("user") is not None:
@@ -138,14 +139,16 @@ class Episode:
         self.database = database
         prompt = self.task.system_prompt
         opening: list[Message] = [] if prompt is None else [{"role": "system", "content": prompt}]
-        self.history = History(opening + copied(row.initial_messages))
-        self.user_history = History(())
+        seen, own = split_opening(copied(row.initial_messages))
+        self.history = History(opening + seen)
+        self.user_history = History(message for messages in own.values() for message in messages)
         self.trace = trace = Trace(
             id=uuid.uuid4().hex,
             row_id=row.id,
             index=self._index,
             seed=self.first_seed,
             messages=self.history.messages,
+            user_messages={place + len(opening): messages for place, messages in own.items()},
             usage={"agent": Usage(), "user": Usage()},
             started=unix_time(),
         )

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary, finalize
 
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.task import Task
-from reward_kit.agent.database import Database
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.database import Database
 
 
 def base_of(bundle: TaskBundle, task: Task) -> Database:
@@ -54,9 +54,7 @@ class _Bases(ExitStack):
         seed, mode = task.seed, task.registry.database
         if (seed.key, mode) not in self._open:
             path = self._folder / f"{len(self._open)}.db"
-            self._open[seed.key, mode] = self.enter_context(
-                Database.seed(path, seed.sql, script=seed.script, origin=seed.origin, now=seed.now, mode=mode)
-            )
+            self._open[seed.key, mode] = self.enter_context(seed.base(path, mode))
         return self._open[seed.key, mode]
 
 

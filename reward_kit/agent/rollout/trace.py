@@ -20,6 +20,7 @@ from reward_kit.agent.base.text import count, html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rollout.outcome import Outcome, Scored
+from reward_kit.agent.rows.message_check import split_opening
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import StorageError
 
@@ -133,7 +134,8 @@ class Trace(Scored):
     @property
     def opening(self) -> int:
         """The number of messages that were there at the start."""
-        return len(self.fields.get("initial_messages") or ()) + ("system_prompt" in self.fields)
+        seen, _ = split_opening(self.fields.get("initial_messages") or ())
+        return len(seen) + ("system_prompt" in self.fields)
 
     # --- what follows from the rest
 

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.text import cut, tamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from reward_kit.agent.base.types import Message
 
 Fault = tuple[tuple[str | int, ...], str]
 """A fault, and the path to it inside the value that was checked: object keys and list positions."""
 
 ROLES = ("system", "user", "assistant", "tool")
+CALLERS = ("assistant", "user")
+"""Roles of messages with tool calls: the agent's and the user's own."""
 _CALL = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "text of a JSON object"}}'
 _KINDS: dict[type, str] = {
     str: "a string",
@@ -35,6 +39,26 @@ def message_faults(messages: Sequence[Any]) -> Iterator[Fault]:
     yield from single or _order_faults(messages)
 
 
+def split_opening(messages: Iterable[Message]) -> tuple[list[Message], dict[int, list[Message]]]:
+    """The messages that the agent sees; and the user's calls with their answers, by the number before them.
+
+    The latter are as in ``Trace.user_messages``: those of the user's model, whose role is the assistant.
+    """
+    seen: list[Message] = []
+    own: dict[int, list[Message]] = {}
+    calls: set[str] = set()
+    for message in messages:
+        if message["role"] == "user" and message.get("tool_calls"):
+            calls = {call["id"] for call in message["tool_calls"]}
+            own.setdefault(len(seen), []).append({**message, "role": "assistant"})
+        elif message["role"] == "tool" and message["tool_call_id"] in calls:
+            own[len(seen)].append(message)
+        else:
+            seen.append(message)
+            calls = set()
+    return seen, own
+
+
 def show(value: Any, limit: int = 60) -> str:
     """A JSON value for a message: ``"four" (a string)``; long ones are cut."""
     if value is None:
@@ -51,15 +75,15 @@ def _single_faults(message: Any) -> Iterator[Fault]:
         yield (), f"expected {expected}; got {show(message)}"
         return
     content, calls = message.get("content"), message.get("tool_calls")
-    if content is None and (role != "assistant" or not calls):
-        yield ("content",), "there is none; only an assistant message with tool calls can do without"
+    if content is None and (role not in CALLERS or not calls):
+        yield ("content",), "there is none; only a message with tool calls can do without"
     elif content is not None and not isinstance(content, str) and not _are_parts(content):
         expected = 'text or a list of parts such as {"type": "text", "text": "…"}'
         yield ("content",), f"expected {expected}, got {show(content)}"
     if role == "tool" and not _is_name(message.get("tool_call_id")):
         yield ("tool_call_id",), "a tool message names the call it answers, as text"
-    if role != "assistant" and calls:
-        yield ("tool_calls",), f"only an assistant message can have tool calls, this one is from {role!r}"
+    if role not in CALLERS and calls:
+        yield ("tool_calls",), f"only agent (assistant) and user can call tools, this is from {role!r}"
     elif calls is not None and (not isinstance(calls, list) or not calls or not all(map(_is_call, calls))):
         yield ("tool_calls",), f"expected a list of tool calls of the form {_CALL}, got {show(calls)}"
 

@@ -24,15 +24,17 @@ from pydantic import (
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
-from reward_kit.agent.base.text import FILE
+from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import SIDES, Side
 from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, PARTS, RESERVED_IDS
 from reward_kit.agent.rows.gold_reference import reference_faults
-from reward_kit.agent.rows.message_check import Fault, message_faults, show
+from reward_kit.agent.rows.message_check import Fault, message_faults, show, split_opening
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from reward_kit.agent.base.types import Message
 
 MAX_FAULTS_SHOWN = 200
 INJECTED = frozenset({"messages", "db", "gold_db", "rollout"})
@@ -241,6 +243,22 @@ class TaskRow:
     def scored_outputs(self) -> list[str]:
         """The outputs, unless ``score_by`` leaves them out."""
         return self.outputs if self.score_by is None or "outputs" in self.score_by else []
+
+    @property
+    def agent_messages(self) -> list[Message]:
+        """The initial messages that the agent sees: without the user's tool calls."""
+        return split_opening(self.initial_messages)[0]
+
+    def opening_calls(self) -> Iterator[tuple[int, Action, str]]:
+        """The tool calls in ``initial_messages``: the position of the answer, the call, and the answer."""
+        asked: dict[str, Action] = {}
+        for number, message in enumerate(self.initial_messages):
+            for call in message.get("tool_calls") or ():
+                side: Side = "user" if message["role"] == "user" else "agent"
+                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                asked[call["id"]] = Action(name, arguments, by=side)
+            if message["role"] == "tool":
+                yield number, asked[message["tool_call_id"]], text_of(message["content"])
 
     def given_fields(self) -> set[str]:
         """The names of all fields that have a value."""

@@ -14,7 +14,6 @@ from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source
 from reward_kit.agent.bundles.setup import with_setup
-from reward_kit.agent.database import Database
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.database import Database
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -163,14 +163,8 @@ class Sessions:
                 self._folder = temporary_folder("tools")
                 # Also at exit: an application mounted inside another one gets no shutdown event.
                 self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            self._bases[seed.key] = Database.seed(
-                self._folder / f"base{len(self._bases) or ''}.db",
-                seed.sql,
-                script=seed.script,
-                origin=seed.origin,
-                now=seed.now,
-                mode=self._registry.database,
-            )
+            path = self._folder / f"base{len(self._bases) or ''}.db"
+            self._bases[seed.key] = seed.base(path, self._registry.database)
         return self._bases[seed.key]
 
     def _make_room(self) -> None:

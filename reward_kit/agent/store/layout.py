@@ -103,10 +103,8 @@ class RunsFolder:
         return self._bases / f"{key}.{fingerprint}.seeded"
 
     def _seed(self, seed: Seed, path: Path) -> None:
-        from reward_kit.agent.database.seeding import seed_base
-
         with draft_beside(path) as draft:
-            seed_base(draft, seed.sql, script=seed.script, origin=seed.origin, now=seed.now)
+            seed.write(draft)
             fingerprint = _fingerprint(draft)
             if fingerprint is None:
                 raise OSError("what was written cannot be read back")

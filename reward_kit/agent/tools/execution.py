@@ -18,7 +18,7 @@ from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
 from reward_kit.agent.base.pending import MissingAwaitError
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.base.text import foreign_text
+from reward_kit.agent.base.text import did_you_mean, foreign_name, foreign_text
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
@@ -151,6 +151,23 @@ async def run_tool(
         return result
     raised = _blocked(tool, limit) if limit.late else None
     return ToolResult(content, "ok", given, value, tool.terminal is not False, changes, None, raised)
+
+
+async def unknown_tool(
+    name: str, known: Sequence[str], db: Any, timeout: float | None, after: Sequence[Tool]
+) -> ToolResult:
+    """The result of a call of a tool that is not among the ``known``; the functions of ``after`` run."""
+    name = foreign_name(name)
+    available = ", ".join(known) or "none"
+    content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
+    result = ToolResult(content_of(content), "unknown_tool")
+    if after:
+        ran = await run_tool(_NOTHING, None, db=db, rollout=None, timeout=timeout, after=after)
+        result = replace(result, changes=ran.changes) if ran.status == "ok" else ran
+    return result
+
+
+_NOTHING = Tool("nothing", "", {}, lambda: None, False, frozenset(), frozenset(), lambda _: {})
 
 
 async def _called(

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.strict_json import copied
-from reward_kit.agent.base.text import did_you_mean, foreign_name
+from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.tools.arguments import ArgumentError
-from reward_kit.agent.tools.content import content_of
 from reward_kit.agent.tools.docstring import parse_docstring
-from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool
+from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool, unknown_tool
 from reward_kit.agent.tools.parameters import inner_function
 from reward_kit.agent.tools.schema import read_signature
 from reward_kit.errors import BundleError, RewardKitError, ToolError
@@ -270,7 +269,7 @@ class ToolRegistry:
         tool = self.tools.get(name)
         after = tuple(self.functions["after_call"].values() if after is None else after)
         if tool is None:
-            return self._unknown(name, db, () if self.rollback else after)
+            return unknown_tool(name, list(self.tools), db, self.tool_timeout, () if self.rollback else after)
         return run_tool(
             tool,
             arguments,
@@ -282,17 +281,6 @@ class ToolRegistry:
             after=after,
             rollback=self.rollback,
         )
-
-    async def _unknown(self, name: str, db: Database | None, after: tuple[Tool, ...]) -> ToolResult:
-        known = list(self.tools)
-        available = ", ".join(known) or "none"
-        name = foreign_name(name)
-        content = f"Error: unknown tool {name!r}{did_you_mean(name, known)}; available: {available}"
-        result = ToolResult(content_of(content), "unknown_tool")
-        if after:
-            ran = await run_tool(_NO_TOOL, None, db=db, rollout=None, timeout=self.tool_timeout, after=after)
-            result = replace(result, changes=ran.changes) if ran.status == "ok" else ran
-        return result
 
     async def execute_tool(
         self,
@@ -322,9 +310,6 @@ class ToolRegistry:
         ``RewardKitError`` if the package ``mcp`` is not installed. ``reward-kit mcp`` serves it.
         """
         return mcp_server_of(self).server
-
-
-_NO_TOOL = Tool("nothing", "", {}, lambda: None, False, frozenset(), frozenset(), lambda _: {})
 
 
 def mcp_server_of(registry: ToolRegistry, task: Task | None = None) -> McpServer:

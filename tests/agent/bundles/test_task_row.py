@@ -195,7 +195,7 @@ def test_conversations_that_providers_accept_are_accepted(messages: list[dict[st
         ([{"role": "user", "content": 3}], "initial_messages[0].content: expected text or a list of parts"),
         ([{"role": "tool", "content": "x"}], "initial_messages[0].tool_call_id: a tool message names the"),
         ([{"role": "tool", "content": "x", "tool_call_id": "c1"}], "no tool call 'c1' is waiting for an"),
-        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "only an assistant message can have tool"),
+        ([{"role": "system", "content": "x", "tool_calls": [CALL]}], "only agent (assistant) and user can"),
         ([{"role": "assistant", "tool_calls": [CALL]}], "initial_messages[0]: the tool call 'c1' has no"),
         ([CALLING, {"role": "user", "content": "x"}], "initial_messages[1]: the tool call 'c1' before it"),
         ([{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "expected a list of tool calls of the form"),
