@@ -94,7 +94,7 @@ class TalkingHarness(HarnessAdapter):
         while play.episode.turns < limits.max_turns and play.step():
             step = model_step(list(play.episode.messages), session.list_tools(), limits.sampling)
             run_sync(play.act(_message(step.response)))
-        for call in play.episode.tool_calls:
+        for call in (one for one in play.episode.tool_calls if one.by == "agent"):
             arguments = call.arguments if isinstance(call.arguments, dict) else {}
             result.tool_trace.append(ToolTraceEntry(call.name, arguments, ToolResult(data=call.content)))
         result.messages = list(play.episode.messages)

@@ -231,11 +231,20 @@ class Explainer:
         )
 
 
+_OF_USER = {"assistant": "user", "tool": "tool"}
+"""The roles of messages between the user and the user's tools, in a conversation of three."""
+
+
 def context_of(record: Trace, *, longest_result: int | None = None) -> str:
     """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
     given = 1 if fields.get("system_prompt") is not None else 0
+    said = [
+        (place, message if by == "agent" else {**message, "role": _OF_USER[message["role"]]})
+        for place, by, message in record.both_sides()
+        if by == "user" or place >= given
+    ]
     differences = [json_text(row) for row in failure.get("rows") or ()]
     if failure.get("more_rows"):
         differences.append(f"and {failure['more_rows']} more")
@@ -243,12 +252,15 @@ def context_of(record: Trace, *, longest_result: int | None = None) -> str:
         "what_the_user_was_told_to_want": fields.get("sim_user_prompt"),
         "rules_for_the_agent": fields.get("system_prompt"),
         "calls_that_solve_the_task": "\n".join(
-            call_line(call["name"], call["arguments"], None) for call in actions
+            call_line(call["name"], call["arguments"], None) + " by the user" * (call.get("by") == "user")
+            for call in actions
         ),
         "what_the_agent_had_to_say": "\n".join(record.outputs),
         "when_the_task_is_solved": None if actions else fields.get("end_goal_sql"),
         "conversation": conversation_text(
-            record.messages[given:], opening=record.opening - given, longest_result=longest_result
+            (message for _, message in said),
+            opening=sum(place < record.opening for place, _ in said),
+            longest_result=longest_result,
         ),
         "how_it_ended": _ending(record),
         "differences_of_the_final_data": "\n".join(differences),

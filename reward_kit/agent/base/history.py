@@ -221,8 +221,9 @@ def conversation_text(
         if text:
             aside = " (to itself)" if calls else " (given)" if number < opening else ""
             lines.append(f"{'agent' if role == 'assistant' else role}{aside}: {text}")
+        who = "agent" if role == "assistant" else role
         lines += [
-            f"agent calls: {call['function']['name']}({call['function']['arguments']})" for call in calls
+            f"{who} calls: {call['function']['name']}({call['function']['arguments']})" for call in calls
         ]
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.text import count, html_table, text_of
-from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage, Violations, judge_call
+from reward_kit.agent.base.types import Message, ModelCall, Side, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rollout.outcome import Outcome, Scored
 from reward_kit.agent.rows.message_check import split_opening
@@ -25,7 +25,7 @@ from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pydantic import TypeAdapter
 
@@ -138,6 +138,12 @@ class Trace(Scored):
         return len(seen) + ("system_prompt" in self.fields)
 
     # --- what follows from the rest
+
+    def both_sides(self) -> Iterator[tuple[int, Side, Message]]:
+        """The messages with their positions; the user's calls are where the line after them is."""
+        for place in range(len(self.messages) + 1):
+            yield from ((place, "user", own) for own in self.user_messages.get(place, ()))
+            yield from ((place, "agent", one) for one in self.messages[place : place + 1])
 
     @cached_property
     def lines(self) -> list[Line]:

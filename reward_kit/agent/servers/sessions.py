@@ -111,11 +111,13 @@ class Sessions:
         session = self._sessions.get(name)
         if session is None:
             self._make_room()
-            clock = None if self._task is None else self._task.row.clock()
-            session = self._sessions[name] = _Session(self.open().fork(now=clock))
+            task = self._task
+            clock, hidden = (None, None) if task is None else (task.row.clock(), task.hidden)
+            session = self._sessions[name] = _Session(self.open().fork(now=clock, hidden=hidden))
         self._sessions.move_to_end(name)
         with session.used() as database:
-            return await self._registry.call(tool, arguments, db=database)
+            after = None if self._task is None else self._task.after_call
+            return await self._registry.call(tool, arguments, db=database, after=after)
 
     def reset(self, name: str, row_id: str | None = None) -> None:
         """Return a session to the seed; a running call keeps its state, which is dropped afterwards.

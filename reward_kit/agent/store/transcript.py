@@ -21,7 +21,7 @@ from reward_kit.agent.scoring.numbers import duration, duration_with_waiting, mo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.base.types import Message, Side, ToolCall
+    from reward_kit.agent.base.types import Side, ToolCall
     from reward_kit.agent.reports.facts import Fact
     from reward_kit.agent.rollout.trace import Trace
 
@@ -112,7 +112,7 @@ def conversation(record: Trace) -> Iterator[Entry]:
     wrong = (record.failure or {}).get("call")
     unanswered: dict[tuple[Side, str], CallEntry] = {}
     entries = []
-    for number, by, message in _of_both_sides(record):
+    for number, by, message in record.both_sides():
         text = shown_text(message.get("content"))
         answered = unanswered.pop((by, str(message.get("tool_call_id"))), None)
         if message["role"] == "tool" and answered is not None:
@@ -122,21 +122,13 @@ def conversation(record: Trace) -> Iterator[Entry]:
         for call in message.get("tool_calls") or ():
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             found = made.get((by, call["id"]))
-            status = found.status if found else "given by the row" if number < opening else "not run"
+            given = number < opening + (by == "user")
+            status = found.status if found else "given by the row" if given else "not run"
             is_wrong = found is not None and found.index == wrong
             unanswered[by, call["id"]] = CallEntry(name, arguments, status, found, is_wrong)
             entry.calls.append(unanswered[by, call["id"]])
         entries.append(entry)
     yield from entries
-
-
-def _of_both_sides(record: Trace) -> Iterator[tuple[int, Side, Message]]:
-    """The messages with their positions; those between the user and the user's tools where they were made."""
-    for number, message in enumerate(record.messages):
-        yield from ((number, "user", own) for own in record.user_messages.get(number, ()))
-        yield number, "agent", message
-    last = len(record.messages)
-    yield from ((last, "user", own) for own in record.user_messages.get(last, ()))
 
 
 def transcript(record: Trace) -> str:

@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 from command import run_command
 from door_bundle import ROW, TOOLS, USER_TOOLS, asks, door_bundle
+from http_stub_agent import Door, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, agent_eval, load_rollout, validate
+from reward_kit.agent import TaskBundle, agent_eval, load_agent, load_rollout, validate
+from reward_kit.agent.after.explainer import context_of
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.players.users.llm import LLMUser
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.errors import BundleError
 
 OPEN = "a creak: it is open"
+OF_USER = ("push_hard", "look_around", "creak")
+"""Words of the calls of the user in the opening, and of the tools."""
 
 
 def calls(role: str, name: str, call_id: str = "call_a", **arguments: Any) -> dict[str, Any]:
@@ -143,10 +147,17 @@ class TestAnEvaluation:
         agent_eval(folder, agent="gold", no_sim_user=True, eval_id="opened", workers=workers)
         trace = load_rollout("opened front#1")
         assert (trace.reward, trace.messages[:6]) == (1.0, SEEN)
-        exported = run_command("export", "opened", "--format", "openai")
-        assert "push_hard" not in exported.out
+        for layout in ("openai", "trl", "full"):
+            exported = run_command("export", "opened", "--format", layout).out
+            assert "unlock" in exported
+            assert not [word for word in OF_USER if word in exported]
         shown = run_command("show", "opened front#1").out
         assert shown.index("USER'S CALL push_hard") < shown.index("I am in. And the vault?")
+        assert "USER'S TOOL push_hard (given by the row)" in shown
+        known = context_of(trace)
+        assert 'user calls: push_hard({"door": "front"})' in known
+        assert f"result of the tool: {OPEN}" in known
+        assert known.index("push_hard") < known.index("user (given): I am in. And the vault?")
 
     def test_an_answer_that_the_tool_does_not_give_is_an_error_of_validate(self, tmp_path):
         wrong = [*OPENING[:5], answer("it is shut", "call_b"), OPENING[6]]
@@ -167,6 +178,51 @@ class TestAnEvaluation:
         folder = door_bundle(tmp_path, rows=[{**OPENED, "initial_messages": [*looked, OPENING[6]]}])
         with TaskBundle.load(folder) as bundle:
             assert validate(bundle).ok
+
+
+class TestSecrecy:
+    async def test_of_an_agent_over_http(self, tmp_path):
+        seen: list[Any] = []
+
+        async def script(turn: dict[str, Any], door: Door) -> dict[str, Any]:
+            seen.extend([turn, await door.look()])
+            return {"reply": "Which one?"}
+
+        with (
+            TaskBundle.load(door_bundle(tmp_path, rows=[OPENED])) as bundle,
+            bundle.episode("front") as empty,
+        ):
+            async with serving(script) as stub:
+                agents = load_agent(stub.url)
+                await agents.open()
+                task = bundle.tasks[0]
+                episode = await run_rollout_async(task, 0, base=empty.base, agent=agents())
+                await agents.close()
+                seen += stub.closed
+        episode.close()
+        assert "unlocked" in json.dumps(seen)
+        assert not [word for word in OF_USER if word in json.dumps(seen)]
+
+    async def test_of_the_mcp_server_whose_calls_are_followed_by_the_functions_of_both_sides(self, tmp_path):
+        from mcp.client import Client
+
+        from reward_kit.agent.tools.registry import mcp_server_of
+
+        stuck = "\n\n@R.after_call\ndef stuck(db):\n    if db.fetch_val('SELECT sum(open) FROM doors'):\n"
+        stuck += "        raise ToolError('a draught: it is open')\n"
+        tools = (
+            TOOLS + "\n\n@R.tool\ndef push(db):\n    'Push.'\n    db.execute('UPDATE doors SET open = 1')\n"
+        )
+        folder = door_bundle(tmp_path, rows=[ROW], tools=tools, user_tools=USER_TOOLS + stuck)
+        with TaskBundle.load(folder) as bundle:
+            task = bundle.tasks[0]
+            async with Client(mcp_server_of(task.registry, task).server) as client:
+                unlocked = await client.call_tool("unlock", {"door": "front"})
+                pushed = await client.call_tool("push", {})
+        assert [unlocked.content[0].text, pushed.content[0].text] == [
+            "unlocked",
+            "Error: the call could not be completed",
+        ]
 
 
 @pytest.mark.parametrize(
