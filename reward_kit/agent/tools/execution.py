@@ -107,7 +107,7 @@ async def run_tool(
     given: dict[str, Any] | None = None
     handle, call, log, changes = db, None, None, None
     limit = TimeLimit(timeout, on_overrun, tool.name)
-    failed, in_after = True, False
+    failed, is_done, in_after = True, False, False
     try:
         if "db" in tool.injected or after:
             if hasattr(db, "tool_call"):
@@ -123,14 +123,12 @@ async def run_tool(
                     values = tool.check(text)
                     _inject(tool, values, handle, rollout)
                     value, content = await _called(tool, values, log, pending)
-                except Exception as error:
-                    in_after = True
-                    await _run_after(() if rollback or not _is_kept(error) else after, handle)
-                    in_after = False
-                    raise
-                if after:
-                    in_after = True
-                    await _run_after(after, handle)
+                    is_done = True
+                finally:
+                    if after and (is_done or (not rollback and _is_kept(sys.exc_info()[1]))):
+                        in_after = True
+                        await _run_after(after, handle)
+                        in_after = False
             failed = False
         finally:
             if call is not None:
@@ -188,7 +186,7 @@ async def _run_after(after: Sequence[Tool], db: Any) -> None:
         for function in after:
             function.function(**({"db": getattr(db, "sync", db)} if "db" in function.injected else {}))
 
-    if after and db is not None:
+    if db is not None:
         await in_thread(run)
 
 
