@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from reward_kit.agent.bundles.files import BundleFiles, check_template, read_pro
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, seed_source
-from reward_kit.agent.bundles.setup import SetupScript, with_setup
+from reward_kit.agent.bundles.setup import SetupScript, code_of, with_setup
 from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
@@ -209,7 +210,10 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     """The seed of each row; rows with the same seed share one object."""
     texts = [row.seed_sql for row in rows]
     sources = _made_for(rows, "seed_sql", texts, lambda row: seed_source(row, files, folder))
-    seeds = [with_setup(source.at(row.now), row, folder) for row, source in zip(rows, sources, strict=True)]
+    code = cache(partial(code_of, folder))
+    seeds = [
+        with_setup(source.at(row.now), row, folder, code) for row, source in zip(rows, sources, strict=True)
+    ]
     shared = {seed.key: seed for seed in reversed(seeds)}
     return [shared[seed.key] for seed in seeds]
 

@@ -115,23 +115,24 @@ def _equal_json(one: str, other: str) -> bool:
         return False
 
 
-def with_setup(seed: Seed, row: TaskRow, folder: Path) -> Seed:
+def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] | None = None) -> Seed:
     """The seed of a row with its ``setup`` and its opening; equal for rows that share all of them.
 
-    Its key depends on all Python files of the bundle, which the functions are in.
+    Its key depends on all Python files of the bundle, which the functions are in; ``code`` is their hash.
     """
     opening = [(call.to_json(), answer) for _, call, answer in row.opening_calls()]
     if not (row.setup or opening):
         return seed
     setup = [call.to_json() for call in row.setup or ()]
     more = (opening, row.now) if opening else ()
-    facts = [seed.key, setup, row.toolset, row.user_toolset, _code(folder), *more]
+    facts = [seed.key, setup, row.toolset, row.user_toolset, code() if code else code_of(folder), *more]
     key = hashlib.sha256(json_text(facts).encode()).hexdigest()
     script = SetupScript(row, folder, seed.script)
     return replace(seed, key=key, script=script, opening=script.replay if opening else None)
 
 
-def _code(folder: Path) -> str:
+def code_of(folder: Path) -> str:
+    """The hash of all Python files of a bundle."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         inner = path.relative_to(folder)

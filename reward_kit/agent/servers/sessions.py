@@ -165,7 +165,7 @@ class Sessions:
                 self._folder = temporary_folder("tools")
                 # Also at exit: an application mounted inside another one gets no shutdown event.
                 self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            path = self._folder / f"base{len(self._bases) or ''}.db"
+            path = self._folder / f"{len(self._bases)}.db"
             self._bases[seed.key] = seed.base(path, self._registry.database)
         return self._bases[seed.key]
 
