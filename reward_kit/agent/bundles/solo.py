@@ -2,7 +2,7 @@
 
 The agent makes all calls, also those that gold actions leave to the user, and ends with the tool ``done``
 (that of the bundle if it has one). A text ``{ticket}`` in the system prompt is replaced by the ticket;
-without it the ticket follows the prompt::
+without it the ticket follows the prompt. Of the ``initial_messages`` the tool calls stay::
 
     bundle.episode("row.1", mode="solo")
 """
@@ -45,7 +45,9 @@ def solo_row(row: TaskRow) -> TaskRow:
     return replace(
         row,
         initial_messages=[
-            {**one, "role": "assistant"} if one.get("tool_calls") else one for one in row.initial_messages
+            {**one, "role": "assistant"} if one.get("tool_calls") else one
+            for one in row.initial_messages
+            if one.get("tool_calls") or one["role"] in ("system", "tool")
         ],
         system_prompt=prompt,
         sim_user_prompt=None,

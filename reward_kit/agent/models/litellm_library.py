@@ -96,7 +96,7 @@ CALL_SETTINGS = {"num_retries": 0, "max_retries": 0, "drop_params": True, "_skip
 
 
 _USER_FIRST = frozenset({"anthropic", "azure_ai", "bedrock", "bedrock_converse", "vertex_ai"})
-"""Providers with models that refuse a conversation in which the assistant speaks first."""
+"""Providers with models that refuse a conversation in which nobody, or the assistant, speaks first."""
 BEGINNING = "(The conversation begins.)"
 
 
@@ -115,8 +115,8 @@ def sent_messages(messages: Iterable[Message], provider: str | None, direct: boo
                     {"type": "thinking", "thinking": [{"type": "text", "text": thought}]},
                     *([{"type": "text", "text": one["content"]}] if one.get("content") else []),
                 ]
-    first = next((number for number, one in enumerate(sent) if one["role"] != "system"), 0)
-    if provider in _USER_FIRST and sent and sent[first]["role"] == "assistant":
+    first = next((number for number, one in enumerate(sent) if one["role"] != "system"), len(sent))
+    if provider in _USER_FIRST and [one["role"] for one in sent[first : first + 1]] in ([], ["assistant"]):
         sent.insert(first, {"role": "user", "content": BEGINNING})
     return sent
 

@@ -106,6 +106,14 @@ def test_who_wants_them_back_gets_them(provider: str) -> None:
     assert sent_messages([*HELLO, signed], "mistral") == [*HELLO, plain]
 
 
+@pytest.mark.parametrize(("provider", "roles"), [("anthropic", ["system", "user"]), ("openai", ["system"])])
+def test_a_conversation_without_a_line_begins_with_one_where_that_is_needed(
+    provider: str, roles: list[str]
+) -> None:
+    sent = sent_messages([{"role": "system", "content": "Open the door."}], provider)
+    assert [one["role"] for one in sent] == roles
+
+
 async def test_a_refused_key_is_told_once_and_not_shown(stub_llm: StubServer) -> None:
     refusal = Answer(status=401, error="Incorrect API key provided: sk-test-0123456789abcdef")
     error = await failure(stub_llm, refusal)

@@ -124,9 +124,8 @@ class TestRollout:
         row = {**OPENED, "ticket": "Open the vault.", "system_prompt": None}
         folder = door_bundle(tmp_path, rows=[row])
         with TaskBundle.load(folder) as bundle, bundle.episode("front", mode="solo") as episode:
-            assert [message["role"] for message in episode.messages] == [
-                *("system", "user", "assistant", "tool", "assistant", "assistant", "tool", "user")
-            ]
+            said = [message["role"] for message in episode.messages]
+            assert said == ["system", "assistant", "tool", "assistant", "tool"]
             assert not episode.trace.user_messages
             front = "SELECT open FROM doors WHERE id = 'front'"
             assert episode.database.read_only().execute(front).scalar() == 1
