@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.text import FILE
 
@@ -9,7 +11,8 @@ MAX_ID_LENGTH = 128
 RESERVED_IDS = frozenset({".", "..", "evals", ".bases", ".cache", ".gitignore"})
 """Folders of the output directory that cannot belong to a row."""
 _RESERVED = f"{', '.join(sorted(RESERVED_IDS))} are taken in the output directory"
-PARTS = {
+Part = Literal["data", "checks", "calls", "outputs", "criteria"]
+PARTS: dict[Part, tuple[str, ...]] = {
     "data": ("actions",),
     "checks": ("checks",),
     "calls": ("required_calls", "forbidden_calls", "actions"),

@@ -26,7 +26,7 @@ from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.strict_json import copied, whole
 from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import SIDES, Side
-from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, PARTS, RESERVED_IDS
+from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS, Part
 from reward_kit.agent.rows.gold_reference import reference_faults
 from reward_kit.agent.rows.message_check import Fault, message_faults, show, split_opening
 from reward_kit.errors import BundleError
@@ -174,7 +174,7 @@ class TaskRow:
     forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
-    score_by: Annotated[list[Annotated[str, _if(PARTS.__contains__)]], Field(min_length=1)] | None = None
+    score_by: Annotated[list[Part], Field(min_length=1)] | None = None
     not_compared: list[Annotated[str, _if(str.strip)]] | None = None
     max_steps: Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)] = 30
     now: Annotated[str, _if(lambda text: parse_time(text))] | None = None
