@@ -19,13 +19,13 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (47_883, 37_000),
-    "files": (297, 260),
+    "lines": (48_201, 37_000),
+    "files": (298, 260),
     "files under 80 lines": (34, 35),
     "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),
-    "handlers of all exceptions": (25, 25),
+    "handlers of all exceptions": (24, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
 }
