@@ -176,6 +176,7 @@ def _with_rollout(trajectory: str, fields: str) -> sqlite3.Connection:
     if not hasattr(_of_thread, "connection"):
         _of_thread.connection = _database()
     connection: sqlite3.Connection = _of_thread.connection
+    connection.set_progress_handler(None, 0)  # that of the last rule, whose time may be over
     connection.execute("BEGIN")
     connection.execute("DELETE FROM traces")
     connection.execute("INSERT INTO traces (json, fields) VALUES (?, ?)", (trajectory, fields))

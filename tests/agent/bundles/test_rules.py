@@ -181,6 +181,17 @@ def test_an_endless_rule_is_stopped(bundle: Bundle, monkeypatch: pytest.MonkeyPa
         violations_of(read_rules(bundle.folder), {}, [{"role": "user", "content": "Hi"}], [])
 
 
+def test_the_time_of_a_rule_does_not_end_the_next_rollout(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward_kit.agent.bundles.rules.SECONDS", 0.0)
+    bundle.write("rules.sql", "-- rule: a\nSELECT 1 AS one WHERE 0")
+    rules = read_rules(bundle.folder)
+    for lines in (1, 20_000):
+        messages = [{"role": "user", "content": "Hi"}] * lines
+        assert violations_of(rules, {}, messages, []) == {"a": []}
+
+
 def test_gold_actions_that_break_a_rule_are_an_error(bundle: Bundle) -> None:
     done = run_command("validate", bundle.folder)
     assert done.code == 1
