@@ -30,7 +30,7 @@ from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.solo import SOLO, solo_task
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.rollout import calls, forking
+from reward_kit.agent.rollout import calls, forking, replaying
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
 from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.opening import base_of, task_of
@@ -158,6 +158,7 @@ class Episode:
         self.refused: ModelSetupError | None = None
         self.random_numbers: Randomness | None = None
         """Those of the gold actions, if a fork has changed the seed."""
+        self.spent_before = Usage()  # by the recorded rollout that it continues
         self.pending_log = PendingLog()
         self.rollout = Rollout(self)
         self.user_rollout = UserRollout(self)
@@ -175,7 +176,7 @@ class Episode:
         return self.messages
 
     fork = forking.fork
-
+    from_trace = classmethod(replaying.from_trace)
     # --- what there is to see
 
     id: str = _of_trace("id")
@@ -275,7 +276,7 @@ class Episode:
 
     def check_budget(self) -> None:
         if (budget := self.limits.budget) is not None:
-            used = self.trace.usage.values()
+            used = (*self.trace.usage.values(), self.spent_before)
             cost = sum(usage.cost for usage in used)
             tokens = sum(usage.input_tokens + usage.output_tokens for usage in used)
             if (used_up := budget.used_up(cost, tokens)) is not None:
@@ -387,6 +388,7 @@ class Episode:
 
     start_sync = sync_twin(start)
     call_sync = sync_twin(call)
+    from_trace_sync = classmethod(sync_twin(replaying.from_trace))
     say_sync = sync_twin(say)
     finish_sync = sync_twin(finish)
     lesson_sync = sync_twin(lesson)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.pending import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.trace import Fork
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def fork(episode: Episode, seed: int | None = None) -> Episode:
     twin.history, twin.user_history = episode.history.fork(), episode.user_history.fork()
     twin.trace = _forked_trace(episode.trace, twin)
     if seed is not None:
+        place = len(twin.messages), len(twin.trace.tool_calls), twin.seed
+        twin.trace.forks.append(Fork(messages=place[0], calls=place[1], seed=place[2]))
         twin.first_seed = twin.trace.seed = seed
         twin.random_numbers = twin.database.randomness
     twin.rollout, twin.user_rollout = Rollout(twin), UserRollout(twin)
@@ -71,6 +74,7 @@ def _forked_trace(trace: Trace, twin: Episode) -> Trace:
         usage={role: copy(usage) for role, usage in trace.usage.items()},
         tool_faults=None if faults is None else {tool: dict(fault) for tool, fault in faults.items()},
         sent_back=dict(trace.sent_back),
+        forks=list(trace.forks),
         user_messages={place: list(lines) for place, lines in trace.user_messages.items()},
     )
     forked.given, forked.lines = trace.given, twin.history.lines

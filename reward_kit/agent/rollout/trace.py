@@ -12,6 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
+
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.places import shown_line
@@ -38,6 +40,14 @@ FORMAT = "reward-kit.rollout/1"
 """Of a trace in a file of its own."""
 
 
+class Fork(TypedDict):
+    """A change of the seed: messages and tool calls before it, and the seed of these calls."""
+
+    messages: int
+    calls: int
+    seed: int
+
+
 @dataclass(kw_only=True)
 class Trace(Scored):
     """One attempt at a row: filled while it is played, shown to the reward, stored, and read back.
@@ -54,7 +64,8 @@ class Trace(Scored):
     the number of ``messages`` before them.
     ``sent_back`` are lines of the user's model that ``--guard-user`` did not let it say, by turn.
     ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those of the
-    bundle. ``violations`` are the rows that each rule of the bundle has returned, None without rules.
+    bundle. ``forks`` are the places at which it has left others, with another seed from there on.
+    ``violations`` are the rows that each rule of the bundle has returned, None without rules.
     ``redacted``: a secret was replaced in it when it was stored.
     """
 
@@ -88,6 +99,7 @@ class Trace(Scored):
     tool_faults: dict[str, Any] | None = None
     sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None
+    forks: list[Fork] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.source: Path | StoredRollout | None = None

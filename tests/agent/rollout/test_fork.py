@@ -3,10 +3,10 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from typing import Any
 
 import pytest
+from episode_state import CountingUser, state
 from flight_bundle import GOLD, Bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,20 +16,6 @@ from reward_kit.agent import Episode, RolloutLimits, TaskBundle
 from reward_kit.errors import RewardKitError
 
 ROWS = [{"id": "alice", "actions": GOLD, "initial_messages": [], "max_steps": 60}]
-
-
-class CountingUser:
-    """Numbers its lines; its memory is its own."""
-
-    def __init__(self, heard: tuple[str, ...] = ()) -> None:
-        self.heard = heard
-
-    async def respond(self, rollout: Any) -> str:
-        self.heard += tuple(line.text for line in rollout.lines[-1:])
-        return f"Line {len(self.heard)}"
-
-    def fork(self) -> "CountingUser":
-        return CountingUser(self.heard)
 
 
 def thinker(messages: list[Any]) -> str:
@@ -68,23 +54,6 @@ async def play(episode: Episode, moves: Moves) -> None:
             )
         else:
             episode.stop("agent_done")
-
-
-def state(episode: Episode) -> dict[str, Any]:
-    """All that can be seen of an episode, but for its id and the time of day."""
-    user: Any = episode.user
-    return {
-        "rows": episode.changes().to_json(),
-        "messages": [dict(message) for message in episode.messages],
-        "lines": list(episode.lines),
-        "calls": [(one.name, one.id, one.content, one.turn, one.step) for one in episode.tool_calls],
-        "changed": [one.changes for one in episode.tool_calls],
-        "counted": (episode.steps, episode.turns, episode.stop_reason, episode.database.draws),
-        "usage": {role: used.calls for role, used in episode.usage.items()},
-        "asked": len(episode.model_calls),
-        "memory": deepcopy(vars(user)),
-        "faults": episode.trace.tool_faults,
-    }
 
 
 @pytest.mark.parametrize("kind", ["counting", "react"])
