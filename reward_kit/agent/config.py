@@ -97,8 +97,7 @@ class EvaluationConfig:
         help="The provider of the agent's model, if the model's name does not say it.",
     )
     temperature: float | None = _agent(
-        None, minimum=0, fixed=True,
-        help="Sampling temperature of the agent's model. Default: the provider's.",
+        None, minimum=0, fixed=True, help="Temperature of the agent's model. Default: the provider's.",
     )
     model_args: Mapping[str, Any] = _agent(
         None, "--model-arg", metavar="KEY=VALUE", fixed=True, secret=True,
@@ -245,6 +244,7 @@ class EvaluationConfig:
     )
 
     # -- Results
+    branch_of: Mapping[str, Any] = _result(None, hidden=True, fixed=True, help="Origin: reward-kit branch.")
     output_dir: str = _result(
         "runs", "-o", "--output-dir", "--log-dir", metavar="DIR", usual=True, scope="run",
         help="The folder for all files of the evaluation.",

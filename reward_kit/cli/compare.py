@@ -51,8 +51,9 @@ def compare(
       reward-kit compare baseline.json latest --gate --markdown comment.md
 
     A, B … are names of evaluations (latest: the last), or paths of their files or cards. Each is compared
-    with A. A difference has two 95 % intervals: for these tasks, where only the rollouts are random, and for
-    tasks like these, where the rows are a sample as well.
+    with A; branches, which may be named alone, with the rollout that they continue from. A difference has two
+    95 % intervals: for these tasks, where only the rollouts are random, and for tasks like these, where the
+    rows are a sample as well.
 
     With --gate, the exit code is 0 for better or equal (within the margin), 1 for worse, 3 if it cannot be
     told. An evaluation card in the repository serves as the baseline: export A --format card --out FILE.
@@ -67,7 +68,7 @@ def compare(
         return _gate([*names, "latest"][:2], options["output_dir"], margin, json_path, markdown_path)
     first, *others = names or [""]
     if not others:
-        raise click.UsageError("Name the evaluations to compare: two or more.")
+        others, first = [first], _origin(first, options["output_dir"])
     if margin is not None:
         raise click.UsageError("--margin goes with --gate.")
     if len(others) == 1:
@@ -86,6 +87,18 @@ def compare(
 
 
 compare.renamed = {"--write-baseline": "reward-kit export EVALUATION --format card --out FILE"}
+
+
+def _origin(name: str, output_dir: str) -> str:
+    """The file of the evaluation whose rollout those of ``name`` are branches of."""
+    from reward_kit.agent.comparison.compare import load
+    from reward_kit.agent.store.branches import origin_of
+
+    if name:
+        stored = load(name, output_dir)
+        if (origin := origin_of(stored.configuration.get("branch_of"))) is not None:
+            return str(origin.file(stored.path.parent))
+    raise click.UsageError("Name the evaluations to compare: two or more.")
 
 
 def _gate(

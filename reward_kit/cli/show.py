@@ -145,12 +145,16 @@ def _rollout(what: str, output_dir: str) -> Path | None:
 
 
 def _print_rollout(name: Path, *, full: bool) -> None:
+    from reward_kit.agent.reports.branches import tree_lines, trees_of
     from reward_kit.agent.store.loading import load_rollout
     from reward_kit.agent.store.transcript import transcript_lines
 
     record = load_rollout(name)
     try:
         lines = list(transcript_lines(record, terminal_width(sys.stdout), full=full))
+        if record.stored is not None:
+            tree = trees_of(record.stored.file.parent, record.stored.file.stem, record.id)
+            lines += [""] * bool(tree) + list(tree_lines(tree, terminal_width(sys.stdout)))
     except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
         raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(name)) from error
     print_lines(lines)

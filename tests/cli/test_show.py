@@ -79,7 +79,7 @@ def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult,
     shown = command(file)
     assert (shown.code, shown.error) == (0, "")
     assert shown.out.startswith("first b#2: failed, reward 0\n")
-    assert "ASSISTANT\n  Sorry.\n" in shown.out
+    assert "ASSISTANT (step 1)\n  Sorry.\n" in shown.out
     assert shown.out.endswith(f"id: {outcome.id}\n")
     for name in (outcome.id, outcome.id[:20], f"roll_{outcome.id}"):
         assert command(name).out == shown.out

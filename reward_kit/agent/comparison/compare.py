@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,9 @@ from reward_kit.agent.comparison.measures import (
     metrics_of,
 )
 from reward_kit.agent.config import OPTIONS, flag_of
+from reward_kit.agent.rollout.outcome import BrokenOff
+from reward_kit.agent.scoring.rows import row_result
+from reward_kit.agent.store.branches import origin_of
 from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
 from reward_kit.errors import UsageError
 
@@ -130,6 +133,8 @@ def compare(
     """Compare evaluation ``b`` with ``a``: names in ``output_dir``, paths (also of cards), or results of
     ``evaluate``.
 
+    Branches are compared with the one rollout that they continue from, if ``a`` has it.
+
     Rows with changed fields or seed are left out unless ``changed_rows`` is set. Unjudged rollouts count as
     failed only if both evaluations were configured so. Raises ``UsageError`` for an unknown evaluation or
     without comparable rows, ``StorageError`` for a damaged file.
@@ -190,6 +195,7 @@ def compare_with(
 
 
 def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool) -> EvaluationComparison:
+    one = _origin_alone(one, other)
     strict = all(stored.configuration.get("errors_as_failures") for stored in (one, other))
     pairs, left_out = pair_rows(one, other, changed_rows=changed_rows, errors_as_failures=strict)
     changed = changed_rows_between(one, other)
@@ -218,6 +224,19 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
         changed_fields=tuple(fields),
         tools=tuple(changed_rows_between(one, other, parts=("tools",))),
     )
+
+
+def _origin_alone(one: StoredEvaluation, other: StoredEvaluation) -> StoredEvaluation:
+    """Of an evaluation, the rollout that those of ``other`` are branches of; all of it if they are none."""
+    origin = origin_of(other.configuration.get("branch_of"))
+    if origin is None or origin.evaluation != one.eval_id:
+        return one
+    found = [outcome for outcome in one.outcomes if outcome.id == origin.rollout]
+    if not found:
+        return one
+    strict = bool(one.configuration.get("errors_as_failures"))
+    row = row_result(found[0].row_id, 1, found, errors_as_failures=strict)
+    return replace(one, rows=(row,), usage=found[0].usage, broken_off=BrokenOff())
 
 
 def pair_rows(
@@ -283,6 +302,7 @@ def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Set
     """Yield differing options that affect results, and versions."""
     before, now = ({**one.configuration, "model": one.asked_model} for one in (a, b))
     options = [name for name, option in OPTIONS.items() if option.fixed or option.scored]
+    options.remove("branch_of")  # the heads of the report name the origin
     pairs = [(flag_of(name), before[name], now[name]) for name in options if name in before and name in now]
     pairs += [
         (f"version of {name}", version, b.versions[name])

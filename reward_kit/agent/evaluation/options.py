@@ -85,6 +85,7 @@ class EvaluationOptions(TypedDict, total=False):
     clear_cache: bool
     explain: str | None
     errors_as_failures: bool
+    branch_of: Mapping[str, Any]
     json: str | None
     format: str
     from_tau_bench: str | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.comparison.measures import CHANGED
-from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, command, strategy
+from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, command, origin_facts, strategy
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.metrics import shown_ks
@@ -195,6 +195,9 @@ def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
     rollouts = f"{sum(row.finished for row in stored.rows)} of {count(stored.planned, 'rollout')}"
     yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
     yield f"   {status}{count(len(stored.rows), 'row')}, {rollouts}{cost}"
+    for name, text in origin_facts(stored):
+        if name:
+            yield f"   branches of {text}"
 
 
 def settings_lines(comparison: EvaluationComparison) -> Iterator[str]:

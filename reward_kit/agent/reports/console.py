@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count, cut, one_line
+from reward_kit.agent.reports.branches import tree_lines, trees_of
 from reward_kit.agent.reports.facts import (
     LEADERBOARD,
     MEANS,
@@ -49,7 +50,7 @@ SOME_FAILURES = 3
 """Failed rollouts of which the whole report has the calls and the data."""
 LONGEST_LINE = 220
 """Characters of a call or a difference that are shown."""
-_SHORT = frozenset({"warning", "not judged", "rules", "user faults", "explanations"})
+_SHORT = frozenset({"origin", "warning", "not judged", "rules", "user faults", "explanations"})
 """Facts whose first lines stand on the screen at the end."""
 
 
@@ -95,6 +96,9 @@ def report_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     for found in (result.compared_with, result.agreement):
         if found is not None:
             yield from ("", *found.lines())
+    if tree := trees_of(result.log_path.parent, result.eval_id):
+        yield ""
+        yield from tree_lines(tree, width)
     if result.n_scored:
         yield ""
         yield from _score_lines(result, width)
@@ -162,7 +166,8 @@ def _short_facts(result: EvaluationResult, width: int) -> Iterator[str]:
     of = ""
     for name, text in facts_of(result):
         of = name or of
-        if (of == "explanations" if not name else of in _SHORT) and not text.startswith("never broken"):
+        is_short = of in (_SHORT if name else ("explanations", "origin"))
+        if is_short and not text.startswith("never broken"):
             yield from [*fact_lines([(name, text)], width)][:2]
     for line, _ in tool_faults(result):
         yield from wrap(line, width, subsequent_indent="  ")[:2]

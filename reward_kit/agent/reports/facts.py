@@ -26,6 +26,7 @@ from reward_kit.agent.scoring.numbers import (
     tallied,
     tokens,
 )
+from reward_kit.agent.store.branches import origin_of
 from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
 from reward_kit.errors import StorageError
 
@@ -163,6 +164,7 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
     """The decision, averages, spending, failures, faults of the simulated user, explanations."""
     if result.decision is not None:
         yield "decision", str(result.decision)
+    yield from origin_facts(result)
     yield from _failures(result)
     yield from warnings_of(result)
     yield from _unjudged(result)
@@ -176,6 +178,23 @@ def facts_of(result: EvaluationResult) -> Iterator[Fact]:
     if result.outcomes:
         yield from _averages(result)
     yield from _spending(result)
+
+
+def origin_facts(result: EvaluationResult) -> Iterator[Fact]:
+    """The rollout that branches continue from, its end, and the number of branches that passed."""
+    origin = origin_of(result.configuration.get("branch_of"))
+    if origin is None:
+        return
+    found = origin.outcome(result.log_path.parent)
+    name = origin.evaluation if found is None else f"{origin.evaluation} {found.row_id}#{found.index + 1}"
+    end = "it is gone" if found is None else found.verdict
+    yield "origin", f"{name} at step {origin.step}: {end}"
+    first = result.pass_power.get(1)
+    if first is not None and first.intervals.these_tasks is not None:
+        rate = f"{score(first.value)} {bracketed(first.intervals.these_tasks)}"
+        yield "", f"its branches: {result.passed} of {result.n_scored} passed, {rate}"
+    if origin.tool_result is not None:
+        yield "", f"with another result of its tool call: {one_line(origin.tool_result, LONGEST_STRATEGY)}"
 
 
 def warnings_of(result: EvaluationResult) -> Iterator[Fact]:

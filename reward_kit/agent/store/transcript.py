@@ -15,6 +15,7 @@ from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.database.changes import RowChange
 from reward_kit.agent.models.answer_parts import reasoning_of
 from reward_kit.agent.rollout.outcome import total_usage
+from reward_kit.agent.rollout.replaying import step_of_messages
 from reward_kit.agent.scoring.failures.row_differences import row_line
 from reward_kit.agent.scoring.numbers import duration, duration_with_waiting, money, tokens
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.reports.facts import Fact
     from reward_kit.agent.rollout.trace import Trace
 
+BRANCHED = "From here on the rollout is a branch of another one, with another seed."
 SHORT_PROMPT = 6
 """Lines of a system prompt that is shown whole."""
 LONGEST_ANSWER = 800
@@ -93,13 +95,17 @@ class CallEntry:
 
 @dataclass(slots=True)
 class Entry:
-    """A message: its role, text and thought, and its tool calls; ``by`` the agent or the user."""
+    """A message: its role, text and thought, and its tool calls; ``by`` the agent or the user.
+
+    ``step`` is the one that the agent said it in. The role ``branch`` marks where a rollout left another one.
+    """
 
     role: str
     text: str
     thought: str = ""
     calls: list[CallEntry] = field(default_factory=list)
     by: Side = "agent"
+    step: int | None = None
 
 
 def conversation(record: Trace) -> Iterator[Entry]:
@@ -112,13 +118,20 @@ def conversation(record: Trace) -> Iterator[Entry]:
     wrong = (record.failure or {}).get("call")
     unanswered: dict[tuple[Side, str], CallEntry] = {}
     entries = []
+    steps = step_of_messages(record)
+    forks = [fork["messages"] for fork in record.forks]
     for number, by, message in record.both_sides():
+        if forks and by == "agent" and number >= forks[0]:
+            forks.pop(0)
+            entries.append(Entry("branch", BRANCHED))
         text = shown_text(message.get("content"))
         answered = unanswered.pop((by, str(message.get("tool_call_id"))), None)
         if message["role"] == "tool" and answered is not None:
             answered.answer = text
             continue
         entry = Entry(message["role"] if by == "agent" else by, text, reasoning_of(message), by=by)
+        if entry.role == "assistant" and number >= opening:
+            entry.step = steps[number]
         for call in message.get("tool_calls") or ():
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             found = made.get((by, call["id"]))
@@ -157,7 +170,8 @@ def _conversation(record: Trace, *, full: bool) -> Iterator[str]:
         if entry.role == "system" and len(lines) > SHORT_PROMPT and not full:
             yield Styled(f"SYSTEM  {len(lines)} lines; --full shows them", 0, 6, bold=True)
         elif entry.text:
-            yield Styled(entry.role.upper(), bold=True)
+            said = "" if entry.step is None else f" (step {entry.step})"
+            yield Styled(f"{entry.role.upper()}{said}", bold=True)
             yield from _indented(entry.text)
         for call in entry.calls:
             yield from _call(call, by="" if entry.by == "agent" else "USER'S ", full=full)
@@ -169,6 +183,8 @@ def _call(call: CallEntry, *, by: str, full: bool) -> Iterator[str]:
     line, color = f"{by}CALL {call.name} {call.arguments}{wrong}", "red" if wrong else None
     yield Styled(line, 0, len(by) + 4, bold=True, fg=color)
     took = f", {duration(call.made.seconds)}" if call.made else ""
+    if call.made and call.made.by == "agent":
+        took = f", step {call.made.step}{took}"
     yield Styled(f"{by}TOOL {call.name} ({call.status}{took})", 0, len(by) + 4, bold=True)
     answer = call.answer or ""
     if len(answer) > LONGEST_ANSWER and not full:

@@ -235,7 +235,7 @@ def test_a_failure_is_told_once_and_where_it_happened(bundle: Bundle, runs: Path
     assert missing[2].startswith("missing here create_booking flight_id 1 passenger Alice | bookings #")
     assert missing[2].endswith("missing flight_id 1 passenger Alice status paid")
     assert missing[3].startswith("missing here pay_booking")
-    assert missing[4].startswith("assistant It is done.")
+    assert missing[4].startswith("assistant, step 1 It is done.")
     other = next(step for step in steps_of(pages["other"]) if "wanted instead" in step)
     assert re.fullmatch(
         r"create_booking ok, .*, the first that was wrong flight_id 1 passenger Bob .*"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
+from reward_kit.agent.reports.branches import trees_of
 from reward_kit.agent.reports.facts import (
     LONGEST_STRATEGY,
     facts_of,
@@ -137,6 +138,7 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
         "results": RESULTS,
         "kinds": KINDS,
         "failed": None,
+        "branches": trees_of(path.parent, path.stem),
     }
     if static:
         failed = Selection(by="rollouts", result="failed")

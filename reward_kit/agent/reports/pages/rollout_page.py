@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reward_kit.agent.after.explanation import Explanation
+    from reward_kit.agent.reports.branches import TreeLine
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
 
@@ -34,7 +35,10 @@ class Neighbours(NamedTuple):
 
 
 def rollout_values(
-    record: Trace, around: Neighbours, explanation: Explanation | None = None
+    record: Trace,
+    around: Neighbours,
+    explanation: Explanation | None = None,
+    branches: Sequence[TreeLine] = (),
 ) -> dict[str, Any]:
     """The values of the template ``rollout.html``; ``around`` are its links to other rollouts."""
     metrics = (record.result or {}).get("metrics") or {}
@@ -55,4 +59,5 @@ def rollout_values(
         "verdict": verdict_on(record, steps),
         "gold": [call_line(action.name, action.arguments) for action in record.gold],
         "explanation": explanation,
+        "branches": branches,
     }

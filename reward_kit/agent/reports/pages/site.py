@@ -20,6 +20,7 @@ from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
+from reward_kit.agent.reports.branches import trees_of
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, rollout_address
@@ -33,7 +34,7 @@ from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import uvicorn
     from starlette.applications import Starlette
@@ -74,13 +75,14 @@ def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path
     """
     private = _private_folders(folder, evaluations)
     index = evaluations_values(folder, [stored.path for stored in evaluations])
+    written = {stored.eval_id for stored in evaluations}
     yield _write(out, INDEX, private.sub("", render("evaluations.html", **index, static=True)))
     for stored in evaluations:
         values = evaluation_values(stored.path, Selection(), static=True)
-        html = render("evaluation.html", **values, static=True)
+        html = render("evaluation.html", **values, static=written)
         yield _write(out, f"evals/{stored.eval_id}.html", private.sub("", html))
         for outcome in stored.outcomes:
-            page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=True))
+            page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=written))
             yield _write(out, rollout_address(outcome), private.sub("", page.html))
 
 
@@ -140,8 +142,8 @@ def _file(evals: Path, name: str) -> Path:
     return evals / f"{name}.db"
 
 
-def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = False) -> Page:
-    """The page of a rollout, with links to the others of the selection."""
+def _rollout(file: Path, rollout: str, selection: Selection, *, static: Collection[str] = ()) -> Page:
+    """The page of a rollout, with links to the others of the selection; ``static`` names the written ones."""
     own = outcomes(file, "id", [rollout])
     if not own:
         raise UsageError(f"there is no rollout {rollout!r} that counts", place=file.stem)
@@ -158,7 +160,8 @@ def _rollout(file: Path, rollout: str, selection: Selection, *, static: bool = F
     near = [known.get(ids.get(abs(one or 0), "")) for one in numbers]
     around = Neighbours(near[0], near[1], near[2], of_row, selection.query(), place, len(found))
     explained = {one.rollout: one for one in stored_explanations(file)}
-    values = rollout_values(load_rollout(file / rollout), around, explained.get(rollout))
+    tree = trees_of(file.parent, file.stem, rollout)
+    values = rollout_values(load_rollout(file / rollout), around, explained.get(rollout), tree)
     return Page(render("rollout.html", **values, static=static))
 
 
