@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import RowChange as RowChange
     from reward_kit.agent.evaluation.progress import Progress as Progress
     from reward_kit.agent.evaluation.run import agent_eval as agent_eval
+    from reward_kit.agent.evaluation.run import branch as branch
+    from reward_kit.agent.evaluation.run import branch_async as branch_async
     from reward_kit.agent.evaluation.run import evaluate as evaluate
     from reward_kit.agent.evaluation.run import evaluate_async as evaluate_async
     from reward_kit.agent.evaluation.run import run_evaluation as run_evaluation
@@ -87,7 +89,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
         "reward_kit.agent.rollout.orchestrator": ["run_rollout", "run_rollout_async"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
-        "reward_kit.agent.evaluation.run": ["evaluate", "evaluate_async"],
+        "reward_kit.agent.evaluation.run": ["branch", "branch_async", "evaluate", "evaluate_async"],
         "reward_kit.agent.evaluation.progress": ["Progress"],
         "reward_kit.agent.store.results": ["EvaluationResult"],
         "reward_kit.agent.store.stored_evaluation": ["load_evaluation"],

@@ -52,6 +52,7 @@ GROUPS = {
         "rescore": "Judge stored rollouts again by a changed reward.",
         "export": "Write training data, or the scores as a card.",
         "explain": "Ask a model who was at fault in each failed rollout.",
+        "branch": "Play on from a step of a rollout: why did it fail?",
     },
     "Connect": {
         "mcp": "Serve a bundle's tools to MCP clients.",
@@ -99,7 +100,7 @@ class _LazyGroup(click.Group):
         for group, commands in GROUPS.items():
             for at, (name, text) in enumerate(commands.items()):
                 formatter.write(f"{group if at == 0 else '':10}{name:14}{text}\n")
-        formatter.write("\n-v, --verbose: log on stderr   --version   -h, --help\n")
+        formatter.write("-v, --verbose: log on stderr   --version   -h, --help\n")
 
 
 @click.group(

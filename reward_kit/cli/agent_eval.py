@@ -17,7 +17,7 @@ from reward_kit.agent.base.files import TO_OUTPUT, check_target
 from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
-from reward_kit.cli.eval_options import GroupedCommand, click_options
+from reward_kit.cli.eval_options import GroupedCommand, all_options
 from reward_kit.cli.report_output import print_result, write_asked
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
@@ -40,7 +40,7 @@ none got as far as a call or a reply, or the score is below --fail-under;
 
 @click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
 @click.argument("bundle", required=False)
-@click_options
+@all_options
 @click.pass_context
 def agent_eval(context: click.Context, /, bundle: str | None, **_: Any) -> int:
     """Evaluate an agent on a bundle.

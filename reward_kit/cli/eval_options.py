@@ -12,7 +12,7 @@ from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, OTHER_NAMES, flag
 from reward_kit.cli.common_options import Command, help_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from reward_kit.agent.base.option import Option
 
@@ -88,7 +88,7 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> N
         ctx.exit()
 
 
-def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def all_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add every field of the configuration as an option, and ``--help-all``."""
     command = click.option(
         "--help-all",
@@ -98,9 +98,18 @@ def click_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_show_all,
         help="Show all options and exit.",
     )(command)
-    for name, option in reversed(list(OPTIONS.items())):
-        about = {"default": None, "help": _help(name, option), "hidden": option.hidden, **_kind(name, option)}
-        command = click.option(*option.flags, name, **about)(command)
+    shown = {name: None for name, option in OPTIONS.items() if not option.hidden}
+    return add_options(command, shown, OPTIONS)
+
+
+def add_options(
+    command: Callable[..., Any], shown: Mapping[str, str | None], hidden: Collection[str]
+) -> Callable[..., Any]:
+    """Add fields of the configuration as options: the ``shown``, with their help texts (None: their own)."""
+    for name in reversed([one for one in OPTIONS if one in shown or one in hidden]):
+        option = OPTIONS[name]
+        about = {"default": None, "help": shown.get(name) or _help(name, option), "hidden": name not in shown}
+        command = click.option(*option.flags, name, **{**about, **_kind(name, option)})(command)
     return command
 
 

@@ -16,9 +16,10 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.database import Changes
+from reward_kit.agent.evaluation.branching import Branching
 from reward_kit.agent.evaluation.protocol import Description, Executor
 from reward_kit.agent.evaluation.row_states import RowStates, expected_calls
-from reward_kit.agent.evaluation.schedule import chosen_tasks, rollout_seed
+from reward_kit.agent.evaluation.schedule import chosen_tasks, seed_of
 from reward_kit.agent.evaluation.telemetry import open_telemetry
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
@@ -26,8 +27,9 @@ from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
+from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
-from reward_kit.agent.rollout.orchestrator import run_rollout_async
+from reward_kit.agent.rollout.orchestrator import play_async
 from reward_kit.agent.rollout.outcome import Played, total_usage
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.kept_gold import KeptGold
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.protocol import Account, PlayRequest
     from reward_kit.agent.evaluation.row_states import RowState
-    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.tau.replay import RecordedRun
@@ -85,6 +86,7 @@ class InProcess(Executor):
         self._bundle: TaskBundle | None = None
         self._states: RowStates | None = None
         self._tasks: dict[str, Task] = {}
+        self._branching: Branching | None = None
         self._opening: asyncio.Task[None] | None = None
         self._telemetry = open_telemetry()
 
@@ -136,6 +138,10 @@ class InProcess(Executor):
         kept = KeptGold(self._folder.root, self._rows.folder, code.modules, self._note)
         planned = sum(code.rows.values())
         self._states = RowStates(self._folder, config, kept, self._note, planned=planned)
+        if config.branch_of:
+            self._branching = Branching(config, self._rows, self._folder)
+            async with self._states.of(tasks[0], seed_of(config, tasks[0].row.id, 0)) as row:
+                await self._branching.check(code, tasks[0], row.base, participants)
         return Description(
             code=code,
             users=participants.user_specs,
@@ -160,25 +166,25 @@ class InProcess(Executor):
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
             self.watch("the gold actions of its row")
-        async with self._states.of(task, rollout_seed(self._config.seed, request.row_id, 0)) as row:
+        async with self._states.of(task, seed_of(self._config, request.row_id, 0)) as row:
             if request.judge_again is not None:
                 return await self._judged_again(request.judge_again, row, account)
             seed = self._participants.recorded_seed(request.row_id, request.index)
             if seed is None:
-                seed = rollout_seed(self._config.seed, request.row_id, request.index, request.attempt)
-            async with row.gold_for(seed) as gold:
-                episode = await self._finished(task, request, row, gold, seed, account)
-                return await self._kept(episode, request, row, gold)
+                seed = seed_of(self._config, request.row_id, request.index, request.attempt)
+            with ExitStack() as opened:
+                episode = opened.enter_context(await self._begun(task, request, row, seed, account))
+                async with row.gold_for(episode.random_numbers or seed) as gold:
+                    agent = self._participants.make_agent()
+                    await play_async(episode, agent, gold.database if gold else None)
+                    if episode.refused is not None:
+                        raise episode.refused
+                    return await self._kept(episode, request, row, gold)
 
-    async def _finished(
-        self,
-        task: Task,
-        request: PlayRequest,
-        row: RowState,
-        gold: GoldReplay | None,
-        seed: int,
-        account: Account,
+    async def _begun(
+        self, task: Task, request: PlayRequest, row: RowState, seed: int, account: Account
     ) -> Episode:
+        """The episode of an attempt, at the beginning of its row or at the step of its origin."""
         place = request.row_id, request.index
         # of a single row, calls that fail say nothing about the row
         only_row = len(self._tasks) == 1
@@ -188,21 +194,19 @@ class InProcess(Executor):
         watch = self.watch if request.watched else None
         if watch is not None:
             watch(PLAYERS)
-        episode = await run_rollout_async(
-            task,
-            request.index,
-            base=row.base,
-            agent=self._participants.make_agent(),
-            user=self._participants.user(task),
-            models={role: model_of_rollout(one, caller) for role, one in self._participants.models.items()},
-            limits=replace(self._limits, on_usage=account.used, caller=caller, on_begin=watch),
-            seed=seed,
-            gold_database=gold.database if gold else None,
-        )
-        if episode.refused is not None:
-            episode.close()
-            raise episode.refused
-        return episode
+        options: dict[str, Any] = {
+            "index": request.index,
+            "base": row.base,
+            "user": self._participants.user(task),
+            "models": {
+                role: model_of_rollout(one, caller) for role, one in self._participants.models.items()
+            },
+            "limits": replace(self._limits, on_usage=account.used, caller=caller, on_begin=watch),
+            "seed": seed,
+        }
+        if self._branching is not None:
+            return await self._branching.begin(task, **options)
+        return Episode(task, **options)
 
     async def _kept(
         self, episode: Episode, request: PlayRequest, row: RowState, gold: GoldReplay | None

@@ -16,7 +16,7 @@ from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
-from reward_kit.agent.evaluation.schedule import rollout_seed, run_jobs
+from reward_kit.agent.evaluation.schedule import run_jobs, seed_of
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.outcome import Played, broken_off
 from reward_kit.agent.rollout.trace import Trace
@@ -150,7 +150,7 @@ class JobRunner:
             row_id=row.id,
             index=job.index,
             attempt=attempt,
-            seed=rollout_seed(self.config.seed, row.id, job.index, attempt),
+            seed=seed_of(self.config, row.id, job.index, attempt),
             eval_id=self.tally.eval_id,
             agent=without_password(self.config.agent or ""),
             user=self.description.users[row.id],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.database import Database
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.outcome import RowGold
     from reward_kit.agent.store.kept_gold import KeptGold
@@ -61,7 +62,7 @@ class RowState:
     unsaved: RowGold | None = None
 
     @asynccontextmanager
-    async def gold_for(self, seed: int) -> AsyncIterator[GoldReplay | None]:
+    async def gold_for(self, seed: int | Randomness) -> AsyncIterator[GoldReplay | None]:
         """``gold``, or a replay with the rollout's seed if random numbers are drawn in it."""
         if self.gold is None or self.gold.shared:
             yield self.gold

@@ -14,6 +14,7 @@ from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
+from reward_kit.agent.evaluation.branching import branch_config
 from reward_kit.agent.evaluation.in_process import InProcess
 from reward_kit.agent.evaluation.job_runner import JobRunner
 from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, resolve
@@ -96,6 +97,34 @@ def evaluate(
     """
     work = evaluate_async(dataset, agent=agent, user=user, progress=progress, models=models, **options)
     return run_from_code(work)
+
+
+async def branch_async(
+    name: str,
+    *,
+    tool_result: str | None = None,
+    agent: str | Agent | Callable[..., Any] | None = None,
+    user: str | User | Callable[..., Any] | None = None,
+    progress: Progress | bool | None = None,
+    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
+    **options: Unpack[EvaluationOptions],
+) -> EvaluationResult:
+    """Play on from a step of a stored rollout, ``n_rollouts`` times (default: 16); return the results.
+
+    ``name`` is like "EVAL ROW#1@4": after the fourth step of the agent; without ``@STEP``, before the first
+    wrong call. ``tool_result`` is what the agent sees instead of the result of that step's tool call. All
+    else is as it was in the evaluation of the rollout, or as the arguments say, which are those of
+    ``evaluate_async``. Raises the same errors, and ``BundleError`` for a tool that is not repeatable.
+    """
+    given: dict[str, Any] = {"agent": agent, "user": user}
+    named = {role: one for role, one in given.items() if isinstance(one, str)}
+    config = branch_config(name, {**options, **named}, tool_result=tool_result)
+    return await evaluate_async(config, agent=agent, user=user, progress=progress, models=models)
+
+
+def branch(name: str, **options: Any) -> EvaluationResult:
+    """As ``branch_async``, for plain code: ``branch("EVAL ROW#1@4", model="openai/gpt-4o")``."""
+    return run_from_code(branch_async(name, **options))
 
 
 agent_eval = evaluate
@@ -182,6 +211,8 @@ def _executor(
     if config.clear_cache:
         kept_gold.clear(root)
         AnswerStore(root / FOLDER, warn=display.warn).clear()
+    if config.branch_of and config.ray is not None:
+        raise UsageError("branches cannot be played on a Ray cluster", remedy="Omit --ray.")
     if not config.workers and config.ray is None:
         return InProcess(config, rows, root, display.note, models=models, players=players)
     if models or players or config.results_file or "human" in (config.agent, config.user):

@@ -12,6 +12,7 @@ from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.config import flag_of
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.scoring.groups import values_at
+from reward_kit.agent.store.branches import origin_of
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
     """
     parts = (seed, row_id, index) if attempt == 0 else (seed, row_id, index, attempt)
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
+
+
+def seed_of(config: EvaluationConfig, row_id: str, index: int, attempt: int = 0) -> int:
+    """The seed of one rollout of an evaluation; branches have others than their origin."""
+    origin = origin_of(config.branch_of)
+    return rollout_seed(config.seed, f"{row_id} {origin}" if origin else row_id, index, attempt)
 
 
 async def run_jobs(

@@ -48,8 +48,13 @@ async def run_rollout_async(
     base, ``StorageError`` if the disk does not hold what is written, and lets cancellation through. Without
     ``gold_database`` a row's actions are replayed here, with the rollout's seed.
     """
-    clock = perf_counter()
     episode = Episode(task, index, base=base, user=user, models=models, limits=limits, seed=seed)
+    return await play_async(episode, agent, gold_database)
+
+
+async def play_async(episode: Episode, agent: Agent, gold_database: Database | None = None) -> Episode:
+    """Let ``agent`` play an open episode to its end, and judge it; see ``run_rollout_async``."""
+    clock = perf_counter()
     if getattr(agent, "sees_answers", False):
         agent.episode = episode  # type: ignore[attr-defined]  # replays of what is known
     trace = episode.trace
@@ -59,7 +64,7 @@ async def run_rollout_async(
             await _play(episode, agent)
         finally:
             await _close(agent)
-            await _close(user)
+            await _close(episode.user)
         if trace.stop_reason in UNJUDGED_STOPS:
             await episode.settle()
         else:

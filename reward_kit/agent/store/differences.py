@@ -13,7 +13,7 @@ from reward_kit.agent.store.resume import canonical, result_fields
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.rows.task_row import TaskRow
@@ -32,29 +32,37 @@ def check_same(run: Run, before: StoredEvaluation) -> None:
     Rows may be added and left out, more rollouts asked for, the
     bundle's folder moved and renamed; any other difference would mix results.
     """
-    known = [row for row in run.rows if row.row.id in before.fingerprints]
-    found: dict[str, list[str]] = {}
-    for row in known:
-        for difference in _row_differences(row, before, run):
-            found.setdefault(difference, []).append(row.row.id)
-    differences = [
-        *_option_differences(run.configuration, before.configuration),
-        *(f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items()),
-        *_code_differences(run.code, before.code, is_same_bundle=bool(known)),
-    ]
+    options = _option_differences(run.configuration, before.configuration)
+    differences = [*options, *bundle_differences(run, before)]
     if not differences:
         return
     remedy = "\nUndo the changes, or start a new evaluation (another --eval-id, no --resume)."
     if set(differences) <= {_changed_file(file) for file in run.reward_files}:
         remedy += f" What is finished is judged by the reward of now with: reward-kit rescore {run.eval_id}"
-    lines = differences[:SHOWN]
-    if len(differences) > SHOWN:
-        lines.append(f"and {count(len(differences) - SHOWN, 'more difference')}")
     raise UsageError(
-        "\n  ".join(["cannot be continued, because results would be mixed:", *lines]),
+        listed("cannot be continued, because results would be mixed:", differences),
         place=f"evaluation {run.eval_id}",
         remedy=remedy,
     )
+
+
+def bundle_differences(run: Run, before: StoredEvaluation) -> Iterator[str]:
+    """Each difference of the rows and the code of ``run`` from those of earlier runs."""
+    known = [row for row in run.rows if row.row.id in before.fingerprints]
+    found: dict[str, list[str]] = {}
+    for row in known:
+        for difference in _row_differences(row, before, run):
+            found.setdefault(difference, []).append(row.row.id)
+    yield from (f"row {ids[0]}: {one}{also_in_more_rows(len(ids) - 1)}" for one, ids in found.items())
+    yield from _code_differences(run.code, before.code, is_same_bundle=bool(known))
+
+
+def listed(heading: str, differences: Sequence[str]) -> str:
+    """The differences below a heading."""
+    lines = [heading, *differences[:SHOWN]]
+    if len(differences) > SHOWN:
+        lines.append(f"and {count(len(differences) - SHOWN, 'more difference')}")
+    return "\n  ".join(lines)
 
 
 def _option_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """The handle of an agent: nothing reachable from it leads to answers or to the engine."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from reachable import reachable
 from small_task import InProcessModel, ScriptedUser, Speaker, play, small_task
 
 from reward_kit.agent import Database, Episode, Rollout, RolloutStopped, Task, TaskRow, TaskView
@@ -21,42 +20,6 @@ SECRETS = {
     "system_prompt": "Sell seats.",
 }
 FORBIDDEN = (Episode, Database, Task, TaskRow)
-
-
-def reachable(start: Any) -> list[Any]:
-    """All objects that attributes, slots, closures, bound methods and containers lead to from ``start``."""
-    seen: dict[int, Any] = {}
-    waiting = [start]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, ModuleType | type | BuiltinFunctionType):
-            continue
-        seen[id(one)] = one
-        waiting += _leads_to(one)
-    return list(seen.values())
-
-
-def _leads_to(one: Any) -> list[Any]:
-    if isinstance(one, str | bytes | int | float | Path):
-        return []
-    if isinstance(one, Mapping):
-        return [*one.keys(), *one.values()]
-    if isinstance(one, list | tuple | set | frozenset):
-        return list(one)
-    found = []
-    if isinstance(one, FunctionType):
-        found += [cell.cell_contents for cell in one.__closure__ or ()]
-    for name in dir(one):
-        if name.startswith("__") and name not in FOLLOWED:
-            continue
-        try:
-            found.append(getattr(one, name))
-        except (Exception, SystemExit):  # noqa: BLE001 - a property that raises leads nowhere
-            continue
-    return found
-
-
-FOLLOWED = ("__self__", "__func__", "__wrapped__", "__dict__", "__defaults__", "__kwdefaults__")
 
 
 def secrets_in(found: list[Any]) -> list[Any]:
