@@ -95,8 +95,67 @@ def finds(request: dict[str, Any], _place: int) -> str:
     return json.dumps({"verdicts": verdicts})
 
 
+KEYBOARDS, THERMOSTATS = "1656367028", "4896585277"
+
+
+def exchanges(right: Callable[[dict[str, Any], str], bool]) -> Script:
+    """Exchanges a keyboard and a thermostat; if it is not ``right``, the keyboard is one with white light."""
+
+    def answer(request: dict[str, Any], _place: int) -> Any:
+        results = [one["content"] for one in request["messages"] if one["role"] == "tool"]
+        own = [one.get("content") for one in request["messages"] if one["role"] == "assistant"]
+        said = [text for text in own if text]
+        if not said:
+            return "Gladly. What is your name, and your zip code?"
+        if not results:
+            return call("find_user_id_by_name_zip", first_name="Yusuf", last_name="Rossi", zip="19122")
+        if len(results) == 1:
+            return call("get_order_details", order_id="#W2378156")
+        if len(results) <= 3:
+            return call("get_product_details", product_id=[KEYBOARDS, THERMOSTATS][len(results) - 2])
+        if len(results) == 4 and len(said) == 1:
+            one = "7706410293, without a backlight" if right(request, results[2]) else "6342039236, clicky"
+            return f"I can send you keyboard {one}, and thermostat 7747408585. Do you confirm?"
+        if len(results) == 4:
+            items = {"item_ids": ["1151293680", "4983901480"], "payment_method_id": "credit_card_9513926"}
+            new = re.findall(r"\d{10}", said[-1])
+            return call("exchange_delivered_order_items", order_id="#W2378156", new_item_ids=new, **items)
+        return "It is done: you get an email on how to return the items."
+
+    return answer
+
+
+def one_in_four() -> Callable[[dict[str, Any], str], bool]:
+    """A model that reads the list right in one rollout of four, and whenever the list is short."""
+    seeds: list[Any] = []
+
+    def is_right(request: dict[str, Any], keyboards: str) -> bool:
+        if request["seed"] not in seeds:
+            seeds.append(request["seed"])
+        return seeds.index(request["seed"]) % 4 == 3 or len(keyboards) < 400
+
+    return is_right
+
+
+def yusuf(request: dict[str, Any], _place: int) -> str:
+    heard = request["messages"][-1]["content"]
+    if "name" in heard:
+        return "Yusuf Rossi, 19122."
+    if "confirm" in heard:
+        return "Yes, please."
+    return "Thank you. ###STOP###" if "done" in heard else "Hello, I want to exchange a keyboard."
+
+
 JUDGED = {"author": "agent", "fault": "wrong_arguments", "sentence": "It booked for Alice Miller."}
 PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
+    "branch": (
+        RETAIL,
+        {
+            "gpt-4o-mini": exchanges(one_in_four()),
+            "gpt-4o": exchanges(lambda *_: True),
+            "gpt-3.5-turbo": yusuf,
+        },
+    ),
     "card": (retail_and_agents, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
