@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,13 +50,15 @@ class _Bases(ExitStack):
         super().__init__()
         self._folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="reward-kit-")))
         self._open: dict[tuple[str, str], Database] = {}
+        self._lock = threading.Lock()
 
     def of(self, task: Task) -> Database:
         seed, mode = task.seed, task.registry.database
-        if (seed.key, mode) not in self._open:
-            path = self._folder / f"{len(self._open)}.db"
-            self._open[seed.key, mode] = self.enter_context(seed.base(path, mode))
-        return self._open[seed.key, mode]
+        with self._lock:  # episodes are opened in several threads
+            if (seed.key, mode) not in self._open:
+                path = self._folder / f"{len(self._open)}.db"
+                self._open[seed.key, mode] = self.enter_context(seed.base(path, mode))
+            return self._open[seed.key, mode]
 
 
 _bases: WeakKeyDictionary[TaskBundle, _Bases] = WeakKeyDictionary()
