@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.printing import print_lines
 from reward_kit.agent.base.text import from_here
 from reward_kit.errors import UsageError
@@ -73,6 +74,18 @@ runs_option = click.option(
 def rows_option(help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
     """The option that chooses rows."""
     return click.option("--rows", "--task-ids", "--row", "task_ids", metavar="IDS", help=help)
+
+
+def listening_options(when: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that say where a server listens."""
+    port: dict[str, Any] = {"type": click.IntRange(0, 65535), "default": 8000, "show_default": True}
+
+    def options(function: Callable[..., Any]) -> Callable[..., Any]:
+        asked = click.option("--port", help=f"The port to listen on{when}; 0: a free one.", **port)(function)
+        about = f"The address to listen on{when}."
+        return click.option("--host", default=LOOPBACK, show_default=True, help=about)(asked)
+
+    return options
 
 
 def file_option(flag: str, *, help: str) -> Callable[..., Any]:  # noqa: A002 - as click's

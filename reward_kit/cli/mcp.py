@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.network import address_of, listen
 from reward_kit.agent.base.printing import reserved_output, say
-from reward_kit.cli.common_options import command
-from reward_kit.errors import BundleError, RewardKitError
+from reward_kit.cli.common_options import command, listening_options
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -36,14 +36,7 @@ MAX_BODY = 4 * 1024 * 1024
 @click.argument("target")
 @click.option("--rows", "--row", "row", metavar="ID", help="Begin with the tools and data of this row.")
 @click.option("--http", is_flag=True, help="Streamable HTTP at /mcp, instead of standard input and output.")
-@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --http.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="The port to listen on, with --http; 0: a free one.",
-)
+@listening_options(", with --http")
 def mcp(target: str, row: str | None, http: bool, host: str, port: int) -> None:
     """Serve a bundle's tools to MCP clients.
 
@@ -95,19 +88,12 @@ def _end_on_signals(server: McpServer) -> None:
 
 
 def _over_http(target: str, row: str | None, host: str, port: int) -> None:
-    from reward_kit.agent.servers.access import is_loopback, token_of
+    from reward_kit.agent.servers.access import check_guarded
 
-    if token_of(TOKEN) is None and not is_loopback(host):
-        raise RewardKitError(
-            f"anybody who reaches {host} could call the tools",
-            place="--host",
-            remedy=f"Set {TOKEN} to a secret that clients send as a bearer token, or listen on {LOOPBACK}.",
-        )
+    check_guarded(TOKEN, host)
     server = _server(target, row)
     with listen(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
-        say(f"{server.server.name}: {address} (Ctrl-C ends it)", err=True)
+        say(f"{server.server.name}: {address_of(host, listener)}{PATH} (Ctrl-C ends it)", err=True)
         _serve_http(server.server, listener, host)
 
 

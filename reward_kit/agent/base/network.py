@@ -155,3 +155,8 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port}: {why}",
             remedy=f"Choose another with {'--port' if host == LOOPBACK else '--host or --port'}.",
         ) from error
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """The address of a server that a person has started on ``host``, for people to open."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.servers.bodies import fault
 from reward_kit.errors import RewardKitError
 
@@ -97,6 +98,17 @@ def token_of(variable: str) -> str | None:
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise RewardKitError(f"{variable} has characters that no token has", remedy="Use visible ASCII.")
     return token or None
+
+
+def check_guarded(variable: str, host: str) -> None:
+    """Raise ``RewardKitError`` if a server on ``host`` would let everybody in."""
+    if token_of(variable) is None and not is_loopback(host):
+        raise RewardKitError(
+            f"anybody who reaches {host} could call the tools",
+            place="--host",
+            remedy=f"Set {variable} to a secret that clients send as a bearer token, "
+            f"or listen on {LOOPBACK}.",
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.servers.mcp_server import RolloutMcp
 
@@ -81,21 +82,26 @@ class Admission:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
-        episode = episode_of(self.rollout)
-        steps = episode.steps
-        try:
-            result = await episode.call(name, arguments)
-            content, status = result.content, str(result.status)
-        except (RolloutStopped, asyncio.CancelledError):
-            if episode.steps == steps:  # no step was left, or the rollout was over before
-                reason = f"the conversation is over ({episode.stop_reason})"
-                content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
-            else:
-                interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
-                content, status = interrupted.content, interrupted.status
-        if episode.stop_reason is not None:
+        answer = await answered(episode_of(self.rollout), name, arguments)
+        if answer["stopped"] is not None:
             self.stopped.set()
-        return {"result": content, "status": status, "stopped": episode.stop_reason}
+        return answer
+
+
+async def answered(episode: Episode, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """Make a call; returns what ``Admission.call`` says."""
+    steps = episode.steps
+    try:
+        result = await episode.call(name, arguments)
+        content, status = result.content, str(result.status)
+    except (RolloutStopped, asyncio.CancelledError):
+        if episode.steps == steps:  # no step was left, or the rollout was over before
+            reason = f"the conversation is over ({episode.stop_reason})"
+            content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
+        else:
+            interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
+            content, status = interrupted.content, interrupted.status
+    return {"result": content, "status": status, "stopped": episode.stop_reason}
 
 
 class ToolEndpoint:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -23,7 +24,7 @@ from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from reward_kit.agent.servers.sessions import Sessions
     from reward_kit.agent.tools.execution import Tool, ToolResult
@@ -70,13 +71,22 @@ class SessionChanges(BaseModel):
 
 def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
     """Return a server of the tools that ``registry`` has now."""
-    app = FastAPIOffline(
-        title=registry.name, description=registry.description, responses={422: {"model": HttpFault}}
-    )
-    app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
-    _add_tools(app, registry, sessions)
+    app = guarded_app(title=registry.name, description=registry.description)
+    add_tools(app, registry.tools.values(), partial(_caller, sessions), ToolAnswer)
+
+    @app.post("/tools/{name}", include_in_schema=False)
+    async def unknown(name: str) -> Response:
+        return fault(404, (await registry.call(name, None)).content)
+
     _add_sessions(app, sessions)
     _add_overview(app, registry)
+    return app
+
+
+def guarded_app(**options: Any) -> FastAPI:
+    """Return an application that answers whom ``LocalOrTrusted`` lets in, and refuses in one line."""
+    app: FastAPI = FastAPIOffline(responses={422: {"model": HttpFault}}, **options)
+    app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
@@ -85,29 +95,36 @@ def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
     for kind, status in ((NoSuchRowError, 404), (TooManySessionsError, 503), (RewardKitError, 500)):
         app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
     app.add_exception_handler(ClientDisconnect, client_gone)
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("docs")
+
     return app
 
 
-def _add_tools(app: FastAPI, registry: ToolRegistry, sessions: Sessions) -> None:
+def add_tools(
+    app: FastAPI,
+    tools: Iterable[Tool],
+    caller: Callable[[str], Callable[..., Awaitable[Response]]],
+    answer: type[BaseModel],
+) -> None:
+    """Add ``POST /tools/NAME`` for each tool, with its schema; ``caller`` makes the function behind it."""
     definitions: dict[str, Any] = {}
-    for tool in registry.tools.values():
+    for tool in tools:
         schema = _openapi_schema(tool, definitions)
         content = {"application/json": {"schema": schema}}
         app.add_api_route(
             f"/tools/{tool.name}",
-            _caller(tool.name, sessions),
+            caller(tool.name),
             methods=["POST"],
             operation_id=tool.name,
             summary=tool.description.splitlines()[0][:80],
             description=tool.description,
             tags=["tools"],
-            response_model=ToolAnswer,
+            response_model=answer,
             openapi_extra={"requestBody": {"required": bool(schema["required"]), "content": content}},
         )
-
-    @app.post("/tools/{name}", include_in_schema=False)
-    async def unknown(name: str) -> Response:
-        return fault(404, (await registry.call(name, None)).content)
 
     generate = app.openapi
 
@@ -119,7 +136,7 @@ def _add_tools(app: FastAPI, registry: ToolRegistry, sessions: Sessions) -> None
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
 
 
-def _caller(tool: str, sessions: Sessions) -> Callable[..., Awaitable[Response]]:
+def _caller(sessions: Sessions, tool: str) -> Callable[..., Awaitable[Response]]:
     async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
         result = await sessions.call(session, tool, await json_text(request, MAX_BODY))
         if result.status == "invalid_arguments":
@@ -179,7 +196,3 @@ def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
     async def health() -> dict[str, Any]:
         """Answer if the server is up."""
         return {"status": "ok", "registry": registry.name, "tools": len(registry.tools)}
-
-    @app.get("/", include_in_schema=False)
-    async def root() -> Response:
-        return RedirectResponse("docs")

@@ -1,13 +1,14 @@
-"""The databases behind a tool server: one seeded base, and a fork of it for each session."""
+"""Sessions of servers by id; those of a tool server are forks of one seeded base."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
+import time
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.text import did_you_mean
@@ -18,7 +19,7 @@ from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from reward_kit.agent.bundles.task import Task
@@ -40,29 +41,113 @@ class NoSuchRowError(RewardKitError):
     """The bundle has no row of this id."""
 
 
-@dataclass(slots=True)
-class _Session:
-    """A fork. ``users`` counts the running calls; a ``retired`` session is closed after the last of them."""
+class Closable(Protocol):
+    """Something that a session holds."""
 
-    database: Database
-    of_row: bool = False
-    users: int = 0
-    retired: bool = False
+    def close(self) -> None:
+        """Free it."""
+
+
+T = TypeVar("T", bound=Closable)
+
+
+class Session(Generic[T]):
+    """What a session holds. ``users`` counts the running calls; once ``retired``, the last one closes it."""
+
+    __slots__ = ("held", "of_row", "retired", "used_at", "users")
+
+    def __init__(self, held: T, *, of_row: bool = False) -> None:
+        self.held, self.of_row = held, of_row
+        self.users, self.retired, self.used_at = 0, False, 0.0
 
     def retire(self) -> None:
+        """Close it after the running calls."""
         self.retired = True
         if not self.users:
-            self.database.close()
+            self.held.close()
 
     @contextlib.contextmanager
-    def used(self) -> Iterator[Database]:
+    def used(self) -> Iterator[T]:
+        """Keep it open during a call."""
         self.users += 1
         try:
-            yield self.database
+            yield self.held
         finally:
             self.users -= 1
             if self.retired:
                 self.retire()
+
+
+class Pool(Generic[T]):
+    """At most ``limit`` sessions by id, the least recently used first.
+
+    The first for which ``is_spare`` is true makes room for a new one. One without a request for ``idle``
+    seconds ends at the next request for any.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        is_spare: Callable[[str, Session[T]], bool],
+        *,
+        idle: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit, self._is_spare, self._idle, self._clock = limit, is_spare, idle, clock
+        self._sessions: OrderedDict[str, Session[T]] = OrderedDict()
+
+    def get(self, name: str) -> Session[T] | None:
+        """Return a session, which counts as used now."""
+        self._end_idle()
+        if (session := self._sessions.get(name)) is not None:
+            session.used_at = self._clock()
+            self._sessions.move_to_end(name)
+        return session
+
+    def put(self, name: str, held: T, *, of_row: bool = False) -> Session[T]:
+        """Begin a session, in place of one of that name.
+
+        Raises ``TooManySessionsError``, and closes ``held``, if there is no room for it.
+        """
+        self._end_idle()
+        if name in self._sessions:
+            self.drop(name)
+        elif len(self._sessions) >= self._limit:
+            spare = next(
+                (one for one, session in self._sessions.items() if self._is_spare(one, session)), None
+            )
+            if spare is None:
+                held.close()
+                raise TooManySessionsError(
+                    f"{len(self._sessions)} sessions are open and in use",
+                    remedy="Reset or delete one that is no longer needed (DELETE /sessions/ID).",
+                )
+            self.drop(spare[0])
+        session = self._sessions[name] = Session(held, of_row=of_row)
+        session.used_at = self._clock()
+        return session
+
+    def drop(self, name: str) -> None:
+        """End a session, if there is one of that name; a running call keeps what it uses."""
+        if name in self._sessions:
+            self._sessions.pop(name).retire()
+
+    def close(self) -> None:
+        """End all sessions."""
+        for name in list(self._sessions):
+            self.drop(name)
+
+    def _end_idle(self) -> None:
+        now = self._clock()
+        while self._sessions:
+            name, session = next(iter(self._sessions.items()))
+            if session.used_at >= now - self._idle:
+                return
+            if session.users:
+                session.used_at = now
+                self._sessions.move_to_end(name)
+            else:
+                self.drop(name)
 
 
 class Sessions:
@@ -78,9 +163,8 @@ class Sessions:
 
     def __init__(self, registry: ToolRegistry, limit: int, task: Task | None = None) -> None:
         self._registry = registry
-        self._limit = limit
         self._task = task
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._pool: Pool[Database] = Pool(limit, _is_spare)
         self._bases: dict[str, Database] = {}
         self._folder: Path | None = None
 
@@ -95,8 +179,7 @@ class Sessions:
 
     def close(self) -> None:
         """Drop all sessions and bases."""
-        for name in list(self._sessions):
-            self.reset(name)
+        self._pool.close()
         while self._bases:
             self._bases.popitem()[1].close()
         if self._folder is not None:
@@ -108,13 +191,11 @@ class Sessions:
 
         Raises ``TooManySessionsError`` if there is no room for a new one.
         """
-        session = self._sessions.get(name)
+        session = self._pool.get(name)
         if session is None:
-            self._make_room()
             task = self._task
             clock, hidden = (None, None) if task is None else (task.row.clock(), task.hidden)
-            session = self._sessions[name] = _Session(self.open().fork(now=clock, hidden=hidden))
-        self._sessions.move_to_end(name)
+            session = self._pool.put(name, self.open().fork(now=clock, hidden=hidden))
         with session.used() as database:
             after = None if self._task is None else self._task.after_call
             return await self._registry.call(tool, arguments, db=database, after=after)
@@ -126,17 +207,14 @@ class Sessions:
         ``NoSuchRowError`` if the bundle's ``task.jsonl`` has no such row, ``BundleError`` if it is faulty,
         and ``TooManySessionsError``; the session is then unchanged.
         """
-        fresh = None if row_id is None else _Session(self._fork_for(row_id), of_row=True)
-        if fresh and name not in self._sessions:
-            self._make_room()
-        if name in self._sessions:
-            self._sessions.pop(name).retire()
-        if fresh:
-            self._sessions[name] = fresh
+        if row_id is None:
+            self._pool.drop(name)
+        else:
+            self._pool.put(name, self._fork_for(row_id), of_row=True)
 
     async def changes(self, name: str) -> list[dict[str, Any]]:
         """Return the rows in which a session differs from the seed, once the running call is done."""
-        session = self._sessions.get(name)
+        session = self._pool.get(name)
         if session is None:
             return []
         with session.used() as database:
@@ -169,14 +247,6 @@ class Sessions:
             self._bases[seed.key] = seed.base(path, self._registry.database)
         return self._bases[seed.key]
 
-    def _make_room(self) -> None:
-        if len(self._sessions) < self._limit:
-            return
-        for name, session in self._sessions.items():
-            if name != DEFAULT and not (session.of_row or session.users or session.database.changes()):
-                self.reset(name)
-                return
-        raise TooManySessionsError(
-            f"{len(self._sessions)} sessions are open and hold changes",
-            remedy="Reset or delete one that is no longer needed (DELETE /sessions/ID).",
-        )
+
+def _is_spare(name: str, session: Session[Database]) -> bool:
+    return name != DEFAULT and not (session.of_row or session.users or session.held.changes())
