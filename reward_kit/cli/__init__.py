@@ -56,6 +56,7 @@ GROUPS = {
     },
     "Connect": {
         "mcp": "Serve a bundle's tools to MCP clients.",
+        "serve": "Serve episodes of a bundle over HTTP, for trainers.",
         "db": "Open and compare databases of rollouts.",
         "fastworkflow": "Set up, train and check FastWorkflow as the agent.",
     },

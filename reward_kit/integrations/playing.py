@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.types import RolloutStopped
@@ -36,10 +37,16 @@ class Play:
 
     def __init__(self, bundle: TaskBundle, row: str | int | Task, *, seed: int = 0, **options: Any) -> None:
         task = task_of(bundle, row)
-        self.talks = _has_user(task, options)
+        self.talks = has_user(task, options)
         if not self.talks:
             options = {**options, "user": None}
         self.episode = Episode.of(bundle, task, rng_seed=seed, **options)
+
+    def fork(self, seed: int | None = None) -> Play:
+        """Return an independent copy; see ``Episode.fork``."""
+        twin = copy(self)
+        twin.episode = self.episode.fork(seed)
+        return twin
 
     @property
     def is_over(self) -> bool:
@@ -116,12 +123,12 @@ def opened(dataset: str, options: dict[str, Any]) -> TaskBundle:
     with ExitStack() as undo:
         bundle = undo.enter_context(TaskBundle.load(dataset, mode=options.pop("mode", None)))
         for task in bundle.tasks:
-            _has_user(task, options)
+            has_user(task, options)
         undo.pop_all()
     return bundle
 
 
-def _has_user(task: Task, options: dict[str, Any]) -> bool:
+def has_user(task: Task, options: dict[str, Any]) -> bool:
     """Return True if a simulated user plays in the row."""
     asked = options.get("user")
     user = user_of(task.row, "", asked) if asked is None or isinstance(asked, str) else None

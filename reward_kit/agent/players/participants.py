@@ -167,7 +167,7 @@ def find_participants(
     )
     asks = {"agent": uses_model(spec) and "agent" not in models, "user": user_asks and "user" not in models}
     if any(asks.values()):
-        participants.models = _find_models(config, participants.limiters, **asks)
+        participants.models = find_models(config, participants.limiters, **asks)
     participants.models.update(models)
     for row in (task.row for task in tasks if task.asks_judge):
         try:
@@ -178,7 +178,7 @@ def find_participants(
     return participants
 
 
-def _find_models(
+def find_models(
     config: EvaluationConfig, limiters: Limiters, *, agent: bool, user: bool
 ) -> dict[Role, Model]:
     """The models that agent and user ask, as far as they are wanted and named.
