@@ -49,12 +49,17 @@ test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENC
 	$(BIN)/python -m pytest -n 0 -o timeout=900 tests_tau_bench
 
 INTEGRATIONS ?= .venv-integrations
-test-integrations:  ## reward_kit.integrations with the real packages, in three environments; brings PyTorch
+NEMO_GYM ?= .venv-nemo-gym
+NEMO_GYM_PYTHON ?= python3.12
+test-integrations:  ## reward_kit.integrations with the real packages, in four environments; brings PyTorch
 	for one in "gymnasium inspect_ai openai openenv>=0.10" "verifiers>=0.4" "torch==2.13.0 trl>=1.16 transformers>=5.2 datasets"; do \
 		rm -rf $(INTEGRATIONS) && $(PYTHON) -m venv $(INTEGRATIONS) && \
 		$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest $$one && \
 		$(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations || exit 1; \
 	done
+	rm -rf $(NEMO_GYM) && $(NEMO_GYM_PYTHON) -m venv $(NEMO_GYM)  # beside the last one: its pins exclude ours
+	$(NEMO_GYM)/bin/python -m pip install --quiet --disable-pip-version-check nemo-gym==0.4.0
+	NEMO_GYM_ENVIRONMENT=$(NEMO_GYM) $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations -k nemo_gym
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
 	npm install --silent --no-save --prefix build/axe axe-core

@@ -184,6 +184,65 @@ def test_inspect(bundle: str, model: Any) -> None:
     assert mean == pytest.approx(2 / 3 if model is bo else 0.5)
 
 
+DRAW = """
+
+@R.tool
+async def draw(db):
+    \"\"\"Draw lots.\"\"\"
+    return await db.fetch_val("SELECT abs(random()) % 3")
+"""
+
+
+def test_pass_k_of_inspect_is_ours(bundle: str) -> None:
+    """The same agent decides by what a tool draws, which depends on the seed of the rollout."""
+    pytest.importorskip("inspect_ai")
+    from inspect_ai import Epochs
+    from inspect_ai import eval as run_eval
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from reward_kit.agent import evaluate
+    from reward_kit.integrations.inspect_ai import bundle_task
+
+    with Path(bundle, "tools.py").open("a") as tools:
+        tools.write(DRAW)
+    row = {
+        "toolset": ".tools",
+        "actions": [LEND],
+        "initial_messages": [{"role": "user", "content": "I am Ada."}],
+    }
+    rows = [json.dumps({**row, "id": f"r{number}"}) for number in range(6)]
+    Path(bundle, "task.jsonl").write_text("\n".join(rows))
+
+    def decide(results: list[str]) -> dict[str, Any] | str:
+        if not results:
+            return {"name": "draw", "arguments": {}}
+        return LEND if len(results) == 1 and results[0] != "0" else "Done."
+
+    def policy(messages: list[Any]) -> Any:
+        made = decide([one["content"] for one in messages if one["role"] == "tool"])
+        return made if isinstance(made, str) else {"tool_calls": [{"function": made}]}
+
+    def answer(messages: Any, *_: Any) -> Any:
+        made = decide([one.text for one in messages if one.role == "tool"])
+        if isinstance(made, str):
+            output = ModelOutput.from_content("mockllm", made)
+        else:
+            output = ModelOutput.for_tool_call("mockllm", made["name"], made["arguments"])
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    ours = evaluate(bundle, models={"agent": policy}, n_rollouts=4, seed=7, quiet=True)
+    assert 0.0 < ours.pass_power[4].value < ours.pass_power[1].value < 1.0
+    task = bundle_task(bundle, epochs=Epochs(4, [f"pass_k_{k}" for k in (1, 2, 4)]), seed=7)
+    agent = get_model("mockllm/model", custom_outputs=answer)
+    (log,) = run_eval(task, model=agent, display="none", log_dir="logs")
+    assert log.status == "success", log.error
+    theirs = {
+        int(one.reducer.removeprefix("pass_k_")): one.metrics["mean"].value for one in log.results.scores
+    }
+    assert theirs == {k: pytest.approx(ours.pass_power[k].value) for k in (1, 2, 4)}
+
+
 def test_openenv(bundle: str) -> None:
     harness = pytest.importorskip("openenv.core.harness")
     client = pytest.importorskip("openenv.core.llm_client")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 TO_BO = {"book_id": 1, "member": "Bo"}
 USERS = """
 def bo(rollout):
@@ -40,12 +41,12 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def served(bundle: str, *options: str) -> Iterator[str]:
     """The address of a running server."""
     line = [sys.executable, "-m", "reward_kit", "serve", bundle, "--port", "0", *options]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = process.stderr.readline()
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
         try:
-            assert "http://" in said, said + process.stderr.read()
-            yield said.split()[1]
+            assert "http://" in said, process.wait(30)
+            yield said.split()[0]
         finally:
             process.terminate()
             process.wait(30)
@@ -135,7 +136,7 @@ def test_the_simple_agent_of_nemo_gym(bundle: str, user: str, shown: set[str]) -
         pytest.skip("NEMO_GYM_ENVIRONMENT names no environment with nemo-gym")
     script = Path(__file__).with_name("play_nemo_gym.py")
     with served(bundle, "--user", user) as url:
-        line = [Path(environment) / "bin" / "python", script, url]
+        line = [ROOT / environment / "bin" / "python", script, url]
         done: Any = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert shown <= {*done.stdout.splitlines()}, done.stdout

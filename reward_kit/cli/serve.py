@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,7 +57,8 @@ def serve(bundle: str, user_model: str | None, user: str | None, reasons: bool, 
             played_by["user"] = user
         episodes = Episodes(loaded, reasons=reasons, models=models, **played_by)
         _warn_of_unplayable(episodes)
-        say(f"{bundle}: {address_of(host, listener)} (Ctrl-C ends it)", err=True)
+        say(f"{address_of(host, listener)} (Ctrl-C ends it)")
+        sys.stdout.flush()
         app = build_app(episodes, models.values())
         config = uvicorn.Config(app, log_level="warning", ws_max_size=MAX_BODY, timeout_graceful_shutdown=2)
         uvicorn.Server(config).run(sockets=[listener])

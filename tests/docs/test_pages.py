@@ -172,6 +172,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "retail": (RETAIL, {}),
     "rewards": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "rules": (FLIGHT, {}),
+    "serve": (SEATS, {}),
     "train": (SEATS, {}),
     "troubleshooting": (SEATS, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),

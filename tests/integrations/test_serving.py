@@ -261,7 +261,7 @@ async def test_what_cannot_be_done_is_refused_with_the_reason(folder: Path) -> N
             (await server.post("/sessions/a/reset?row=tale"), 404, r"'tale' \(did you mean 'talk'"),
             (await server.post("/sessions/a%20b/reset?row=talk"), 422, "pattern"),
             (await server.post("/sessions/a/reset?row=alone&seed=-1"), 422, "seed"),
-            (await server.post("/sessions/z/say", {"text": "?"}), 404, "POST /sessions/z/reset"),
+            (await server.post("/sessions/z/say", {"text": "?"}), 404, "no session .z.. Begin one"),
             (await server.post("/tools/put", {}, session="z"), 404, "no session 'z'"),
             (await server.post("/put", {}), 404, "no session ''"),
             (await server.post("/seed_session", {}), 422, "row: Field required"),
@@ -299,19 +299,17 @@ async def test_a_waiting_tool_holds_up_its_own_session_alone(folder: Path) -> No
 
 async def test_sessions_are_limited_and_end_when_idle(folder: Path) -> None:
     async with served(folder, user="none", limit=2) as server:
-        for session in "ab":
+        for session in ("one", "two"):
             await server.post(f"/sessions/{session}/reset?row=alone")
-        assert (await server.post("/sessions/c/reset?row=alone")).status_code == 503
-        await server.post("/sessions/b/finish")
-        assert (await server.post("/sessions/c/reset?row=alone"))[
-            "session"
-        ] == "c"  # in place of the finished
-        assert (await server.ask("GET", "/sessions/b")).status_code == 404
+        assert (await server.post("/sessions/three/reset?row=alone")).status_code == 503
+        await server.post("/sessions/two/finish")  # which then makes room
+        assert (await server.post("/sessions/three/reset?row=alone"))["session"] == "three"
+        assert (await server.ask("GET", "/sessions/two")).status_code == 404
         server.now = IDLE / 2
-        await server.ask("GET", "/sessions/a")
+        await server.ask("GET", "/sessions/one")
         server.now = IDLE + 1
-        assert (await server.ask("GET", "/sessions/c")).status_code == 404
-        assert (await server.ask("GET", "/sessions/a"))["session"] == "a"
+        assert (await server.ask("GET", "/sessions/three")).status_code == 404
+        assert (await server.ask("GET", "/sessions/one"))["session"] == "one"
 
 
 async def test_a_token_guards_all_doors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +341,51 @@ async def test_rows_for_nemo_gym(folder: Path) -> None:
         verified = await server.post("/verify", {"row": "talk", "response": {"output": [], "id": "r"}})
         assert (verified["reward"], verified["mask_sample"], verified["row"]) == (1.0, False, "talk")
         assert verified["response"] == {"output": [], "id": "r"}
+
+
+async def test_the_last_answer_of_nemo_gym_is_said_in_a_row_without_a_user(folder: Path) -> None:
+    async with served(folder, user="none") as server:
+        message = {"type": "message", "content": [{"type": "output_text", "text": "unsaid-word"}]}
+        for output, reward in (([message], 1.0), ([], 0.0)):
+            await server.post("/seed_session", {"row": "alone"})
+            await server.http.post("/put", json={"place": "gold-place"})
+            assert (await server.post("/verify", {"response": {"output": output}}))["reward"] == reward
+        played = [{"reward": 1.0}, {"reward": 0.0, "mask_sample": True}, {"reward": 0.5}]
+        metrics = await server.post("/aggregate_metrics", {"verify_responses": played})
+        assert metrics["key_metrics"] == {"mean/reward": 0.75}
+
+
+async def test_agents_that_speak_with_a_tool(folder: Path) -> None:
+    """Without a text nothing is said; a tool with the name of a route cannot be served in that form."""
+    with (folder / "tools.py").open("a") as tools:
+        tools.write('\n\n@R.tool\nasync def step():\n    "Step."\n    return "stepped"\n')
+    async with served(folder, models={"user": customer}) as server:
+        begun = await server.post("/reset", {"row": "talk"})
+        assert begun["observation"]["seed"] != (await server.post("/reset", {}))["observation"]["seed"]
+        await server.post("/reset", {"row": "talk"})
+        for arguments in ({}, {"text": " "}, {"text": 3}):
+            step = await server.post(
+                "/step", {"action": {"tool_name": "say_to_user", "arguments": arguments}}
+            )
+            assert step["observation"]["result"] == "Error: say_to_user needs a text."
+        step = await server.post("/step", {"action": {"tool_name": "step"}})
+        assert (step["observation"]["result"], step["done"]) == ("stepped", False)
+        assert (await server.ask("GET", "/state"))["step_count"] == 4
+        refused = await server.post("/seed_session", {"row": "alone"})
+        assert (refused.status_code, "'step'" in refused.text) == (422, True)
+
+
+class Mute:
+    async def respond(self, rollout: Any) -> str:
+        return "Hm."
+
+
+async def test_an_episode_that_cannot_be_forked_says_why(folder: Path) -> None:
+    async with served(folder, user=Mute) as server:
+        await server.post("/sessions/a/reset?row=talk")
+        refused = await server.post("/sessions/a/fork?to=b")
+        assert refused.status_code == 422
+        assert "its user Mute has no fork()" in refused.json()["detail"]
 
 
 async def test_openenv_messages_of_any_kind_get_an_answer(folder: Path) -> None:

@@ -39,10 +39,11 @@ TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients must send; without it only this machine may call.
 """
 
-_SESSION = r"^[A-Za-z0-9._-]{1,64}$"
+SESSION = r"^[A-Za-z0-9._-]{1,64}$"
+"""The ids that a session may have."""
 _OWN_COPY = "The session, which has its own copy of the seed."
-SessionHeader = Annotated[str, Header(alias="X-Session-Id", pattern=_SESSION, description=_OWN_COPY)]
-SessionPath = Annotated[str, Path(alias="id", pattern=_SESSION)]
+SessionHeader = Annotated[str, Header(alias="X-Session-Id", pattern=SESSION, description=_OWN_COPY)]
+SessionPath = Annotated[str, Path(alias="id", pattern=SESSION)]
 RowQuery = Annotated[str | None, Query(description="The id of a row of the bundle's task.jsonl.")]
 
 

@@ -113,9 +113,7 @@ class Pool(Generic[T]):
         if name in self._sessions:
             self.drop(name)
         elif len(self._sessions) >= self._limit:
-            spare = next(
-                (one for one, session in self._sessions.items() if self._is_spare(one, session)), None
-            )
+            spare = next((one for one in self._sessions.items() if self._is_spare(*one)), None)
             if spare is None:
                 held.close()
                 raise TooManySessionsError(

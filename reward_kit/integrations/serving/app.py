@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
 from reward_kit.agent.servers.bodies import fault, json_answer
 from reward_kit.agent.servers.http import (
+    SESSION,
     HttpFault,
     SessionChanges,
     SessionHeader,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 SeedQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Decides the tools' random numbers.")]
 RowQuery = Annotated[str | None, Query(description="The id of a row; without one the seed chooses a row.")]
-ToQuery = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="The session of the copy.")]
+ToQuery = Annotated[str, Query(pattern=SESSION, description="The session of the copy.")]
 STOPPED = "The reason for which the episode is over; null while it runs."
 
 

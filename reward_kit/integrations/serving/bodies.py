@@ -1,4 +1,4 @@
-"""Bodies of requests, of at most ``MAX_BODY`` bytes."""
+"""Bodies of requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 
-async def body_of(request: Request, model: type[M]) -> M:
-    """Return the body of a request, of at most ``MAX_BODY`` bytes; raises ``HTTPException``."""
+async def body_of(request: Request, model: type[M], most: int = MAX_BODY) -> M:
+    """Return the body of a request, of at most ``most`` bytes; raises ``HTTPException``."""
     try:
-        return model.model_validate_json(await json_text(request, MAX_BODY) or b"{}")
+        return model.model_validate_json(await json_text(request, most) or b"{}")
     except ValidationError as error:
         raise HTTPException(422, faults(error)) from None
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.rollout.opening import task_of
 from reward_kit.agent.servers.endpoint import answered
+from reward_kit.agent.servers.http import SESSION
 from reward_kit.agent.servers.sessions import NoSuchRowError, Pool, Session
 from reward_kit.errors import RewardKitError, UsageError
 from reward_kit.integrations.playing import OVER, Play, has_user
@@ -89,7 +92,12 @@ class Served:
         if opens and self.opening is not None:
             opening, self.opening = self.opening, None
             return opening
-        return await self.play.say(text if isinstance(text, str) else "") or OVER
+        if isinstance(text, str) and text.strip():
+            return await self.play.say(text) or OVER
+        with suppress(RolloutStopped):
+            self.play.episode.count_call()
+            return f"Error: {SAY} needs a text."
+        return OVER
 
     def close(self) -> None:
         """Close the episode."""
@@ -121,6 +129,8 @@ class Episodes:
         Without a ``seed`` one is drawn, and without a ``row`` the seed chooses it. Raises ``NoSuchRowError``,
         ``UsageError`` for a row that cannot be played, and ``TooManySessionsError``.
         """
+        if re.fullmatch(SESSION, name) is None:
+            raise UsageError("the id of a session has up to 64 letters, digits, '.', '_' and '-'")
         tasks = self.bundle.tasks
         seed = secrets.randbits(31) if seed is None else seed
         try:
@@ -148,7 +158,7 @@ class Episodes:
         """Wait for a session's turn; raises ``NoSuchSessionError``."""
         session = self._pool.get(name)
         if session is None:
-            remedy = f"Begin one with POST /sessions/{name}/reset."
+            remedy = "Begin one first, with POST /sessions/ID/reset, /reset or /seed_session."
             raise NoSuchSessionError(f"there is no session {name!r}", remedy=remedy)
         with session.used() as served:
             async with served.in_turn:
@@ -156,7 +166,10 @@ class Episodes:
 
     def fork(self, served: Served, name: str, seed: int | None) -> Served:
         """Begin session ``name`` with a copy of a session's episode."""
-        twin = Served(served.play.fork(seed), name, served.actions)
+        try:
+            twin = Served(served.play.fork(seed), name, served.actions)
+        except RewardKitError as error:  # the user has no fork()
+            raise UsageError(error.fault, remedy=error.remedy) from error
         self._pool.put(name, twin)
         return twin
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
     from reward_kit.integrations.serving.episodes import Episodes
 
+MAX_ROLLOUT = 64 * 1024 * 1024
+"""Bytes of a body with whole rollouts, which may have the ids and log probabilities of all tokens."""
 COOKIE = "reward_kit_session"
 SessionCookie = Annotated[str, Cookie(alias=COOKIE)]
 WAITING = f"A user is waiting. Talk to them with the tool {SAY}; your first call brings their request."
@@ -38,7 +40,6 @@ WAITING = f"A user is waiting. Talk to them with the tool {SAY}; your first call
 class Seeded(BaseModel):
     """A row of ``GET /nemo_gym/rows``, as the agent server sends it."""
 
-    model_config = ConfigDict(extra="allow")
     row: str
     index: int = Field(default=0, alias="_ng_rollout_index")
 
@@ -96,7 +97,7 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes) -> None:
     @app.post("/verify", tags=["NeMo Gym"], response_model=Verified, openapi_extra=takes(Played))
     async def verify(request: Request, session: SessionCookie = "") -> Response:
         """End the episode, without a user after the last reply; returns the reward."""
-        played = await body_of(request, Played)
+        played = await body_of(request, Played, MAX_ROLLOUT)
         found: dict[str, Any] = {"reward": 0.0, "mask_sample": True, "failure_kind": "session_lost"}
         try:
             async with episodes.playing(session) as served:
@@ -110,12 +111,13 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes) -> None:
         masked = lesson.reward is None
         found = {"reward": lesson.reward or 0.0, "mask_sample": masked}
         found["failure_kind"] = f"reward_kit:{lesson.failure_kind}" if masked else None
-        return json_answer({**played.model_dump(), **found, "failure_reason": lesson.reason})
+        found["failure_reason"] = lesson.reason if masked else None
+        return json_answer({**played.model_dump(), **found})
 
     @app.post("/aggregate_metrics", tags=["NeMo Gym"], openapi_extra=takes(Rollouts))
     async def aggregate_metrics(request: Request) -> dict[str, Any]:
         """The mean reward of the rollouts that count."""
-        found = (await body_of(request, Rollouts)).verify_responses
+        found = (await body_of(request, Rollouts, MAX_ROLLOUT)).verify_responses
         rewards = [one.get("reward", 0.0) for one in found if not one.get("mask_sample")]
         mean = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
         return {"agent_metrics": mean, "key_metrics": mean, "group_level_metrics": []}

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import Request, WebSocket, WebSocketDisconnect
-from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+from pydantic import BaseModel, Field, ValidationError
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.servers.bodies import json_answer
@@ -36,7 +36,6 @@ INVALID, NO_METHOD, FAILED = -32600, -32601, -32000
 class ResetRequest(BaseModel):
     """The beginning of an episode: a row by its id, or one that the seed chooses."""
 
-    model_config = ConfigDict(extra="allow")
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     episode_id: str | None = Field(default=None, max_length=255)
     row: str | None = None
@@ -48,13 +47,11 @@ class ToolAction(BaseModel):
     type: Literal["call_tool", "list_tools"] = "call_tool"
     tool_name: str = ""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class StepRequest(BaseModel):
     """An action."""
 
-    model_config = ConfigDict(extra="allow")
     action: ToolAction
 
 
@@ -105,7 +102,7 @@ def add_openenv(app: FastAPI, episodes: Episodes) -> None:
         """Call a tool."""
         return json_answer(await env.step(session, (await body_of(request, StepRequest)).action))
 
-    @app.get("/state", tags=["OpenEnv"], response_class=Response)
+    @app.get("/state", tags=["OpenEnv"], response_model=State)
     async def state(session: SessionHeader = DEFAULT) -> Response:
         """The episode's name and progress."""
         return json_answer(await env.state(session))
