@@ -320,6 +320,16 @@ async def test_a_token_guards_all_doors(folder: Path, monkeypatch: pytest.Monkey
         allowed = {"Authorization": "Bearer let-me-in"}
         assert (await server.ask("POST", "/reset", {}, **allowed))["done"] is False
         assert await server.ask("GET", "/health") == {"status": "healthy"}
+        app: Any = server.http._transport
+        assert await websocket(app.app, ['{"type": "state"}']) == []
+
+
+async def test_faults_of_a_bundle_are_for_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "seed.sql").write_text("CREATE TABLE sesame(; ")
+    async with served(folder, user="none") as server:
+        refused = await server.post("/sessions/a/reset?row=alone")
+    assert (refused.status_code, "sesame" in refused.text) == (500, False)
+    assert "sesame" in caplog.text
 
 
 async def test_rows_for_nemo_gym(folder: Path) -> None:

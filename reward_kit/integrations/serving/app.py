@@ -6,19 +6,18 @@ tells what a row expects, or what its simulated user is told and does.
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
 from reward_kit.agent.servers.bodies import fault, json_answer
 from reward_kit.agent.servers.http import (
     SESSION,
-    HttpFault,
     SessionChanges,
     SessionHeader,
     SessionPath,
@@ -27,7 +26,7 @@ from reward_kit.agent.servers.http import (
 )
 from reward_kit.agent.servers.sessions import DEFAULT
 from reward_kit.agent.tools.content import json_value
-from reward_kit.errors import UsageError
+from reward_kit.errors import BundleError, UsageError
 from reward_kit.integrations.serving.bodies import arguments_of, body_of, takes
 from reward_kit.integrations.serving.episodes import Lesson, NoSuchSessionError
 from reward_kit.integrations.serving.nemo_gym import add_nemo_gym
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from reward_kit.integrations.serving.episodes import Episodes, Served
 
+logger = logging.getLogger(__name__)
 SeedQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Decides the tools' random numbers.")]
 RowQuery = Annotated[str | None, Query(description="The id of a row; without one the seed chooses a row.")]
 ToQuery = Annotated[str, Query(pattern=SESSION, description="The session of the copy.")]
@@ -100,7 +100,7 @@ def build_app(episodes: Episodes, shared: Iterable[Any] = ()) -> FastAPI:
     )
     app.add_exception_handler(NoSuchSessionError, lambda _request, error: fault(404, str(error)))
     app.add_exception_handler(UsageError, lambda _request, error: fault(422, str(error)))
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(BundleError, _not_opened)
     _add_sessions(app, episodes)
     _add_calls(app, episodes)
     add_openenv(app, episodes)
@@ -113,9 +113,9 @@ async def _if_there(held: Any, method: str) -> None:
         await found()
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for it alone"
-    return fault(error.status_code, error.detail, error.headers)
+async def _not_opened(_request: Request, error: Exception) -> Response:
+    logger.error("an episode cannot be opened: %s", error)  # which may name what a row expects
+    return fault(500, "the episode cannot be opened; the log of the server says why")
 
 
 def shown(served: Served, session: str) -> dict[str, Any]:
@@ -127,55 +127,49 @@ def shown(served: Served, session: str) -> dict[str, Any]:
 
 
 def _add_sessions(app: FastAPI, episodes: Episodes) -> None:
-    lost: dict[int | str, Any] = {404: {"model": HttpFault}}
-
     @app.get("/rows", tags=["sessions"])
     async def rows() -> list[str]:
         """The ids of the rows."""
         return [task.row.id for task in episodes.bundle.tasks]
 
-    @app.post("/sessions/{id}/reset", tags=["sessions"], response_model=EpisodeState, responses=lost)
+    @app.post("/sessions/{id}/reset", tags=["sessions"], response_model=EpisodeState)
     async def reset(session: SessionPath, row: RowQuery = None, seed: SeedQuery = None) -> Response:
         """Begin an episode. If the row has a simulated user, its first line is the last message."""
         return json_answer(shown(await episodes.reset(session, row, seed), session))
 
-    @app.get("/sessions/{id}", tags=["sessions"], response_model=EpisodeState, responses=lost)
+    @app.get("/sessions/{id}", tags=["sessions"], response_model=EpisodeState)
     async def state(session: SessionPath) -> Response:
         """The episode so far."""
         async with episodes.playing(session) as served:
             return json_answer(shown(served, session))
 
-    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges, responses=lost)
+    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges)
     async def changes(session: SessionPath) -> Response:
         """The rows of the database that the episode has changed, by either side."""
         async with episodes.playing(session) as served:
             found = served.play.episode.changes().to_json()
             return json_answer({"session": session, "changes": json_value(found)})
 
-    @app.post("/sessions/{id}/fork", tags=["sessions"], response_model=EpisodeState, responses=lost)
+    @app.post("/sessions/{id}/fork", tags=["sessions"], response_model=EpisodeState)
     async def fork(session: SessionPath, to: ToQuery, seed: SeedQuery = None) -> Response:
         """Copy the episode as it is now into another session."""
         async with episodes.playing(session) as served:
             return json_answer(shown(episodes.fork(served, to, seed), to))
 
-    @app.post("/sessions/{id}/finish", tags=["sessions"], responses=lost)
-    async def finish(session: SessionPath) -> Lesson:
+    @app.post("/sessions/{id}/finish", tags=["sessions"], response_model=Lesson)
+    async def finish(session: SessionPath) -> Response:
         """End the episode; returns its reward."""
         async with episodes.playing(session) as served:
-            return await episodes.lesson(served)
+            return json_answer((await episodes.lesson(served)).model_dump())
 
     @app.delete("/sessions/{id}", tags=["sessions"], status_code=204)
     async def delete(session: SessionPath) -> None:
         """Drop the session and its episode."""
         episodes.drop(session)
 
-    @app.post(
-        "/sessions/{id}/say",
-        tags=["sessions"],
-        response_model=UserLine,
-        responses=lost,
-        openapi_extra=takes(Reply),
-    )
+    about: dict[str, Any] = {"response_model": UserLine, "openapi_extra": takes(Reply)}
+
+    @app.post("/sessions/{id}/say", tags=["sessions"], **about)
     async def say(request: Request, session: SessionPath) -> Response:
         """Say something to the user; returns the answer. Without a user the episode is then over."""
         text = (await body_of(request, Reply)).text
@@ -187,26 +181,18 @@ def _add_sessions(app: FastAPI, episodes: Episodes) -> None:
 def _add_calls(app: FastAPI, episodes: Episodes) -> None:
     def caller(tool: str) -> Callable[..., Awaitable[Response]]:
         async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
-            return await called(request, session, tool)
+            arguments = await arguments_of(request)
+            async with episodes.playing(session) as served:
+                return json_answer(await served.call(tool, arguments))
 
         return call
 
-    async def called(request: Request, session: str, tool: str) -> Response:
-        arguments = await arguments_of(request)
-        async with episodes.playing(session) as served:
-            return json_answer(await served.call(tool, arguments))
-
-    registries = [task.registry for task in episodes.bundle.tasks]
-    add_tools(
-        app,
-        {name: tool for one in registries for name, tool in one.tools.items()}.values(),
-        caller,
-        CallAnswer,
-    )
+    tools = {name: tool for task in episodes.bundle.tasks for name, tool in task.registry.tools.items()}
+    add_tools(app, tools.values(), caller, CallAnswer)
 
     @app.post("/tools/{name}", include_in_schema=False)
     async def other(request: Request, name: str, session: SessionHeader = DEFAULT) -> Response:
-        return await called(request, session, name)
+        return await caller(name)(request, session)
 
     @app.get("/health", tags=["server"])
     async def health() -> dict[str, str]:

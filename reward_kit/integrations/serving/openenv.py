@@ -202,22 +202,22 @@ class _Environment:
             if kind == "close":
                 return None
             if kind == "reset":
-                answer = await self.reset(name, ResetRequest.model_validate(data))
-                return {"type": "observation", "data": answer}
-            if kind == "step":
-                answer = await self.step(name, ToolAction.model_validate(data))
-                return {"type": "observation", "data": answer}
-            if kind == "state":
-                return {"type": "state", "data": await self.state(name)}
-            if kind == "mcp":
-                return {"type": "mcp", "data": await self.rpc(data, name)}
+                found = await self.reset(name, ResetRequest.model_validate(data))
+            elif kind == "step":
+                found = await self.step(name, ToolAction.model_validate(data))
+            elif kind == "state":
+                found = await self.state(name)
+            elif kind == "mcp":
+                found = await self.rpc(data, name)
+            else:
+                return _error("UNKNOWN_TYPE", f"there is no message type {kind!r}")
         except ValidationError as error:
             return _error("VALIDATION_ERROR", faults(error))
         except TooManySessionsError as error:
             return _error("CAPACITY_REACHED", str(error))
         except RewardKitError as error:
             return _error("EXECUTION_ERROR", str(error))
-        return _error("UNKNOWN_TYPE", f"there is no message type {kind!r}")
+        return {"type": "observation" if kind in ("reset", "step") else kind, "data": found}
 
     async def rpc(self, given: Any, name: str | None = None) -> dict[str, Any]:
         """Return the answer to a JSON-RPC request, which names its session unless ``name`` is it."""
