@@ -79,6 +79,15 @@ TALK = {
     "actions": [{"name": "only_for_the_user", "arguments": {}, "by": "user"}, *ALONE["actions"]],
 }
 
+OWN_CALL = {"id": "c1", "type": "function", "function": {"name": "only_for_the_user", "arguments": "{}"}}
+BEGUN = [
+    {"role": "user", "content": "Hello."},
+    {"role": "user", "tool_calls": [OWN_CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "whisper"},
+    {"role": "assistant", "content": "How can I help?"},
+]
+"""The beginning of a row in which the user has called a tool of its own."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -216,10 +225,14 @@ async def test_no_answer_tells_what_is_expected_or_what_the_user_knows(folder: P
         "/metadata",
         "/health",
     ]
+    with (folder / "task.jsonl").open("a") as rows:
+        rows.write(
+            json.dumps({**TALK, "toolset": "desk_task.tools", "id": "begun", "initial_messages": BEGUN})
+        )
     for user in (customer, leaves, breaks):
         async with served(folder, models={"user": user}) as server:
-            for row in ("alone", "talk"):
-                await server.post(f"/sessions/a/reset?row={row}")
+            for row in ("alone", "talk", "begun"):
+                assert (await server.post(f"/sessions/a/reset?row={row}"))["row"] == row
                 await server.post("/sessions/a/fork?to=b")
                 for path in ("/tools/put", "/tools/only_for_the_user", "/tools/secret_check", "/tools/no"):
                     await server.post(path, {"place": "x"})

@@ -137,13 +137,17 @@ class Episodes:
             task = task_of(self.bundle, seed % len(tasks) if row is None else row)
         except UsageError as error:
             raise NoSuchRowError(error.fault) from error
-        self.talks(task)
-        play = await in_thread(partial(Play, self.bundle, task, seed=seed, **self._options))  # seeds a base
+        play = await self.opened(task, seed)
         session = self._pool.put(name, Served(play, episode or name))
         with session.used() as served:
             async with served.in_turn:
                 served.opening = await play.start()
         return served
+
+    async def opened(self, task: Task, seed: int = 0) -> Play:
+        """Return a new episode outside any session; raises as ``talks``."""
+        self.talks(task)
+        return await in_thread(partial(Play, self.bundle, task, seed=seed, **self._options))  # seeds a base
 
     def talks(self, task: Task) -> bool:
         """Return whether a simulated user plays in the row; ``UsageError`` if there is no model for it."""

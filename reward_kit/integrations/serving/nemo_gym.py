@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Cookie, Request
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from reward_kit.agent.bundles.task import Task
+    from reward_kit.integrations.playing import Play
     from reward_kit.integrations.serving.episodes import Episodes
 
 MAX_ROLLOUT = 64 * 1024 * 1024
@@ -81,7 +82,10 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes) -> None:
     @app.get("/nemo_gym/rows", tags=["NeMo Gym"], response_class=Response)
     async def rows() -> Response:
         """The rows as JSON lines, for the agents of NeMo Gym."""
-        lines = [json.dumps(_row(task, talks=episodes.talks(task))) for task in episodes.bundle.tasks]
+        lines = []
+        for task in episodes.bundle.tasks:
+            with closing(await episodes.opened(task)) as play:
+                lines.append(json.dumps(_row(play)))
         return Response("".join(f"{line}\n" for line in lines), media_type="application/jsonl")
 
     @app.post("/seed_session", tags=["NeMo Gym"], openapi_extra=takes(Seeded))
@@ -140,14 +144,14 @@ def _named(response: Response, session: str) -> Response:
     return response
 
 
-def _row(task: Task, *, talks: bool) -> dict[str, Any]:
-    prompt = [] if task.system_prompt is None else [{"role": "system", "content": task.system_prompt}]
-    given = [*prompt, *task.row.initial_messages]
-    if talks and given[-1:] and given[-1]["role"] != "user":
+def _row(play: Play) -> dict[str, Any]:
+    episode = play.episode
+    given = list(episode.messages)  # those that the agent sees
+    if play.talks and not (given and given[-1]["role"] == "user"):
         given.append({"role": "user", "content": WAITING})
-    tools = [*task.registry.get_openai_tools(), *([SAY_TOOL] if talks else [])]
+    tools = [*episode.tools, *([SAY_TOOL] if play.talks else [])]
     flat = [{"type": "function", **tool["function"], "strict": False} for tool in tools]
-    return {"responses_create_params": {"input": [*_items(given)], "tools": flat}, "row": task.row.id}
+    return {"responses_create_params": {"input": [*_items(given)], "tools": flat}, "row": episode.row.id}
 
 
 def _items(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
