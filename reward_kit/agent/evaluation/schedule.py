@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.config import flag_of
+from reward_kit.agent.rollout.opening import rollout_seed
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.scoring.groups import values_at
 from reward_kit.agent.store.branches import origin_of
@@ -82,16 +82,6 @@ def jobs_of(
         for row in rows
         if index < asked[row.row.id] and (row.row.id, index) not in finished
     ]
-
-
-def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
-    """The seed of one rollout, from 0 to 2^31 - 1.
-
-    It depends on nothing but these, so that a selection, another order or a resumption changes no rollout; a
-    repeated attempt gets another, since the same might fail the same way.
-    """
-    parts = (seed, row_id, index) if attempt == 0 else (seed, row_id, index, attempt)
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
 
 
 def seed_of(config: EvaluationConfig, row_id: str, index: int, attempt: int = 0) -> int:

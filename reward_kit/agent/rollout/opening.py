@@ -1,7 +1,8 @@
-"""The rows of a bundle for episodes, and their bases, which are seeded once per bundle."""
+"""The rows of a bundle for episodes: their seeds, and their bases, which are seeded once per bundle."""
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
 from contextlib import ExitStack
@@ -41,6 +42,16 @@ def task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
     if row not in known:
         raise UsageError(f"there is no row {row!r}{did_you_mean(row, known)}", place=str(bundle.dataset))
     return known[row]
+
+
+def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
+    """The seed of one rollout, from 0 to 2^31 - 1.
+
+    It depends on nothing but these, so that a selection, another order or a resumption changes no rollout; a
+    repeated attempt gets another, since the same might fail the same way.
+    """
+    parts = (seed, row_id, index) if attempt == 0 else (seed, row_id, index, attempt)
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
 
 
 class _Bases(ExitStack):

@@ -52,7 +52,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Session(Generic[T]):
-    """What a session holds. ``users`` counts the running calls; once ``retired``, the last one closes it."""
+    """Something held open. ``users`` counts the running calls; the last one closes it if ``retired``."""
 
     __slots__ = ("held", "of_row", "retired", "used_at", "users")
 

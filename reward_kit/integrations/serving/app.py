@@ -68,7 +68,7 @@ class CallAnswer(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the agent says to the user."""
+    """A line of the agent for the user."""
 
     text: str
 
