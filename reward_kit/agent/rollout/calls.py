@@ -266,6 +266,27 @@ async def content_of_call(
     return result.content
 
 
+async def answered(episode: Episode, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """Make a call for a client that gets an answer in any case.
+
+    The answer has ``result`` (the text for a model), ``status`` (as ``ToolResult``) and ``stopped`` (the stop
+    reason, or None): set if the call was the last one, or was not made (``refused``) because it came after
+    the end.
+    """
+    steps = episode.steps
+    try:
+        result = await call(episode, name, arguments)
+        content, status = result.content, str(result.status)
+    except (RolloutStopped, asyncio.CancelledError):
+        if episode.steps == steps:  # no step was left, or the rollout was over before
+            reason = f"the conversation is over ({episode.stop_reason})"
+            content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
+        else:
+            interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
+            content, status = interrupted.content, interrupted.status
+    return {"result": content, "status": status, "stopped": episode.stop_reason}
+
+
 async def finish(episode: Episode, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
     """End the episode and return what the reward says of it, which is in the trace as well.
 

@@ -17,7 +17,8 @@ from starlette.routing import Route
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.versions import install_line
-from reward_kit.agent.rollout.rollout import RolloutStopped, episode_of
+from reward_kit.agent.rollout.calls import answered
+from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.servers.access import ASK_FOR_TOKEN, foreign_origin
 from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout
     from reward_kit.agent.servers.mcp_server import RolloutMcp
 
@@ -63,12 +63,7 @@ class Admission:
         self._admissions.pop(_digest(self.token), None)
 
     async def call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
-        """Make a call, also if its client hangs up meanwhile.
-
-        The answer has ``result`` (the text for a model), ``status`` (as ``ToolResult``) and ``stopped`` (the
-        stop reason, or None): set if the call was the last one, or was not made (``refused``) because it came
-        after the end.
-        """
+        """Make a call as ``answered``, also if its client hangs up meanwhile."""
         task = asyncio.ensure_future(self._call(name, arguments))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -86,22 +81,6 @@ class Admission:
         if answer["stopped"] is not None:
             self.stopped.set()
         return answer
-
-
-async def answered(episode: Episode, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
-    """Make a call; returns what ``Admission.call`` says."""
-    steps = episode.steps
-    try:
-        result = await episode.call(name, arguments)
-        content, status = result.content, str(result.status)
-    except (RolloutStopped, asyncio.CancelledError):
-        if episode.steps == steps:  # no step was left, or the rollout was over before
-            reason = f"the conversation is over ({episode.stop_reason})"
-            content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
-        else:
-            interrupted = episode.tool_calls[-1]  # nothing was awaited since it was recorded
-            content, status = interrupted.content, interrupted.status
-    return {"result": content, "status": status, "stopped": episode.stop_reason}
 
 
 class ToolEndpoint:
