@@ -97,7 +97,6 @@ class _LazyGroup(click.Group):
         formatter.write("Usage: reward-kit [-v] COMMAND ...    (reward-kit COMMAND --help says more)\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        formatter.write_paragraph()
         for group, commands in GROUPS.items():
             for at, (name, text) in enumerate(commands.items()):
                 formatter.write(f"{group if at == 0 else '':10}{name:14}{text}\n")

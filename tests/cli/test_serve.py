@@ -19,7 +19,8 @@ def served(bundle: Bundle, stub_llm: StubServer) -> Any:
     env = {**os.environ, "REWARD_KIT_SERVER_TOKEN": "let-me-in"}
     options = ["--user-model", "gpt-4o", "--port", "0"]
     with serving("serve", str(bundle.folder), *options, cwd=bundle.folder.parent, env=env) as (process, url):
-        with httpx.Client(base_url=url, headers={"Authorization": "Bearer let-me-in"}) as client:
+        headers = {"Authorization": "Bearer let-me-in"}
+        with httpx.Client(base_url=url, headers=headers, timeout=100) as client:
             yield client
         process.send_signal(2)
         _, errors = process.communicate(timeout=30)
