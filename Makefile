@@ -51,14 +51,15 @@ test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENC
 INTEGRATIONS ?= .venv-integrations
 NEMO_GYM ?= .venv-nemo-gym
 NEMO_GYM_PYTHON ?= python3.12
-test-integrations:  ## reward_kit.integrations with the real packages, in four environments; brings PyTorch
+test-integrations: $(READY)  ## reward_kit.integrations with the real packages, in four environments; brings PyTorch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	for one in "gymnasium inspect_ai openai openenv>=0.10" "verifiers>=0.4" "torch==2.13.0 trl>=1.16 transformers>=5.2 datasets"; do \
 		rm -rf $(INTEGRATIONS) && $(PYTHON) -m venv $(INTEGRATIONS) && \
-		$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest $$one && \
+		$(BIN)/uv pip install --quiet --python $(INTEGRATIONS)/bin/python --editable . pytest $$one && \
 		$(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations || exit 1; \
 	done
 	rm -rf $(NEMO_GYM) && $(NEMO_GYM_PYTHON) -m venv $(NEMO_GYM)  # beside the last one: its pins exclude ours
-	$(NEMO_GYM)/bin/python -m pip install --quiet --disable-pip-version-check nemo-gym==0.4.0
+	$(BIN)/uv pip install --quiet --python $(NEMO_GYM)/bin/python nemo-gym==0.4.0
 	NEMO_GYM_ENVIRONMENT=$(NEMO_GYM) $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations -k nemo_gym
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
@@ -132,4 +133,4 @@ $(READY): $(PLAIN)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) $(NEMO_GYM) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
