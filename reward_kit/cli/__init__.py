@@ -57,6 +57,7 @@ GROUPS = {
     "Connect": {
         "mcp": "Serve a bundle's tools to MCP clients.",
         "serve": "Serve episodes of a bundle over HTTP, for trainers.",
+        "port": "Read the tasks and results of other benchmarks.",
         "db": "Open and compare databases of rollouts.",
         "fastworkflow": "Set up, train and check FastWorkflow as the agent.",
     },

@@ -27,11 +27,12 @@ LINES = ("full", "openai", "trl")
 @click.option(
     "--format",
     "layout",
-    type=click.Choice([*LINES, "rollouts", "card", "tau-bench"]),
+    type=click.Choice([*LINES, "rollouts", "card", "tau-bench", "tau2"]),
     default="full",
     metavar="FORMAT",
     help="full, openai, trl: a JSON line for each rollout. rollouts: a file for each, in the folder --out. "
-    "card: one file of scores, to publish or to compare with. tau-bench: a results file of tau-bench. "
+    "card: one file of scores, to publish or to compare with. tau-bench, tau2: a results file of that "
+    "benchmark. "
     "Default: full.",
 )
 @click.option("--out", "--output", metavar="FILE", help="Write to this file or folder. Default: the output.")
@@ -63,7 +64,7 @@ def export(
     """
     out = out or folder
     asked = [name for name, value in chosen.items() if value not in (None, False)]
-    if layout in ("card", "tau-bench") and asked:
+    if layout in ("card", "tau-bench", "tau2") and asked:
         raise click.UsageError(f"--{asked[0].replace('_', '-')} does not go with --format {layout}.")
     if (audit or verify) and layout != "card":
         raise click.UsageError("--audit and --verify go with --format card.")
@@ -73,8 +74,8 @@ def export(
         raise click.UsageError("Missing argument 'EVALUATION'.")
     if layout == "card":
         return _card(evaluation, output_dir, out or TO_OUTPUT, audit)
-    if layout == "tau-bench":
-        return _tau_bench(evaluation, output_dir, out or TO_OUTPUT)
+    if layout in ("tau-bench", "tau2"):
+        return _results_file(evaluation, output_dir, out or TO_OUTPUT, layout)
     return _rollouts(evaluation, output_dir, out, layout, **chosen)
 
 
@@ -126,16 +127,21 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         )
 
 
-def _tau_bench(evaluation: str, output_dir: str, target: str) -> int:
+def _results_file(evaluation: str, output_dir: str, target: str, layout: str) -> int:
     from reward_kit.agent.bundles.bundle import read_bundle
     from reward_kit.agent.store.stored_evaluation import load_evaluation
-    from reward_kit.agent.tau.results_file import results_parts, task_numbers
+    from reward_kit.agent.tau.results.file import task_numbers
+    from reward_kit.agent.tau.results.tau2_export import own_tasks, tau2_parts
+    from reward_kit.agent.tau.results.tau_bench import results_parts
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
     configuration = stored.configuration
     with read_bundle(configuration["dataset"], configuration.get("task_dir")) as read:
-        parts = results_parts(stored, task_numbers(read.rows))
+        if layout == "tau2":
+            parts = tau2_parts(stored, read.folder.name.removeprefix("tau2_"), own_tasks(read.folder))
+        else:
+            parts = results_parts(stored, task_numbers(read.rows))
     write_output(parts, target)
     say(f"{count(len(stored.outcomes), 'rollout')} exported", err=True)
     return 0

@@ -62,7 +62,8 @@ def write_asked(result: EvaluationResult, config: EvaluationConfig, output: Bina
     target = config.json
     if config.format == "tau-bench":
         from reward_kit.agent.bundles.bundle import read_bundle
-        from reward_kit.agent.tau.results_file import results_parts, task_numbers
+        from reward_kit.agent.tau.results.file import task_numbers
+        from reward_kit.agent.tau.results.tau_bench import results_parts
 
         target = target or str(result.results_path.with_suffix(".tau-bench.json"))
         with read_bundle(config.dataset, config.task_dir) as read:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation.row_states import RowState
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.tau.replay import RecordedRun
+    from reward_kit.agent.tau.results.replay import RecordedRun
 
 SMALL_BASE = 4 * 1024 * 1024
 """Bytes of a base up to which a delta is made at once; that of a larger one in a thread."""
@@ -98,7 +98,7 @@ class InProcess(Executor):
         tasks = chosen_tasks(bundle.tasks, config)
         recorded = None
         if config.results_file is not None:
-            from reward_kit.agent.tau.replay import RecordedRun
+            from reward_kit.agent.tau.results.replay import RecordedRun
 
             recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
         if recorded is None:

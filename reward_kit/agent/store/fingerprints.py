@@ -81,7 +81,8 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     packages.
     """
     given = map(Path, filter(None, [config.few_shot_displays, config.results_file]))
-    found = {path.name: _fingerprint(path) for path in given if path.is_file()}
+    files = [one for path in given for one in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    found = {path.name: _fingerprint(path) for path in files if path.is_file()}
     rules = folder / RULES
     if rules.is_file():
         found[f"{folder.name}/{RULES}"] = _fingerprint(rules)

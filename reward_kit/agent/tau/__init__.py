@@ -1,1 +1,1 @@
-"""Results files of tau-bench: written from an evaluation, and replayed on a bundle."""
+"""tau-bench and tau2-bench."""

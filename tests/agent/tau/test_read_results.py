@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tau_bench_file import write
 
-from reward_kit.agent.tau.results_file import read_results
+from reward_kit.agent.tau.results.file import read_results
 from reward_kit.errors import BundleError
 
 THINK = {"function": {"name": "think", "arguments": "{}"}}
@@ -18,15 +18,15 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
 
 
 def test_an_entry_needs_a_task_and_a_reward_and_nothing_else(tmp_path: Path) -> None:
-    (trial,) = read_results(write(tmp_path / "r.json", [{"task_id": "7", "reward": 1}]))
-    assert (trial.task_id, trial.trial, trial.reward, trial.traj) == (7, 0, 1.0, [])
-    assert (trial.info.task, trial.error, trial.judged) == (None, None, False)
+    (trial,) = read_results(write(tmp_path / "r.json", [{"task_id": "7", "reward": 1}])).trials
+    assert (trial.task_id, trial.number, trial.reward, trial.messages) == (7, 0, 1.0, [])
+    assert (trial.expected, trial.stop_reason) == (None, "max_steps")
 
 
 @pytest.mark.parametrize(
     ("entries", "path", "fault"),
     [
-        ({"results": []}, "$", "should be a valid array"),
+        ({"results": []}, "$", "is neither a list of results (tau-bench) nor an object"),
         (changed(task_id=-1), "$[0].task_id", "greater than or equal to 0, got -1"),
         (changed(trial="x"), "$[0].trial", "got 'x'"),
         (changed(info={"task": "x"}), "$[0].info.task", "should be"),
@@ -50,6 +50,11 @@ def test_a_file_that_is_none_is_one_error(tmp_path: Path) -> None:
         path.write_bytes(text.encode("latin-1"))
         with pytest.raises(BundleError, match=fault):
             read_results(path)
-    for other, fault in ((tmp_path / "none.json", "no such file"), (tmp_path, "cannot be read")):
+    (tmp_path / "folder" / "results.json").mkdir(parents=True)
+    others = {
+        "none.json": "none.json: there is no such file",
+        "folder": "folder/results.json: cannot be read",
+    }
+    for name, fault in others.items():
         with pytest.raises(BundleError, match=fault):
-            read_results(other)
+            read_results(tmp_path / name)

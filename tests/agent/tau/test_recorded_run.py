@@ -15,7 +15,7 @@ from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.store.layout import RunsFolder
-from reward_kit.agent.tau.results_file import results_parts
+from reward_kit.agent.tau.results.tau_bench import results_parts
 from reward_kit.errors import BundleError, UsageError
 
 Judge = Callable[..., EvaluationResult]
@@ -150,7 +150,7 @@ def test_another_task_under_the_same_number_is_refused(judge: Judge, observation
 def test_tasks_that_were_corrected_since_are_named(judge: Judge, observations: Answers, caplog: Any) -> None:
     whole, cut = native(row_of(0), observations[0]), native(row_of(12), observations[12], last="")
     judge([entry(0, whole, 1.0), entry(12, cut, 1.0)], RETAIL / "task.jsonl")
-    assert "expects other actions or outputs than the file of task 12" in caplog.text
+    assert "expects something else than the file of task 12 (actions)" in caplog.text
 
 
 def test_chosen_rows_are_judged_and_resumed_by_name(judge: Judge, observations: Any, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tau_bench_file import RETAIL, EnvInfo, RunResult, row_of, their_pass_power
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.tau.results_file import results_parts, task_numbers
+from reward_kit.agent.tau.results.file import task_numbers
+from reward_kit.agent.tau.results.tau_bench import results_parts
 
 MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ class ReplayAgent:
     """Makes the recorded tool calls and says the recorded replies; each assistant message is one step.
 
     Calls of one message are made in the order in which they ended, which is the order of their effects. Those
-    that were stopped or never run are not run now either.
+    that were stopped or never run are not run now either. In a rollout without a user, it also makes the
+    user's calls.
     """
 
     sees_answers = True
@@ -38,6 +40,8 @@ class ReplayAgent:
         self._messages: Iterator[Message] | None = None
         self._results: dict[str, tuple[float, str]] = {}
         self._made: dict[str, ToolCall] = {}
+        self._waiting: deque[ToolCall] = deque()
+        """The calls still to be made, if there is no user to make its own."""
 
     def check(self, task: Task) -> None:
         """Raise ``BundleError`` if no rollout of the row was recorded."""
@@ -49,10 +53,12 @@ class ReplayAgent:
         if self._messages is None:
             self._messages = self._begin(recording)
         for message in self._messages:
+            await self._make_users_calls()
             rollout.step()
             if not message.get("tool_calls"):
                 return message
             await self._make_calls(message, rollout)
+        await self._make_users_calls()
         _end(recording, rollout)
         return ""
 
@@ -66,6 +72,8 @@ class ReplayAgent:
             if message["role"] == "tool"
         }
         self._made = {call.id: call for call in recording.tool_calls if call.by == "agent"}
+        if self.episode.user is None:
+            self._waiting.extend(recording.tool_calls)
         if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded
             self.episode.max_steps = max(self.episode.max_steps, len(said))
         return iter(said)
@@ -79,13 +87,23 @@ class ReplayAgent:
             if result == INTERRUPTED:
                 self.episode.history.observe(now["id"], INTERRUPTED)
             elif result != NOT_RUN:
+                await self._make_users_calls()
                 function, made = call["function"], self._made.get(call["id"])
+                while self._waiting and self._waiting.popleft() is not made:
+                    pass  # those that its tool made
                 # the history has the arguments in a form that providers accept
                 arguments = (
                     copy.deepcopy(made.arguments) if made else written_arguments(function["arguments"])
                 )
                 name = made.name if made else function["name"]
                 await rollout.call_tool(name, arguments, call_id=now["id"])
+
+    async def _make_users_calls(self) -> None:
+        """Make the calls that the user made before the agent's next one."""
+        while self._waiting and self._waiting[0].by == "user":
+            call = self._waiting.popleft()
+            if call.content != INTERRUPTED:
+                await self.episode.user_rollout.call_tool(call.name, copy.deepcopy(call.arguments))
 
     def _result(self, call: dict[str, Any]) -> tuple[float, str]:
         """Return a call's result and its place in the recording: the last, if there is none."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.text import text_of
+from reward_kit.agent.tau.results.trial import NOTHING_SAID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 API_OUTPUT = "API output:"
 ACTION = "Action:"
 RESPOND = "respond"
-NOTHING_SAID = "(nothing was said)"
-"""Stands for an empty reply, which tau-bench accepts."""
 TOOL_ROLES = ("tool", "function")
 
 

@@ -1,4 +1,4 @@
-"""Results files of tau-bench, read and written: a JSON list of ``{task_id, reward, info, traj, trial}``.
+"""tau-bench's layout of a results file: a JSON list of ``{task_id, reward, info, traj, trial}``.
 
 ``info`` holds the task, the source of the last observation, the simulated user's cost and the parts of the
 reward; for a rollout without a reward, which counts as failed there, the error.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, Field, NonNegativeInt, field_validator
 
-from reward_kit.agent.base.text import cut
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.store.loading import load_rollout
-from reward_kit.errors import BundleError, StorageError
+from reward_kit.agent.tau.results.conversation import messages_of
+from reward_kit.agent.tau.results.trial import Expected, Trial, calls_in
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.results import EvaluationResult
 
 CUT_OFF = frozenset({"max_steps", "timeout", "budget"})
@@ -60,8 +58,8 @@ class _Info(BaseModel):
     reward_info: Any = None
 
 
-class Trial(BaseModel):
-    """One entry of the file; only ``task_id`` and ``reward`` are required."""
+class Entry(BaseModel):
+    """One trial in the file; only ``task_id`` and ``reward`` are required."""
 
     task_id: NonNegativeInt
     trial: NonNegativeInt = 0
@@ -75,11 +73,6 @@ class Trial(BaseModel):
         return value if value is not None else cls.model_fields[info.field_name].default
 
     @property
-    def messages(self) -> list[Message]:
-        """The trajectory as it stands in the file."""
-        return [message.model_dump(exclude_unset=True) for message in self.traj]
-
-    @property
     def error(self) -> str | None:
         """The exception that ended the trial, if one did."""
         return None if self.info.error is None else str(self.info.error) or "an error without a text"
@@ -89,46 +82,40 @@ class Trial(BaseModel):
         """True if an unusable answer of the agent's model caused the error."""
         return _AGENT_ERROR.match(str(self.info.traceback).strip().rpartition("\n")[2]) is not None
 
-    @property
-    def judged(self) -> bool:
-        """True if tau-bench computed a reward, which it does not after the last step."""
-        return bool(self.info.reward_info)
+
+def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
+    """The trials of a file as recordings, in its order."""
+    for position, entry in enumerate(entries):
+        messages = messages_of([message.model_dump(exclude_unset=True) for message in entry.traj])
+        reason, detail = "agent_done" if entry.info.reward_info else "max_steps", None
+        if entry.error is not None:
+            reason, detail = "infrastructure_error", f"the recorded run failed: {entry.error}"
+            if entry.is_agents_fault:
+                reason, detail = "agent_error", entry.error
+        yield Trial(
+            place=f"$[{position}]",
+            task_id=entry.task_id,
+            number=entry.trial,
+            reward=entry.reward,
+            messages=messages,
+            calls=list(calls_in(messages)),
+            stop_reason=reason,
+            stop_detail=detail,
+            expected=_expected(entry.info.task),
+        )
 
 
-def read_results(path: str | Path) -> list[Trial]:
-    """Read the entries of a results file, in its order.
-
-    Raises ``BundleError`` with the JSON path of the first fault.
-    """
-    try:
-        trials = TypeAdapter(list[Trial]).validate_json(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise BundleError("there is no such file", place=str(path)) from None
-    except OSError as error:
-        raise BundleError(f"cannot be read: {error.strerror or error}", place=str(path)) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            raise BundleError(f"is not JSON: {first['msg']}", place=str(path)) from None
-        steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-        got = "" if first["type"] == "missing" else f", got {cut(repr(first['input']), 60)}"
-        raise BundleError(f"{first['msg']}{got}", place=f"{path}: ${steps}") from None
-    if not trials:
-        raise BundleError("holds no results", place=str(path))
-    return trials
-
-
-def task_numbers(rows: Sequence[TaskRow]) -> dict[str, int]:
-    """Return tau-bench's ``task_id`` of each row, by row id.
-
-    It is ``metadata.index`` if every row has a distinct one, as in the retail bundle; otherwise the row's
-    position in the dataset, from 0.
-    """
-    numbers = [row.metadata.get("index") for row in rows]
-    valid = [number for number in numbers if type(number) is int and number >= 0]
-    if len(set(valid)) < len(rows):
-        valid = list(range(len(rows)))
-    return {row.id: number for row, number in zip(rows, valid, strict=True)}
+def _expected(task: dict[str, Any] | None) -> Expected | None:
+    if not task:
+        return None
+    actions, outputs = task.get("actions"), task.get("outputs")
+    fields: dict[str, Any] = {}
+    if isinstance(actions, list):
+        calls = (one for one in actions if isinstance(one, dict))
+        fields["actions"] = [{"name": one.get("name"), "arguments": one.get("kwargs")} for one in calls]
+    if isinstance(outputs, list):
+        fields["outputs"] = outputs
+    return Expected(fields, str(task.get("instruction") or ""), str(task.get("user_id") or "") or None)
 
 
 def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Iterator[bytes]:

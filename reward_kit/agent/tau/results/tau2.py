@@ -1,0 +1,233 @@
+"""tau2-bench's layout of a results file: ``{timestamp, info, tasks, simulations}``.
+
+The messages of a simulation are those of agent, user and environment in one list; a tool call names the side
+that made it (``requestor``).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from reward_kit.agent.base.history import NOT_RUN
+from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
+from reward_kit.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Message, Side
+
+PARTS = {
+    "DB": "data",
+    "ENV_ASSERTION": "checks",
+    "ACTION": "calls",
+    "COMMUNICATE": "outputs",
+    "NL_ASSERTION": "criteria",
+}
+"""The parts of a grade by their names there, each with the metric of a ported bundle's reward."""
+STOPS = {
+    "user_stop": "user_stop",
+    "agent_stop": "agent_done",
+    "max_steps": "max_steps",
+    "timeout": "timeout",
+    "too_many_errors": "agent_error",
+    "agent_error": "agent_error",
+    "context_window_exceeded": "agent_error",
+    "user_error": "user_error",
+    "infrastructure_error": "infrastructure_error",
+    "unexpected_error": "infrastructure_error",
+}
+"""Reasons for the end of a simulation, each with the stop reason of a rollout."""
+SIDES: dict[str, Side] = {"assistant": "agent", "user": "user"}
+
+_Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
+
+
+class _Call(BaseModel):
+    name: str
+    arguments: dict[str, Any] = {}
+    requestor: Literal["assistant", "user"] = "assistant"
+
+
+class _Message(BaseModel):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+    error: bool | None = None
+
+
+class _Sentence(BaseModel):
+    nl_assertion: str
+    met: bool
+
+
+class _Grade(BaseModel):
+    reward: float = Field(allow_inf_nan=False)
+    reward_breakdown: dict[str, float] | None = None
+    nl_assertions: list[_Sentence] | None = None
+
+
+class Simulation(BaseModel):
+    """One simulation, without what is not needed to grade it."""
+
+    id: str = ""
+    task_id: _Id
+    trial: NonNegativeInt | None = None
+    termination_reason: Literal[tuple(STOPS)]  # type: ignore[valid-type]  # known when it is read
+    reward_info: _Grade | None = None
+    messages: list[_Message] | None = None
+
+
+class _Assertion(BaseModel):
+    env_type: Literal["assistant", "user"]
+    func_name: str
+    arguments: dict[str, Any] = {}
+    assert_value: bool = True
+
+
+class _Criteria(BaseModel):
+    actions: list[_Call] | None = None
+    env_assertions: list[_Assertion] | None = None
+    communicate_info: list[str] | None = None
+    nl_assertions: list[str] | None = None
+    reward_basis: list[str] = ["DB", "COMMUNICATE"]
+
+
+class Task(BaseModel):
+    """One task, with what its grade depends on."""
+
+    id: _Id
+    evaluation_criteria: _Criteria | None = None
+
+
+class _Environment(BaseModel):
+    domain_name: str
+
+
+class _Info(BaseModel):
+    num_trials: PositiveInt = 1
+    environment_info: _Environment
+
+
+class _Entry(BaseModel):
+    id: str
+
+
+class File(BaseModel):
+    """The whole file; in a folder, the simulations are in files of their own."""
+
+    info: _Info
+    tasks: list[Task] = []
+    simulations: list[Simulation] = []
+    simulation_index: list[_Entry] | None = None
+
+
+def task_id(row_id: str, metadata: Mapping[str, Any]) -> str:
+    """The id of a row's task: ``metadata.tau2_id``, or that of the row."""
+    return str(metadata.get("tau2_id", row_id))
+
+
+def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: Path) -> list[Trial]:
+    """The simulations as recordings; ``found`` has them by their places in the file.
+
+    Raises ``BundleError`` for one without messages, such as those of voice runs.
+    """
+    trials = []
+    for place, one in found.items():
+        if one.messages is None:
+            fault = "has no messages; only half-duplex text simulations can be replayed"
+            raise BundleError(fault, place=f"{file}: {place}")
+        messages, user_messages, calls = _conversation(one.messages)
+        reason, grade = one.termination_reason, one.reward_info
+        trials.append(
+            Trial(
+                place=place,
+                task_id=one.task_id,
+                number=one.trial or 0,
+                reward=None if grade is None else grade.reward,
+                messages=messages,
+                user_messages=user_messages,
+                calls=calls,
+                stop_reason=STOPS[reason],
+                stop_detail=None if reason in ("user_stop", "agent_stop") else f"recorded: {reason}",
+                parts=_parts(grade),
+                verdicts={said.nl_assertion: said.met for said in (grade and grade.nl_assertions) or ()},
+                expected=_expected(tasks.get(one.task_id)),
+            )
+        )
+    return trials
+
+
+def _parts(grade: _Grade | None) -> dict[str, float]:
+    found = (grade and grade.reward_breakdown) or {}
+    return {PARTS[name]: score for name, score in found.items() if name in PARTS}
+
+
+def _expected(task: Task | None) -> Expected | None:
+    """The fields of a row that a task of the file gives."""
+    if task is None or task.evaluation_criteria is None:
+        return None
+    given = task.evaluation_criteria
+    checks = [
+        {"name": one.func_name, "arguments": one.arguments, "by": SIDES[one.env_type], "is": one.assert_value}
+        for one in given.env_assertions or ()
+    ]
+    actions = [
+        {"name": one.name, "arguments": one.arguments, "by": SIDES[one.requestor]}
+        for one in given.actions or ()
+    ]
+    return Expected(
+        {
+            "actions": actions,
+            "outputs": given.communicate_info,
+            "checks": checks,
+            "criteria": given.nl_assertions,
+            "score_by": [PARTS.get(name, name) for name in given.reward_basis],
+        }
+    )
+
+
+def _conversation(
+    given: list[_Message],
+) -> tuple[list[Message], dict[int, list[Message]], list[ToolCall]]:
+    """The messages of the agent, those of the user with the user's tools, and all calls that were run."""
+    messages: list[Message] = []
+    user_messages: dict[int, list[Message]] = {}
+    calls: list[ToolCall] = []
+    for at, one in enumerate(given):
+        text = one.content or ""
+        if one.role in ("system", "tool"):
+            continue
+        if one.tool_calls:
+            side = SIDES[one.role]
+            into = messages if side == "agent" else user_messages.setdefault(len(messages), [])
+            made = list(_made(one.tool_calls, at, given, side))
+            into.append(
+                {"role": "assistant", "content": text or None, "tool_calls": list(map(_announced, made))}
+            )
+            into += [{"role": "tool", "tool_call_id": call.id, "content": call.content} for call in made]
+            calls += [call for call in made if call.content != NOT_RUN]
+        elif one.role == "assistant" or text.strip():
+            messages.append({"role": one.role, "content": text if text.strip() else NOTHING_SAID})
+    return messages, user_messages, calls
+
+
+def _made(asked: list[_Call], at: int, given: list[_Message], side: Side) -> Iterator[ToolCall]:
+    """The calls of the message at ``at``, each with its answer; the answers follow in the same order."""
+    for number, call in enumerate(asked):
+        answer = given[at + 1 + number] if at + 1 + number < len(given) else None
+        content, status = NOT_RUN, "failed"
+        if answer is not None and answer.role == "tool":
+            content, status = answer.content or "", "failed" if answer.error else "ok"
+        call_id = f"call_{at}_{number}"
+        yield ToolCall(0, call_id, 0, 0, call.name, call.arguments, content, status, [], 0.0, 0.0, side)
+
+
+def _announced(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,214 @@
+"""Evaluations as results files of tau2-bench, which its loader and the check of its submissions accept."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
+from reward_kit.agent.base.text import text_of
+from reward_kit.agent.tau.results.tau2 import PARTS, SIDES, task_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reward_kit.agent.base.types import Message, Side, ToolCall, Usage
+    from reward_kit.agent.rollout.trace import Trace
+    from reward_kit.agent.store.results import EvaluationResult
+
+ENDS = {
+    "user_stop": "user_stop",
+    "terminal_tool": "agent_stop",
+    "agent_done": "agent_stop",
+    "budget": "max_steps",
+}
+"""Stop reasons that are called otherwise there."""
+TASKS = "theirs/tasks.json"
+"""The file of a ported bundle with the benchmark's own tasks."""
+_POLICY = re.compile(r"<policy>\n(.*)\n</policy>", re.DOTALL)
+_ROLES: dict[Side, str] = {side: role for role, side in SIDES.items()}
+_NAMES = {ours: theirs for theirs, ours in PARTS.items()}
+MAX_ERRORS = 10
+
+
+def tau2_parts(
+    result: EvaluationResult, domain: str, tasks: Mapping[str, dict[str, Any]] | None = None
+) -> Iterator[bytes]:
+    """Yield the file of an evaluation in pieces, with one trajectory in memory at a time.
+
+    ``tasks`` are the benchmark's own, by id; others are made from the fields of their row.
+    """
+    known = {row.row_id: fields for row, fields in result.row_fields()}
+    ids = {row_id: task_id(row_id, fields.get("metadata") or {}) for row_id, fields in known.items()}
+    own = tasks or {}
+    head = {
+        "timestamp": _time(min((one.started for one in result.outcomes), default=0.0)),
+        "info": _info(result, domain, next(iter(known.values()), {})),
+        "tasks": [own.get(ids[row_id]) or _task(ids[row_id], fields) for row_id, fields in known.items()],
+    }
+    yield json.dumps(head, default=str).encode()[:-1] + b', "simulations": ['
+    for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
+        with result.record(outcome) as trace:
+            simulation = _simulation(trace, ids[outcome.row_id])
+        yield (b",\n" if place else b"\n") + json.dumps(simulation, default=str).encode()
+    yield b"\n]}\n"
+
+
+def own_tasks(folder: Path) -> dict[str, dict[str, Any]]:
+    """The benchmark's tasks that a ported bundle keeps, by id."""
+    file = folder / TASKS
+    return {str(one["id"]): one for one in json.loads(file.read_bytes())} if file.is_file() else {}
+
+
+def _info(result: EvaluationResult, domain: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    used = result.configuration
+    prompt = str(fields.get("system_prompt") or "")
+    policy = _POLICY.search(prompt)
+    temperature = used.get("temperature")
+    return {
+        "git_commit": f"reward-kit {version('reward-kit')}",
+        "num_trials": max((len(row.outcomes) for row in result.rows), default=1),
+        "max_steps": used.get("max_steps") or fields.get("max_steps") or 0,
+        "max_errors": MAX_ERRORS,
+        "user_info": {
+            "implementation": str(used.get("user") or "llm"),
+            "llm": used.get("sim_model"),
+            "llm_args": dict(used.get("user_model_args") or {}),
+        },
+        "agent_info": {
+            "implementation": str(used.get("agent")),
+            "llm": result.asked_model,
+            "llm_args": ({} if temperature is None else {"temperature": temperature})
+            | dict(used.get("model_args") or {}),
+        },
+        "environment_info": {"domain_name": domain, "policy": policy.group(1) if policy else prompt},
+        "seed": used.get("seed"),
+    }
+
+
+def _task(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a task; SQL texts among its checks are left out."""
+    actions = [
+        {
+            "action_id": f"{name}_{number}",
+            "requestor": _ROLES[one.get("by", "agent")],
+            "name": one["name"],
+            "arguments": one.get("arguments") or {},
+        }
+        for number, one in enumerate(fields.get("actions") or ())
+    ]
+    checks = [
+        {
+            "env_type": _ROLES[one.get("by", "agent")],
+            "func_name": one["name"],
+            "arguments": one.get("arguments") or {},
+            "assert_value": one.get("is", True),
+        }
+        for one in fields.get("checks") or ()
+        if isinstance(one, dict)
+    ]
+    criteria = {
+        "actions": actions,
+        "env_assertions": checks or None,
+        "communicate_info": fields.get("outputs") or None,
+        "nl_assertions": fields.get("criteria"),
+    }
+    if fields.get("score_by"):
+        criteria["reward_basis"] = [_NAMES[one] for one in fields["score_by"]]
+    scenario = {"instructions": fields.get("sim_user_prompt") or ""}
+    return {
+        "id": name,
+        "user_scenario": scenario,
+        "ticket": fields.get("ticket"),
+        "evaluation_criteria": criteria,
+    }
+
+
+def _simulation(trace: Trace, name: str) -> dict[str, Any]:
+    reason = str(trace.stop_reason)
+    return {
+        "id": trace.id,
+        "task_id": name,
+        "timestamp": _time(trace.started + trace.seconds),
+        "start_time": _time(trace.started),
+        "end_time": _time(trace.started + trace.seconds),
+        "duration": trace.seconds,
+        "termination_reason": ENDS.get(reason, reason),
+        "agent_cost": _cost(trace.usage.get("agent")),
+        "user_cost": _cost(trace.usage.get("user")),
+        "reward_info": None if reason == "infrastructure_error" else _grade(trace),
+        "messages": [{**one, "turn_idx": turn} for turn, one in enumerate(_messages(trace))],
+        "trial": trace.index,
+        "seed": trace.seed,
+        "mode": "half_duplex",
+    }
+
+
+def _grade(trace: Trace) -> dict[str, Any]:
+    """The reward and its parts; 0 for a rollout without one, which counts as failed there."""
+    scores = trace.metric_scores or {}
+    parts = {_NAMES[name]: score for name, score in scores.items() if name in _NAMES}
+    data = scores.get("data")
+    return {
+        "reward": trace.reward or 0.0,
+        "db_check": None if data is None else {"db_match": data == 1, "db_reward": data},
+        "reward_basis": list(parts) or None,
+        "reward_breakdown": parts or None,
+        "info": {"note": trace.error or trace.stop_detail or str(trace.stop_reason)},
+    }
+
+
+def _messages(trace: Trace) -> Iterator[dict[str, Any]]:
+    """The messages of both sides in one list, without the system prompt and calls that were not run."""
+    calls = {(call.by, call.id): call for call in trace.tool_calls}
+    for place in range(len(trace.messages) + 1):
+        yield from _of_side(trace.user_messages.get(place, []), "user", calls)
+        message = trace.messages[place : place + 1]
+        if message and message[0]["role"] == "assistant" and message[0].get("tool_calls"):
+            results = [one for one in trace.messages[place + 1 :] if one["role"] == "tool"]
+            yield from _of_side([*message, *results[: len(message[0]["tool_calls"])]], "agent", calls)
+        elif message and message[0]["role"] in ("user", "assistant"):
+            yield {"role": message[0]["role"], "content": text_of(message[0].get("content"))}
+
+
+def _of_side(
+    messages: list[Message], side: Side, calls: Mapping[tuple[Side, str], ToolCall]
+) -> Iterator[dict[str, Any]]:
+    """Messages with calls of a side, each followed by its results in the order of the calls."""
+    results = {one["tool_call_id"]: one for one in messages if one["role"] == "tool"}
+    for message in messages:
+        made, answers = [], []
+        for call in message.get("tool_calls") or ():
+            known = calls.get((side, call["id"]))
+            content = results.get(call["id"], {}).get("content", NOT_RUN)
+            arguments = known.arguments if known else parse_arguments(call["function"]["arguments"])
+            if content in (NOT_RUN, INTERRUPTED) or not isinstance(arguments, dict):
+                continue  # it never reached the tool
+            name = known.name if known else call["function"]["name"]
+            requestor = _ROLES[side]
+            made.append({"id": call["id"], "name": name, "arguments": arguments, "requestor": requestor})
+            failed = known is not None and known.status != "ok"
+            answers.append(
+                {
+                    "role": "tool",
+                    "id": call["id"],
+                    "content": content,
+                    "requestor": requestor,
+                    "error": failed,
+                }
+            )
+        if made:
+            yield {"role": _ROLES[side], "content": message.get("content"), "tool_calls": made}
+            yield from answers
+
+
+def _cost(usage: Usage | None) -> float:
+    return 0.0 if usage is None else usage.cost
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()

@@ -1,0 +1,105 @@
+"""``Trial``: one simulation of a results file, of either benchmark, as a recording to replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.base.history import NOT_RUN, parse_arguments, written_arguments
+from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.rollout.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.rows.task_row import TaskRow
+
+NOTHING_SAID = "(nothing was said)"
+"""Stands for an empty reply, which the benchmarks accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A task of the file: ``fields`` as a row has them, and its user, as far as the file has them."""
+
+    fields: dict[str, Any]
+    instruction: str | None = None
+    user_id: str | None = None
+
+    def differing_fields(self, row: TaskRow) -> list[str]:
+        """The fields of ``row`` with other contents than the file's task."""
+        found = []
+        for name, theirs in self.fields.items():
+            ours = row.more.get(name, getattr(row, name, None))
+            if (ours is not None or name != "score_by") and _comparable(name, theirs) != _comparable(
+                name, ours
+            ):
+                found.append(name)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One simulation: the benchmark's grade, and what was said and called.
+
+    ``place`` is its JSON path, ``number`` counts the trials of a task from 0. ``reward`` is None if the file
+    has none. ``parts`` are the parts of the grade by the name of our metric (data, outputs, …). ``calls`` are
+    those of both sides in their order; ``messages`` and ``user_messages`` are those of a ``Trace``.
+    """
+
+    place: str
+    task_id: int | str
+    number: int
+    reward: float | None
+    messages: list[Message]
+    calls: list[ToolCall]
+    stop_reason: str
+    stop_detail: str | None = None
+    user_messages: dict[int, list[Message]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    verdicts: dict[str, bool] = field(default_factory=dict)
+    expected: Expected | None = None
+
+    def recording(self, row_id: str, index: int) -> Trace:
+        """The trial as a recorded rollout of a row, which ends as the trial did."""
+        speaks = any(message["role"] == "user" for message in self.messages)
+        return Trace(
+            id=f"{row_id} {index}",
+            row_id=row_id,
+            index=index,
+            user="recorded" if speaks else "none",
+            messages=self.messages,
+            user_messages=self.user_messages,
+            tool_calls=self.calls,
+            stop_reason=self.stop_reason,
+            stop_detail=self.stop_detail,
+            reward=self.reward,
+        )
+
+
+def calls_in(messages: Sequence[Message]) -> Iterator[ToolCall]:
+    """The agent's calls that were run, with what their model wrote."""
+    made = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
+    for message in messages:
+        function = made.get(message.get("tool_call_id", ""))
+        if function is not None and message["content"] != NOT_RUN:
+            written = written_arguments(function["arguments"])
+            parsed = parse_arguments(written)
+            arguments = written if parsed is None else parsed
+            call_id, content = message["tool_call_id"], message["content"]
+            yield ToolCall(0, call_id, 0, 0, function["name"], arguments, content, "ok", [], 0.0, 0.0)
+
+
+def _comparable(name: str, value: Any) -> str:
+    """A field's value as text that does not depend on how it is written."""
+    value = value or []
+    if name in ("actions", "checks"):
+        calls = (one if isinstance(one, dict | str) else one.to_json() for one in value)
+        value = [_call(one) for one in calls if isinstance(one, dict)]  # SQL checks have no place in a file
+    return json.dumps(sorted(value) if name == "score_by" else value, sort_keys=True, default=str)
+
+
+def _call(one: dict[str, Any]) -> Any:
+    return [one.get("by", "agent"), one.get("name"), one.get("arguments") or {}, one.get("is", True)]

@@ -1,0 +1,196 @@
+"""Results files of tau2-bench are replayed call by call, and graded again by the bundle's reward."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tau2_results import bundle_in, called, document, said, simulation, suspended, task_of
+from tau_bench_file import write
+
+from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.tau.results.file import read_results
+from reward_kit.agent.tau.results.tau2_export import tau2_parts
+from reward_kit.errors import BundleError
+
+Grade = Callable[..., EvaluationResult]
+
+
+@pytest.fixture
+def grade(tmp_path: Path) -> Iterator[Grade]:
+    """Grade a file of these contents, or the one at a path, by the phone bundle."""
+    bundle = bundle_in(tmp_path)
+
+    def run(file: Any, **options: Any) -> EvaluationResult:
+        path = file if isinstance(file, Path) else write(tmp_path / "results.json", file)
+        return agent_eval(bundle, from_tau_bench=str(path), output_dir=str(tmp_path / "runs"), **options)
+
+    yield run
+    sys.modules.pop("phone_task", None)
+
+
+def outcomes(result: EvaluationResult) -> list[tuple[str, int, float | None, str]]:
+    return [(one.row_id, one.index, one.reward, one.stop_reason) for one in result.outcomes]
+
+
+def test_calls_of_both_sides_are_made_again_and_judged(grade: Grade) -> None:
+    tries = [simulation("suspended", suspended(), 1.0, checks=1.0)]
+    tries += [simulation("suspended", suspended(restarts=False), 0.0, trial=1)]
+    result = grade(document(tries, [task_of("suspended")], n_trials=2))
+    assert outcomes(result) == [("suspended", 0, 1.0, "user_stop"), ("suspended", 1, 0.0, "user_stop")]
+    agreement = result.agreement
+    assert agreement is not None
+    assert (agreement.compared, agreement.disagreements, agreement.different_results) == (2, (), ())
+    assert agreement.tool_results == 5
+    assert result.failures == {"user_did_not_act": 1}
+    record = result.record(result.outcomes[0])
+    made = [(call.by, call.name, bool(call.changes)) for call in record.tool_calls]
+    assert made == [("agent", "find_line", False), ("agent", "resume_line", True), ("user", "restart", True)]
+    lines = [(line.speaker, line.text[:12]) for line in record.lines]
+    assert lines[-2:] == [("agent", "Please resta"), ("user", "It works now")]
+
+
+def test_a_grade_that_moved_says_why(grade: Grade) -> None:
+    """Another answer, another part, another task: each is named, and what follows from the replay."""
+    other = called("assistant", "paused", "resume_line", number="555-0101")[1]["content"]
+    lenient = simulation("suspended", suspended(restarts=False, resumed=other), 1.0, ENV_ASSERTION=1.0)
+    rated = simulation("suspended", suspended(restarts=False), 1.0, trial=1, ENV_ASSERTION=1.0)
+    task = task_of("suspended", actions=[{"name": "resume_line", "arguments": {"number": "555-0101"}}])
+    result = grade(document([lenient, rated], [task], n_trials=2))
+    assert result.agreement is not None
+    first, second = result.agreement.disagreements
+    assert (first.task_id, first.recorded, first.reward) == ("suspended", 1.0, 0.0)
+    assert first.parts == second.parts == {"checks": (1.0, 0.0)}
+    assert first.expects == ("actions",)
+    assert first.replay == "resume_line: 'paused' in the file, 'status of 555-0101 is active' here"
+    assert second.replay is None
+    lines = "\n".join(result.agreement.lines())
+    assert "task suspended, trial 0: 1 in the file, 0 here (checks 1 -> 0; the file's task has other" in lines
+    assert "1 of 2 moved grades followed a replay that differs from the recording" in lines
+    assert "The tools answered as recorded in 3 of 4 calls." in lines
+    assert json.loads(result.results_path.read_text())["agreement"]["disagreements"][1]["expects"] == [
+        "actions"
+    ]
+
+
+def test_numbers_that_are_written_otherwise_and_timings_are_the_same_answer(grade: Grade) -> None:
+    messages = suspended()
+    messages[3]["content"] = messages[3]["content"].replace('"used_gb": 1', '"used_gb": 1.0')
+    messages[5]["content"] += "\n\n[Timing: retrieval=12ms]"
+    result = grade(document([simulation("suspended", messages, 1.0)], []))
+    assert result.agreement is not None
+    assert result.agreement.different_results == ()
+
+
+def test_missing_trials_are_named(grade: Grade) -> None:
+    tries = [simulation("suspended", suspended(), 1.0, trial=trial) for trial in (0, 2)]
+    file = document(tries, [task_of("suspended")], n_trials=4)
+    file["simulation_index"] = [{"id": one["id"]} for one in tries] + [{"id": "gone"}]
+    result = grade(file)
+    assert result.agreement is not None
+    assert result.agreement.missing == (
+        "all trials of 5 tasks of the dataset: airplane, data_off, used_up, abroad, both",
+        "task suspended: 2 of 4 trials (1, 3)",
+        "simulation gone, which its index names",
+    )
+    assert result.agreement.pass_power == {1: 1.0, 2: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("end", "stop_reason", "reward"),
+    [
+        ("max_steps", "max_steps", 0.0),
+        ("too_many_errors", "agent_error", 0.0),
+        ("timeout", "timeout", 0.0),
+        ("user_error", "user_error", None),
+        ("infrastructure_error", "infrastructure_error", None),
+    ],
+)
+def test_a_simulation_ends_here_as_it_ended_there(
+    grade: Grade, end: str, stop_reason: str, reward: Any
+) -> None:
+    result = grade(document([simulation("suspended", suspended()[:5], 0.0, end=end)], []))
+    assert outcomes(result) == [("suspended", 0, reward, stop_reason)]
+    assert result.outcomes[0].stop_detail == f"recorded: {end}"
+
+
+def test_calls_of_a_user_who_says_nothing_are_made(grade: Grade) -> None:
+    silent = [one for one in suspended() if one["role"] == "tool" or one["tool_calls"]]
+    messages = [*suspended()[:1], *silent]
+    result = grade(document([simulation("suspended", messages, 1.0, end="agent_stop")], []))
+    assert outcomes(result) == [("suspended", 0, 1.0, "agent_done")]
+
+
+def test_a_folder_is_read_like_a_file(grade: Grade, tmp_path: Path) -> None:
+    tries = [simulation("suspended", suspended(), 1.0, trial=trial) for trial in (0, 1)]
+    whole = document([], [task_of("suspended")], n_trials=2)
+    del whole["simulations"]
+    folder = tmp_path / "voice"
+    (folder / "simulations").mkdir(parents=True)
+    write(folder / "results.json", whole)
+    for one in tries:
+        write(folder / "simulations" / f"{one['id']}.json", one)
+    assert outcomes(grade(folder, eval_id="folder")) == outcomes(
+        grade(folder / "results.json", eval_id="file")
+    )
+    write(folder / "simulations" / "x.json", {**tries[0], "termination_reason": "bored"})
+    with pytest.raises(BundleError, match=r"x\.json: \$\.termination_reason"):
+        read_results(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "fault"),
+    [
+        ({"termination_reason": "bored"}, ".termination_reason", "got 'bored'"),
+        ({"messages": None}, "", "only half-duplex text simulations can be replayed"),
+        ({"messages": [{"role": "boss"}]}, ".messages[0].role", "got 'boss'"),
+        ({"reward_info": {}}, ".reward_info.reward", "required"),
+        ({"trial": -1}, ".trial", "got -1"),
+    ],
+)
+def test_a_fault_names_its_json_path(tmp_path: Path, change: Any, place: str, fault: str) -> None:
+    name = write(tmp_path / "r.json", document([{**simulation("suspended", suspended(), 1.0), **change}], []))
+    with pytest.raises(BundleError) as error:
+        read_results(name)
+    assert error.value.place == f"{name}: $.simulations[0]{place}"
+    assert fault in str(error.value)
+
+
+def test_an_unknown_task_is_refused(grade: Grade) -> None:
+    with pytest.raises(BundleError, match=r"\$\.simulations\[0\]\.task_id: the dataset has no task lost"):
+        grade(document([simulation("lost", suspended(), 1.0)], []))
+
+
+def test_what_is_exported_comes_back_with_the_same_grades(grade: Grade, tmp_path: Path) -> None:
+    """The rollouts of the gold agent, and a conversation in which the user speaks and acts."""
+    runs = {"output_dir": str(tmp_path / "runs")}
+    gold = agent_eval(tmp_path / "phone_task", agent="gold", n_rollouts=2, eval_id="gold", **runs)
+    spoken = grade(document([simulation("suspended", suspended(restarts=False), 0.0)], []), eval_id="spoken")
+    for name, before in (("gold", gold), ("spoken", spoken)):
+        text = b"".join(tau2_parts(before, "phone"))
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(text)
+        again = grade(path, eval_id=f"{name}-again")
+        assert [(one.row_id, one.index, one.reward) for one in again.outcomes] == [
+            (one.row_id, one.index, one.reward) for one in before.outcomes
+        ]
+        assert again.agreement is not None
+        assert (again.agreement.disagreements, again.agreement.different_results) == ((), ())
+    written = json.loads(text)
+    assert written["info"]["environment_info"]["domain_name"] == "phone"
+    roles = [(one["role"], bool(one.get("tool_calls"))) for one in written["simulations"][0]["messages"]]
+    theirs = [(one["role"], bool(one.get("tool_calls"))) for one in suspended(restarts=False)]
+    assert roles == theirs[1:]  # the bundle's agent does not greet
+
+
+def test_what_was_said_is_exported_in_its_order(grade: Grade) -> None:
+    messages = [*suspended()[:7], *called("user", "The phone has restarted.", "restart")]
+    played = grade(document([simulation("suspended", messages, 1.0, end="max_steps")], []))
+    (written,) = json.loads(b"".join(tau2_parts(played, "phone")))["simulations"]
+    shape = [(one["role"], one.get("requestor"), one["content"]) for one in written["messages"]]
+    assert shape == [(one["role"], one.get("requestor"), one["content"]) for one in messages[1:]]
+    assert written["termination_reason"] == "max_steps"
+    ids = [call["id"] for one in written["messages"] for call in one.get("tool_calls") or ()]
+    assert ids == [one["id"] for one in written["messages"] if one["role"] == "tool"]
