@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tau2_results import bundle_in, called, document, said, simulation, suspended, task_of
+from tau2_results import bundle_in, called, document, simulation, suspended, task_of
 from tau_bench_file import write
 
 from reward_kit.agent import EvaluationResult, agent_eval

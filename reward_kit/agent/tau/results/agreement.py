@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.tau.results.trial import Trial
 
 SHOWN = 20
-"""Grades that moved, and missing trials, that are printed; the JSON report has all of them."""
+"""Grades that moved that are printed; the JSON report has all of them."""
+LONGEST_LIST = 300
+"""Characters of the list of missing trials that are printed."""
 LONGEST = 80
 """Characters of an answer that are shown."""
 _TIMING = re.compile(r"\n*\[Timing: [^\]]*\]\s*\Z")
@@ -86,13 +88,12 @@ class Agreement:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        """The report for a terminal."""
+        """The report for a terminal: what can be said in a line each, then the grades that moved."""
         own = ", ".join(f"Pass^{k} {value:.3f}" for k, value in list(self.pass_power.items())[:4])
-        moved = self.disagreements
         yield f"By the rewards in the file: {own}."
+        moved = self.disagreements
         equal = self.compared - len(moved)
         yield f"The bundle's rewards agree with them in {equal} of {count(self.compared, 'judged rollout')}."
-        yield from _some(f"  {one.line()}" for one in moved)
         if otherwise := sum(one.replay is not None for one in moved):
             yield (
                 f"{otherwise} of {count(len(moved), 'moved grade')} followed a replay that differs from the "
@@ -101,18 +102,14 @@ class Agreement:
         same = self.tool_results - len(self.different_results)
         if self.tool_results:
             yield f"The tools answered as recorded in {same} of {count(self.tool_results, 'call')}."
-        for difference in self.different_results[:1]:
-            yield f"  first: {difference}"
         if self.missing:
-            yield "Missing from the file:"
-            yield from _some(f"  {one}" for one in self.missing)
-
-
-def _some(lines: Iterable[str]) -> Iterator[str]:
-    listed = list(lines)
-    yield from listed[:SHOWN]
-    if len(listed) > SHOWN:
-        yield f"  and {len(listed) - SHOWN} more"
+            yield f"Missing from the file: {cut('; '.join(self.missing), LONGEST_LIST)}."
+        for difference in self.different_results[:1]:
+            yield f"  first other answer: {difference}"
+        for one in moved[:SHOWN]:
+            yield f"  {one.line()}"
+        if len(moved) > SHOWN:
+            yield f"  and {len(moved) - SHOWN} more"
 
 
 def agreement_of(
