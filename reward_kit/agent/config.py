@@ -285,8 +285,8 @@ class EvaluationConfig:
         help="The layout of the file that --json names: reward-kit export --format tau-bench.",
     )
     from_tau_bench: str | None = _result(
-        None, metavar="PATH", scope="run",
-        help="Run nothing; report on a results file of tau-bench, with the dataset's rows as its tasks.",
+        None, metavar="PATH", scope="run", hidden=True,
+        help="Run nothing; grade a results file again: reward-kit port results.",
     )
     fail_under: float | None = _result(
         None, minimum=0, maximum=1, metavar="PASS^1", usual=True, scope="command",

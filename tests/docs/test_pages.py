@@ -169,6 +169,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "own-agents": (SEATS, {"gpt-4o-mini": [call("take_seat", **TAKE_SEAT), "You have seat 2."]}),
     "python": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": ["You have seat 2."]}),
     "reproducibility": (SEATS, {"gpt-4o-mini": by_seed(seat_model, first_seat)}),
+    "results-files": (copy_bundle("examples/phone_task"), {}),
     "retail": (RETAIL, {}),
     "rewards": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "rules": (FLIGHT, {}),

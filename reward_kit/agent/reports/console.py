@@ -55,21 +55,24 @@ _SHORT = frozenset({"origin", "warning", "not judged", "rules", "user faults", "
 
 
 def screen_lines(result: EvaluationResult, width: int) -> Iterator[str]:
-    """The worst rows, the facts that matter, the scores, and the commands that go on: at most one screen."""
+    """The worst rows, the facts that matter, the scores, and the commands that go on: at most one screen.
+
+    Grades that moved from those of a results file are all facts that matter, and may take more.
+    """
     head = ["", *(Styled(line, bold=True) for line in wrap(title_line(result), width)), ""]
     tail = [*_after_blank(_verdict(result, width)), *_after_blank(_commands(result, width))]
     failed = _worst(result.rows)
     room = SCREEN - len(head) - len(tail)
     facts = list(_short_facts(result, width))
     most = room - (min(len(failed), LEAST_ROWS) + 2 if failed else 0)
-    if len(facts) > most:
+    if len(facts) > most and result.agreement is None:
         facts = [*facts[: most - 1], f"{'':{NAMES}}{count(len(facts) - most + 1, 'more line')} in all of it"]
     yield from head
     if not failed and len(result.rows) + len(facts) + 2 <= room:
         lines = [("row", "passed"), *((row.row_id, f"{row.passed}/{row.n_scored}") for row in result.rows)]
         yield from (*table_lines(lines, right={1}, width=width), "")
     if failed:
-        room -= len(facts) + 2
+        room = max(LEAST_ROWS, room - len(facts) - 2)
         shown = failed if len(failed) <= room else failed[: room - 1]
         yield from _failed_rows(result, shown, width, spare=room - len(failed))
         if len(shown) < len(failed):

@@ -51,8 +51,8 @@ class EvaluationResult:
     ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
     attempts that were aborted because the run was interrupted or failed. ``spent`` is all of it. ``seconds``
     is the time of all runs. ``explanations`` are a model's judgements of the failures (``--explain``), whose
-    cost is not in ``usage``. ``agreement`` compares with the tau-bench results that were read
-    (``--from-tau-bench``), ``compared_with`` with the recording that was replayed, ``decision`` with another
+    cost is not in ``usage``. ``agreement`` compares with the results file that was read
+    (``port results``), ``compared_with`` with the recording that was replayed, ``decision`` with another
     evaluation (``--against``).
     """
 

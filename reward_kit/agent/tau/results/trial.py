@@ -76,6 +76,7 @@ class Trial:
             stop_reason=self.stop_reason,
             stop_detail=self.stop_detail,
             reward=self.reward,
+            verdicts=self.verdicts or None,
         )
 
 
