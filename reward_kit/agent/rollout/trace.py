@@ -66,7 +66,7 @@ class Trace(Scored):
     ``offered_tools`` are the names of the tools that the agent chose to show its model, None for those of the
     bundle. ``forks`` are the places at which it has left others, with another seed from there on.
     ``violations`` are the rows that each rule of the bundle has returned, None without rules.
-    ``verdicts`` are those of a judge in a results file that was replayed, by sentence.
+    ``given_verdicts`` are those of a judge in a results file that was replayed, by sentence.
     ``redacted``: a secret was replaced in it when it was stored.
     """
 
@@ -101,7 +101,7 @@ class Trace(Scored):
     sent_back: dict[int, str] = field(default_factory=dict)
     offered_tools: list[str] | None = None
     forks: list[Fork] = field(default_factory=list)
-    verdicts: dict[str, bool] | None = None
+    given_verdicts: dict[str, bool] | None = None
 
     def __post_init__(self) -> None:
         self.source: Path | StoredRollout | None = None

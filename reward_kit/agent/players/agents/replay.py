@@ -72,7 +72,7 @@ class ReplayAgent:
             if message["role"] == "tool"
         }
         self._made = {call.id: call for call in recording.tool_calls if call.by == "agent"}
-        self.episode.trace.verdicts = recording.verdicts
+        self.episode.trace.given_verdicts = recording.given_verdicts
         if self.episode.user is None:
             self._waiting.extend(recording.tool_calls)
         if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded

@@ -76,7 +76,7 @@ class Trial:
             stop_reason=self.stop_reason,
             stop_detail=self.stop_detail,
             reward=self.reward,
-            verdicts=self.verdicts or None,
+            given_verdicts=self.verdicts or None,
         )
 
 
