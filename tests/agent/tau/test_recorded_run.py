@@ -150,7 +150,7 @@ def test_another_task_under_the_same_number_is_refused(judge: Judge, observation
 def test_tasks_that_were_corrected_since_are_named(judge: Judge, observations: Answers, caplog: Any) -> None:
     whole, cut = native(row_of(0), observations[0]), native(row_of(12), observations[12], last="")
     judge([entry(0, whole, 1.0), entry(12, cut, 1.0)], RETAIL / "task.jsonl")
-    assert "expects something else than the file of task 12 (actions)" in caplog.text
+    assert "expects something else than the file: actions (task 12)" in caplog.text
 
 
 def test_chosen_rows_are_judged_and_resumed_by_name(judge: Judge, observations: Any, tmp_path: Path) -> None:

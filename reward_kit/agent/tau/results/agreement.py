@@ -74,7 +74,8 @@ class Agreement:
     ``compared`` counts the trials with a reward in the file and here. ``pass_power`` is Pass^k by the file's
     own rewards, for every k that all its tasks have trials for. ``tool_results`` counts the repeated tool
     calls; ``different_results`` describes those that did not answer as recorded. ``missing`` names trials
-    that the file should have and does not.
+    that the file should have and does not, ``graded_as`` simulations that name another task than the one that
+    they were graded by.
     """
 
     compared: int
@@ -83,6 +84,7 @@ class Agreement:
     tool_results: int
     different_results: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    graded_as: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,6 +104,10 @@ class Agreement:
         same = self.tool_results - len(self.different_results)
         if self.tool_results:
             yield f"The tools answered as recorded in {same} of {count(self.tool_results, 'call')}."
+        if self.graded_as:
+            named = cut(", ".join(self.graded_as), LONGEST_LIST)
+            number = count(len(self.graded_as), "simulation")
+            yield f"{number} named another task than that of the checks in their grade, which counts: {named}."
         if self.missing:
             yield f"Missing from the file: {cut('; '.join(self.missing), LONGEST_LIST)}."
         for difference in self.different_results[:1]:
@@ -150,7 +156,16 @@ def agreement_of(
                     replay=found[0] if found else None,
                 )
             )
-    return Agreement(compared, tuple(moved), _pass_power(trials), answers, tuple(different), tuple(missing))
+    named = [f"{one.named} is {one.task_id}" for one in trials.values() if one.named is not None]
+    return Agreement(
+        compared,
+        tuple(moved),
+        _pass_power(trials),
+        answers,
+        tuple(different),
+        tuple(missing),
+        graded_as=tuple(named),
+    )
 
 
 def _pass_power(trials: Mapping[tuple[str, int], Trial]) -> dict[int, float]:

@@ -113,5 +113,5 @@ def task_numbers(rows: Sequence[TaskRow]) -> dict[str, int]:
 def task_ids(rows: Sequence[TaskRow], *, is_tau2: bool) -> dict[str, int | str]:
     """Return the ids of the rows' tasks in a results file, by row id."""
     if is_tau2:
-        return {row.id: tau2.task_id(row.id, row.metadata) for row in rows}
+        return {row.id: tau2.id_of(row.id, row.metadata) for row in rows}
     return {**task_numbers(rows)}

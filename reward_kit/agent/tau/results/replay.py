@@ -99,12 +99,12 @@ def _shape(message: Message) -> tuple[str, int]:
 
 
 def _other_expectations(path: str, results: Results, by_id: Mapping[int | str, Task]) -> str | None:
-    """The tasks of which the dataset expects something else than the file, in words.
+    """The fields of tasks in which the dataset expects something else than the file, in words.
 
     Raises ``BundleError`` for another task: about another user or, if the row names no user, with other
     actions and another instruction.
     """
-    found: dict[int | str, list[str]] = {}
+    found: dict[str, dict[int | str, None]] = {}
     for trial in results.trials:
         row, expected = by_id[trial.task_id].row, trial.expected
         if expected is None:
@@ -121,10 +121,10 @@ def _other_expectations(path: str, results: Results, by_id: Mapping[int | str, T
         elif "actions" in fields and expected.instruction not in (None, by_id[trial.task_id].sim_user_prompt):
             fault = f"task {trial.task_id} has another instruction and other actions than row {row.id}"
             raise BundleError(fault, place=f"{path}: {trial.place}.info.task", remedy=_OTHER_DATASET)
-        if fields:
-            found[trial.task_id] = fields
-    listed = ", ".join(f"{task_id} ({', '.join(fields)})" for task_id, fields in found.items())
-    return f"the dataset expects something else than the file of task {listed}" if listed else None
+        for name in fields:
+            found.setdefault(name, {})[trial.task_id] = None
+    listed = (f"{name} (task {cut(', '.join(map(str, tasks)), 100)})" for name, tasks in found.items())
+    return f"the dataset expects something else than the file: {', '.join(listed)}" if found else None
 
 
 def _missing(results: Results, chosen: Sequence[int | str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ that made it (``requestor``).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
@@ -66,9 +67,19 @@ class _Sentence(BaseModel):
     met: bool
 
 
+class _Checked(BaseModel):
+    action: _Call
+
+
+class _Text(BaseModel):
+    info: str
+
+
 class _Grade(BaseModel):
     reward: float = Field(allow_inf_nan=False)
     reward_breakdown: dict[str, float] | None = None
+    action_checks: list[_Checked] | None = None
+    communicate_checks: list[_Text] | None = None
     nl_assertions: list[_Sentence] | None = None
 
 
@@ -127,7 +138,7 @@ class File(BaseModel):
     simulation_index: list[_Entry] | None = None
 
 
-def task_id(row_id: str, metadata: Mapping[str, Any]) -> str:
+def id_of(row_id: str, metadata: Mapping[str, Any]) -> str:
     """The id of a row's task: ``metadata.tau2_id``, or that of the row."""
     return str(metadata.get("tau2_id", row_id))
 
@@ -137,17 +148,19 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
 
     Raises ``BundleError`` for one without messages, such as those of voice runs.
     """
-    trials = []
+    trials: list[Trial] = []
     for place, one in found.items():
         if one.messages is None:
             fault = "has no messages; only half-duplex text simulations can be replayed"
             raise BundleError(fault, place=f"{file}: {place}")
         messages, user_messages, calls = _conversation(one.messages)
         reason, grade = one.termination_reason, one.reward_info
+        task_id = _graded_as(one, tasks, trials)
         trials.append(
             Trial(
                 place=place,
-                task_id=one.task_id,
+                task_id=task_id,
+                named=None if task_id == one.task_id else one.task_id,
                 number=one.trial or 0,
                 reward=None if grade is None else grade.reward,
                 messages=messages,
@@ -157,10 +170,38 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
                 stop_detail=None if reason in ("user_stop", "agent_stop") else f"recorded: {reason}",
                 parts=_parts(grade),
                 verdicts={said.nl_assertion: said.met for said in (grade and grade.nl_assertions) or ()},
-                expected=_expected(tasks.get(one.task_id)),
+                expected=_expected(tasks.get(task_id)),
             )
         )
     return trials
+
+
+def _graded_as(one: Simulation, tasks: Mapping[str, Task], before: list[Trial]) -> str:
+    """The id of the task that a simulation was graded by, which need not be the one that it names.
+
+    The grade repeats the task's gold actions, texts and sentences. If those of the named task are others, and
+    those of another task the same, that one counts; of several, the one with the fewest simulations
+    ``before``.
+    """
+    grade = one.reward_info
+    if grade is None or grade.reward_breakdown is None or one.task_id not in tasks:
+        return one.task_id
+    like = [name for name, task in tasks.items() if _repeats(grade, task.evaluation_criteria)]
+    taken = Counter(trial.task_id for trial in before)
+    return one.task_id if one.task_id in like or not like else min(like, key=lambda name: taken[name])
+
+
+def _repeats(grade: _Grade, criteria: _Criteria | None) -> bool:
+    """True if the checks of a grade, as far as they were made, are those of a task."""
+    if criteria is None:
+        return False
+    texts = [check.info for check in grade.communicate_checks or ()]
+    sentences = [check.nl_assertion for check in grade.nl_assertions or ()]
+    return (
+        [check.action for check in grade.action_checks or ()] == (criteria.actions or [])
+        and texts in ([], criteria.communicate_info)
+        and sentences in ([], criteria.nl_assertions)
+    )
 
 
 def _parts(grade: _Grade | None) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import text_of
-from reward_kit.agent.tau.results.tau2 import PARTS, SIDES, task_id
+from reward_kit.agent.tau.results.tau2 import PARTS, SIDES, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def tau2_parts(
     ``tasks`` are the benchmark's own, by id; others are made from the fields of their row.
     """
     known = {row.row_id: fields for row, fields in result.row_fields()}
-    ids = {row_id: task_id(row_id, fields.get("metadata") or {}) for row_id, fields in known.items()}
+    ids = {row_id: id_of(row_id, fields.get("metadata") or {}) for row_id, fields in known.items()}
     own = tasks or {}
     head = {
         "timestamp": _time(min((one.started for one in result.outcomes), default=0.0)),

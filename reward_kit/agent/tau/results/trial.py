@@ -44,7 +44,8 @@ class Expected:
 class Trial:
     """One simulation: the benchmark's grade, and what was said and called.
 
-    ``place`` is its JSON path, ``number`` counts the trials of a task from 0. ``reward`` is None if the file
+    ``place`` is its JSON path, ``task_id`` the task that it was graded by, ``named`` the one that it names if
+    that is known to differ. ``number`` counts the trials of a task from 0. ``reward`` is None if the file
     has none. ``parts`` are the parts of the grade by the name of our metric (data, outputs, …). ``calls`` are
     those of both sides in their order; ``messages`` and ``user_messages`` are those of a ``Trace``.
     """
@@ -52,6 +53,7 @@ class Trial:
     place: str
     task_id: int | str
     number: int
+    named: int | str | None = None
     reward: float | None
     messages: list[Message]
     calls: list[ToolCall]
