@@ -107,7 +107,7 @@ class Agreement:
         if self.graded_as:
             named = cut(", ".join(self.graded_as), LONGEST_LIST)
             number = count(len(self.graded_as), "simulation")
-            yield f"{number} named another task than that of the checks in their grade, which counts: {named}."
+            yield f"{number} named another task than that of the checks in the grade, which counts: {named}."
         if self.missing:
             yield f"Missing from the file: {cut('; '.join(self.missing), LONGEST_LIST)}."
         for difference in self.different_results[:1]:
