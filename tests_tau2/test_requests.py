@@ -53,7 +53,7 @@ def both(stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         stub_llm.script(USER, user)
         program = [PYTHON, str(HERE / "their_requests.py"), domain, task, mode]
         variables = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LOGURU_LEVEL": "CRITICAL"}
-        done = subprocess.run(program, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(program, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         theirs = sent()
         source = ["--source", CHECKOUT] if CHECKOUT else []

@@ -158,6 +158,39 @@ def test_a_fault_names_its_json_path(tmp_path: Path, change: Any, place: str, fa
     assert fault in str(error.value)
 
 
+def test_a_grade_says_of_which_task_it_is(grade: Grade) -> None:
+    """Files exist whose simulations name other tasks than those that they were graded by."""
+    tasks = [task_of(name) for name in ("suspended", "used_up", "airplane")]
+    wrong = simulation("airplane", suspended(), 1.0, ENV_ASSERTION=1.0)
+    actions = tasks[0]["evaluation_criteria"]["actions"]
+    checks = [{"action": one, "action_match": True, "action_reward": 1.0} for one in actions]
+    wrong["reward_info"] |= {"action_checks": checks, "communicate_checks": None, "nl_assertions": []}
+    result = grade(document([wrong], tasks))
+    assert outcomes(result) == [("suspended", 0, 1.0, "user_stop")]
+    assert result.agreement is not None
+    assert result.agreement.graded_as == ("airplane is suspended",)
+    assert "1 simulation named another task" in "\n".join(result.agreement.lines())
+    unknown = [{**one, "action": {**one["action"], "name": "dance"}} for one in checks]
+    wrong["reward_info"]["action_checks"] = unknown
+    kept = grade(document([wrong], tasks), eval_id="kept")
+    assert outcomes(kept) == [("airplane", 0, 0.0, "user_stop")]
+
+
+def test_the_verdicts_of_a_judge_are_in_the_trace(grade: Grade) -> None:
+    graded = simulation("suspended", suspended(), 1.0)
+    sentence = {"nl_assertion": "The agent is kind.", "met": True, "justification": "It is."}
+    graded["reward_info"]["nl_assertions"] = [sentence]
+    result = grade(document([graded], []))
+    assert result.record(result.outcomes[0]).given_verdicts == {"The agent is kind.": True}
+
+
+def test_a_file_of_another_domain_is_refused(tmp_path: Path) -> None:
+    bundle = bundle_in(tmp_path).rename(tmp_path / "tau2_retail")
+    path = write(tmp_path / "r.json", document([simulation("suspended", suspended(), 1.0)], []))
+    with pytest.raises(BundleError, match="the file is of the domain phone, the bundle of retail"):
+        agent_eval(bundle, from_tau_bench=path, output_dir=str(tmp_path / "runs"))
+
+
 def test_an_unknown_task_is_refused(grade: Grade) -> None:
     with pytest.raises(BundleError, match=r"\$\.simulations\[0\]\.task_id: the dataset has no task lost"):
         grade(document([simulation("lost", suspended(), 1.0)], []))
