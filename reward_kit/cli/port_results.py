@@ -18,6 +18,7 @@ from reward_kit.cli.common_options import command, file_option, rows_option, run
 @runs_option
 @click.option("--eval-id", metavar="NAME", help="The evaluation's name. Default: the time and a random part.")
 @rows_option("Only these rows: ids, patterns (book.*) or positions from 0, separated by commas.")
+@click.option("--mode", type=click.Choice(["solo"]), help="solo: the file's agent had no user.")
 @click.option("--errors-as-failures", is_flag=True, help="Count simulations without a grade as failed.")
 @file_option("--json", help="Write all as JSON: grades, rows, conversations. Default FILE: the output.")
 def results(file: str, json_path: str | None, **options: Any) -> int:

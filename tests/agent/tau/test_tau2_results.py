@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tau2_results import bundle_in, called, document, simulation, suspended, task_of
+from tau2_results import bundle_in, called, document, said, simulation, suspended, task_of
 from tau_bench_file import write
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -121,6 +121,29 @@ def test_calls_of_a_user_who_says_nothing_are_made(grade: Grade) -> None:
     messages = [*suspended()[:1], *silent]
     result = grade(document([simulation("suspended", messages, 1.0, end="agent_stop")], []))
     assert outcomes(result) == [("suspended", 0, 1.0, "agent_done")]
+
+
+def test_an_agent_without_a_user_makes_all_calls(tmp_path: Path) -> None:
+    bundle = bundle_in(tmp_path)
+    rows = (
+        (bundle / "task.jsonl").read_text(encoding="utf-8").replace('{"id"', '{"ticket": "Help Ana.", "id"')
+    )
+    (bundle / "task.jsonl").write_text(rows, encoding="utf-8")
+    talked = [one for one in suspended() if one["role"] == "tool" or one["tool_calls"]]
+    acted = [{**one, "role": "assistant"} if one["role"] == "user" else one for one in talked]
+    for one in acted:
+        one["requestor"] = "assistant"
+        for call in one.get("tool_calls") or ():
+            call["requestor"] = "assistant"
+    messages = [*acted, said("assistant", "###STOP###")]
+    path = write(
+        tmp_path / "r.json", document([simulation("suspended", messages, 1.0, end="agent_stop")], [])
+    )
+    result = agent_eval(bundle, from_tau_bench=path, mode="solo", output_dir=str(tmp_path / "runs"))
+    assert outcomes(result) == [("suspended", 0, 1.0, "agent_done")]
+    assert result.agreement is not None
+    assert (result.agreement.tool_results, result.agreement.different_results) == (3, ())
+    sys.modules.pop("phone_task", None)
 
 
 def test_a_folder_is_read_like_a_file(grade: Grade, tmp_path: Path) -> None:
