@@ -193,6 +193,9 @@ def test_a_grade_says_of_which_task_it_is(grade: Grade) -> None:
     assert result.agreement is not None
     assert result.agreement.graded_as == ("airplane is suspended",)
     assert "1 simulation named another task" in "\n".join(result.agreement.lines())
+    tasks += [task_of("both", actions=[])]
+    unchecked = simulation("suspended", suspended(), 1.0, ENV_ASSERTION=1.0)
+    assert outcomes(grade(document([unchecked], tasks), eval_id="unchecked"))[0][0] == "suspended"
     unknown = [{**one, "action": {**one["action"], "name": "dance"}} for one in checks]
     wrong["reward_info"]["action_checks"] = unknown
     kept = grade(document([wrong], tasks), eval_id="kept")

@@ -184,7 +184,8 @@ def _graded_as(one: Simulation, tasks: Mapping[str, Task], before: list[Trial]) 
     ``before``.
     """
     grade = one.reward_info
-    if grade is None or grade.reward_breakdown is None or one.task_id not in tasks:
+    checked = grade and (grade.action_checks or grade.communicate_checks or grade.nl_assertions)
+    if grade is None or not checked or one.task_id not in tasks:
         return one.task_id
     like = [name for name, task in tasks.items() if _repeats(grade, task.evaluation_criteria)]
     taken = Counter(trial.task_id for trial in before)
