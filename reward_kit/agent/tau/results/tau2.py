@@ -149,13 +149,15 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
     Raises ``BundleError`` for one without messages, such as those of voice runs.
     """
     trials: list[Trial] = []
+    grades = [one.reward_info for one in found.values() if one.reward_info is not None]
+    has_checks = any(grade.action_checks for grade in grades)  # else none of them says what it was of
     for place, one in found.items():
         if one.messages is None:
             fault = "has no messages; only half-duplex text simulations can be replayed"
             raise BundleError(fault, place=f"{file}: {place}")
         messages, user_messages, calls = _conversation(one.messages)
         reason, grade = one.termination_reason, one.reward_info
-        task_id = _graded_as(one, tasks, trials)
+        task_id = _graded_as(one, tasks, trials) if has_checks else one.task_id
         trials.append(
             Trial(
                 place=place,
@@ -184,8 +186,7 @@ def _graded_as(one: Simulation, tasks: Mapping[str, Task], before: list[Trial]) 
     ``before``.
     """
     grade = one.reward_info
-    checked = grade and (grade.action_checks or grade.communicate_checks or grade.nl_assertions)
-    if grade is None or not checked or one.task_id not in tasks:
+    if grade is None or grade.reward_breakdown is None or one.task_id not in tasks:
         return one.task_id
     like = [name for name, task in tasks.items() if _repeats(grade, task.evaluation_criteria)]
     taken = Counter(trial.task_id for trial in before)
