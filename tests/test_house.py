@@ -19,9 +19,9 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (50_207, 37_000),
-    "files": (310, 260),
-    "files under 80 lines": (36, 35),
+    "lines": (51_144, 37_000),
+    "files": (317, 260),
+    "files under 80 lines": (37, 35),
     "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),
@@ -45,7 +45,7 @@ def test_the_picture_of_the_rooms_is_current():
     assert house.PICTURE.read_text(encoding="utf-8") == house.draw()
 
 
-SURFACE = {"commands": 19, "options": 118, "usual options of agent-eval": 16}
+SURFACE = {"commands": 20, "options": 125, "usual options of agent-eval": 16}
 """Commands with their own line in ``--help``; options that the helps list, those of sub-commands included."""
 MEANINGS = {
     "--json": ("[FILE]",),

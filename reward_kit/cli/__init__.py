@@ -95,7 +95,7 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        formatter.write("Usage: reward-kit [-v] COMMAND ...    (reward-kit COMMAND --help says more)\n")
+        formatter.write("Usage: reward-kit [-v] COMMAND ...    (reward-kit COMMAND --help says more)")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         for group, commands in GROUPS.items():

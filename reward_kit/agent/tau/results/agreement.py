@@ -32,7 +32,7 @@ LONGEST_LIST = 300
 LONGEST = 80
 """Characters of an answer that are shown."""
 _TIMING = re.compile(r"\n*\[Timing: [^\]]*\]\s*\Z")
-"""What tau2-bench's search writes below its answers: how long it took."""
+"""The line below the answers of tau2-bench's search: its running time."""
 
 
 @dataclass(frozen=True, slots=True)
