@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from reward_kit.agent import evaluate, export
 from reward_kit.errors import UsageError
 
 NUMBERS = itertools.count()
@@ -274,6 +275,28 @@ def test_openenv(bundle: str) -> None:
         played.append((verified.env_reward, len(result.tool_trace)))
         session.close()
     assert played == [(1.0, 1), (1.0, 1), (None, 0), (None, 0)]
+
+
+def test_tokens_are_training_turns(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = pytest.importorskip("openenv.core.harness.training")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "tests" / "agent")
+    stub, vllm = import_module("stub_server").StubServer(), import_module("vllm_stub").vllm
+
+    def lends(request: Any, place: int) -> Any:
+        is_bo = any("Bo" in str(one["content"]) for one in request["messages"])
+        made = TO_BO if is_bo else LEND
+        return "Shall I look for more?" if place else (made["name"], made["arguments"])
+
+    stub.script("m", vllm(lends))
+    given = {"model": "openai/m", "model_args": {"return_token_ids": True, "api_base": stub.url}}
+    try:
+        played = evaluate(bundle, task_ids="lend.2", models={"user": bo}, n_rollouts=2, **given)
+    finally:
+        stub.close()
+    lines = list(export(played, format="tokens"))
+    trace = training.TrainingTrace(turns=[training.TrainingTurn(**line) for line in lines])
+    assert [one["metadata"]["reward"] for one in trace.to_trace_entries()] == [1.0] * 4
+    assert all(any(turn.loss_mask) and turn.request["messages"] for turn in trace.turns)
 
 
 def test_verifiers(bundle: str) -> None:

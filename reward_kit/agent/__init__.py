@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.rescore import rescore_async as rescore_async
     from reward_kit.agent.base.types import Completion as Completion
     from reward_kit.agent.base.types import Model as Model
+    from reward_kit.agent.base.types import Tokens as Tokens
     from reward_kit.agent.base.types import ToolCall as ToolCall
     from reward_kit.agent.base.types import Usage as Usage
     from reward_kit.agent.bundles.bundle import Seed as Seed
@@ -71,7 +72,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "reward_kit.agent.players.agents": ["Agent"],
         "reward_kit.agent.rows.task_row": ["Action", "TaskRow"],
-        "reward_kit.agent.base.types": ["Completion", "Model", "ToolCall", "Usage"],
+        "reward_kit.agent.base.types": ["Completion", "Model", "Tokens", "ToolCall", "Usage"],
         "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
         "reward_kit.agent.config": ["EvaluationConfig"],
         "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],

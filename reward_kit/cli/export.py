@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.after.export import Export
 
-LINES = ("full", "openai", "trl")
+LINES = ("full", "openai", "trl", "tokens")
+UNUSABLE = {
+    "tokens": "without the tokens of all their model calls (--model-arg return_token_ids=true asks for them)",
+}
 
 
 @command("export")
@@ -30,7 +33,8 @@ LINES = ("full", "openai", "trl")
     type=click.Choice([*LINES, "rollouts", "card", "tau-bench", "tau2"]),
     default="full",
     metavar="FORMAT",
-    help="full, openai, trl: a JSON line for each rollout. rollouts: a file for each, in the folder --out. "
+    help="full, openai, trl: a JSON line for each rollout. tokens: a line for each model call, with "
+    "the token ids of its server. rollouts: a file for each rollout, in the folder --out. "
     "card: one file of scores, to publish or to compare with. tau-bench, tau2: a results file of that "
     "benchmark. "
     "Default: full.",
@@ -112,11 +116,13 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         "not judged (--unjudged includes them)": found.left_out.get("not judged", 0),
         "for their reward": found.left_out.get("reward", 0),
         "that cannot be read": len(found.damaged),
-        "in which the agent said and called nothing": len(found.outcomes) - len(found.damaged) - number,
+        UNUSABLE.get(found.layout, "in which the agent said and called nothing"): len(found.unusable),
     }
     left_out = ", ".join(f"{left} {reason}" for reason, left in reasons.items() if left)
     target = f" to {path}" if path is not None else ""
-    exported = f"{count(number, 'rollout')} of {count(rows, 'row')} exported{target}"
+    rollouts = count(len(found.outcomes) - len(found.damaged) - len(found.unusable), "rollout")
+    calls = f"{count(number, 'model call')} of " if found.layout == "tokens" else ""
+    exported = f"{calls}{rollouts} of {count(rows, 'row')} exported{target}"
     yield f"{exported}; left out: {left_out}" if left_out else exported
     if found.evaluation.status == "running":
         yield f"evaluation {found.evaluation.eval_id} still runs, {found.evaluation.reason}"

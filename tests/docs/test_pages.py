@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pages import ROOT, follow
 from stub_server import StubServer, call
+from vllm_stub import vllm
 
 # fake_server and model_files are importable from here as well.
 sys.path.insert(0, str(ROOT / "tests" / "agent" / "local_models"))
@@ -75,6 +76,10 @@ def by_seed(right: Script, wrong: Script) -> Script:
 
 def first_seat(request: dict[str, Any], place: int) -> Any:
     return call("take_seat", number=1, passenger="Alice") if place == 0 else "You have a seat."
+
+
+def seat_with_tokens(_request: dict[str, Any], place: int) -> Any:
+    return "You have seat 2." if place else ("take_seat", {"number": 2, "passenger": "Alice"})
 
 
 def books(request: dict[str, Any], place: int) -> Any:
@@ -159,7 +164,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "card": (retail_and_agents, {}),
     "compare": (RETAIL, {}),
     "compatibility": (lambda folder: (folder / "metric").mkdir(), {}),
-    "export": (SEATS, {}),
+    "export": (SEATS, {"my-model": vllm(seat_with_tokens)}),
     "failures": (FLIGHT, {"gpt-4o": [json.dumps(JUDGED)]}),
     "from-json": (None, {}),
     "gate": (RETAIL, {}),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.after.lines import COLUMNS, FORMATS, OPENAI_COLUMNS, Format, line_of
+from reward_kit.agent.after.lines import FORMATS, Format, known_columns, line_of, token_lines
 from reward_kit.agent.base.encoding import json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.text import did_you_mean
@@ -36,8 +36,9 @@ class Export:
     """The chosen rollouts of an evaluation; each iteration reads their trajectories anew, one by one.
 
     ``left_out`` counts the other rollouts that were planned: ``row`` (not one of the rows asked for),
-    ``not run``, ``not judged``, ``reward`` (too low or too high). In the formats for training, an iteration
-    also leaves out those in which the agent says and calls nothing; in all, those that are ``damaged``.
+    ``not run``, ``not judged``, ``reward`` (too low or too high). An iteration also leaves out those that
+    are ``damaged``, and in the formats for training those in ``unusable``: the agent says and calls nothing
+    in them, or the tokens of its model calls were not kept.
     """
 
     evaluation: StoredEvaluation
@@ -46,18 +47,25 @@ class Export:
     columns: tuple[str, ...]
     layout: Format
     damaged: list[StorageError] = field(default_factory=list)
+    unusable: list[Outcome] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """A dict of the columns for each rollout."""
+        """A dict of the columns for each rollout; in the format ``tokens`` for each model call."""
+        self.unusable.clear()
         stored = self.evaluation
         rewards = {row.row_id: row.rewards for row in stored.rows}
         for outcome, record in self.records():
             try:
-                line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
+                if self.layout == "tokens":
+                    lines = token_lines(stored, outcome, record)
+                else:
+                    line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
+                    lines = [] if line is None else [line]
             except StorageError as error:
                 self._leave_out(error)
                 continue
-            if line is not None:
+            self.unusable.extend(() if lines else [outcome])
+            for line in lines:
                 yield {name: line[name] for name in self._columns_of(line)}
 
     def records(self) -> Iterator[tuple[Outcome, Trace]]:
@@ -107,7 +115,7 @@ def export(
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
-    known = OPENAI_COLUMNS if format == "openai" else COLUMNS
+    known = known_columns(format)
     there_are = f"There are: {', '.join(known)}."
     chosen = known if columns is None else tuple(dict.fromkeys(_names(columns)))
     for one in chosen:

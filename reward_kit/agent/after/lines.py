@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.models.answer_parts import reasoning_of
+from reward_kit.agent.models.tokens import calls_with_tokens
+from reward_kit.agent.rollout.lesson import lesson_of
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
-Format = Literal["full", "openai", "trl"]
+Format = Literal["full", "openai", "trl", "tokens"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 OPENAI_COLUMNS = ("messages", "tools", "parallel_tool_calls")
 """All that a line of OpenAI's fine-tuning may have (``FineTuneChatRequestInput`` of its OpenAPI document)."""
@@ -29,6 +31,11 @@ COLUMNS = (
     *("stop_reason", "stop_detail", "error", "failure", "user_faults", "steps", "turns", "opening"),
     *("seconds", "model_seconds", "waited_seconds", "usage", "file"),
 )
+TOKEN_COLUMNS = (
+    *("node_id", "prompt_token_ids", "completion_token_ids", "per_token_logps", "loss_mask"),
+    *("request", "response", "metadata"),
+)
+"""The fields of ``TrainingTurn`` of OpenEnv, which allows no other."""
 _OPENAI_KEYS = {
     "assistant": ("role", "content", "name", "refusal", "tool_calls", "weight"),
     "tool": ("role", "content", "tool_call_id"),
@@ -70,6 +77,40 @@ def line_of(
         "opening": record.opening,
         "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
     }
+
+
+def known_columns(layout: Format) -> tuple[str, ...]:
+    """The columns of a format."""
+    return {"openai": OPENAI_COLUMNS, "tokens": TOKEN_COLUMNS}.get(layout, COLUMNS)
+
+
+def token_lines(stored: StoredEvaluation, outcome: Outcome, record: Trace) -> list[dict[str, Any]]:
+    """``TOKEN_COLUMNS`` of each model call of the agent; empty unless the tokens of all were kept.
+
+    A request or response is empty if the messages of the rollout do not show it: an agent may send others.
+    """
+    calls = [call for call in record.model_calls if call.role == "agent" and call.error is None]
+    kept = list(calls_with_tokens(calls))
+    if len(kept) < len(calls) or any(len(one.logprobs) != len(one.completion) for one, _ in kept):
+        return []
+    reward, reason = lesson_of(record)
+    about = {"eval_id": stored.eval_id, "row_id": outcome.row_id, "rollout": outcome.index}
+    lines = []
+    for number, (call, (tokens, prompt)) in enumerate(zip(calls, kept, strict=True)):
+        after = kept[number + 1][0].sent if number + 1 < len(kept) else len(record.messages)
+        request, message = {}, None
+        if (sent := tokens.sent) is not None:
+            request = {"messages": record.messages[:sent], "tools": stored.tools_of(outcome.row_id) or []}
+            message = record.messages[sent] if after is not None and after > sent else None
+        choice = {"message": message, "finish_reason": call.finish_reason}
+        values = (
+            *(f"{outcome.id}/{number}", prompt, tokens.completion, tokens.logprobs),
+            [0] * len(prompt) + [1] * len(tokens.completion),
+            *(request, {"choices": [choice]} if message else {}),
+            {**about, "model": call.model, "reward": reward, "reason": reason},
+        )
+        lines.append(dict(zip(TOKEN_COLUMNS, values, strict=True)))
+    return lines
 
 
 def conversation(messages: Sequence[Message], opening: int, layout: Format) -> list[Message] | None:

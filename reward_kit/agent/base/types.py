@@ -151,13 +151,30 @@ def check_number(name: str, value: Any, most: float = MOST_COUNTED) -> None:
 
 
 @dataclass(slots=True)
+class Tokens:
+    """The tokens of a model call, as its server counted them.
+
+    ``prompt`` and ``completion`` are token ids; ``logprobs`` are the log-probabilities of the completion,
+    empty if the server gave none. In a trace, the first ``shared`` tokens of the prompt are left out: the
+    prompt and completion of the agent's former call with tokens begin with the same. ``sent`` is the number
+    of messages of the rollout that were sent, None if the agent sent others.
+    """
+
+    prompt: list[int]
+    completion: list[int]
+    logprobs: list[float] = field(default_factory=list)
+    shared: int = 0
+    sent: int | None = None
+
+
+@dataclass(slots=True)
 class Completion:
     """One answer of a model.
 
     ``message`` is the assistant message as it belongs in the history (``content``, ``tool_calls``, and the
     reasoning fields that the provider wants back). ``seconds`` is the time the answer took, retries
     included (0: unknown; the rollout measures it), ``waited`` the seconds before, in which rate limits
-    delayed it.
+    delayed it. ``tokens`` are those that the server returned, for training.
     """
 
     message: Message
@@ -166,6 +183,7 @@ class Completion:
     model: str = ""
     seconds: float = 0.0
     waited: float = 0.0
+    tokens: Tokens | None = None
 
 
 class Model(Protocol):
@@ -225,7 +243,8 @@ class ModelCall:
     limits delayed it. ``answer`` is the text of the simulated user's model, with thoughts and rejected drafts
     (that of the agent's model is in the messages). If ``cached``, usage and ``seconds`` are those of the call
     that was made once. ``error`` is the reason for having no answer; then ``finish_reason`` is ``error`` and
-    the usage is empty. ``fault`` is a fault of an answer to the agent (``models.answer_parts``).
+    the usage is empty. ``fault`` is a fault of an answer to the agent (``models.answer_parts``). ``tokens``
+    are those of a call of the agent whose server returned them.
     """
 
     role: Role
@@ -241,6 +260,7 @@ class ModelCall:
     error: str | None = None
     waited: float = 0.0
     fault: str | None = None
+    tokens: Tokens | None = None
 
 
 def judge_call(rollout: Any, usage: Any, model: Any, seconds: float) -> ModelCall:

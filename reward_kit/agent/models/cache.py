@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, is_secret_name, public_address
-from reward_kit.agent.base.types import Completion, Usage
+from reward_kit.agent.base.types import Completion, Tokens, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ class AnswerStore:
         usage = Usage(**plain.pop("usage"))
         usage.reused_calls, usage.reused_cost = usage.calls, usage.cost
         usage.reused_tokens = usage.input_tokens + usage.output_tokens
-        return Completion(usage=usage, **plain)
+        if (tokens := plain.pop("tokens", None)) is not None:
+            tokens = Tokens(**tokens)
+        return Completion(usage=usage, tokens=tokens, **plain)
 
     def add(self, key: str, completion: Completion) -> Completion:
         """Store an answer and return the stored one.

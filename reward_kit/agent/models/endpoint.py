@@ -23,9 +23,11 @@ _PASSED_ON = frozenset(
     {
         "frequency_penalty",
         "logit_bias",
+        "logprobs",
         "max_completion_tokens",
         "max_tokens",
         "presence_penalty",
+        "return_token_ids",
         "seed",
         "stop",
         "temperature",

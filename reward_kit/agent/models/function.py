@@ -14,6 +14,7 @@ from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancell
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import MOST_COUNTED, Completion, Usage, check_number, counted
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.models.tokens import are_tokens
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def _check_answer(answer: Any) -> None:
     ):
         check_number("seconds", answer.seconds)
         check_number("waited", answer.waited)
+    if answer.tokens is not None and not are_tokens(answer.tokens):
+        raise TypeError("complete() gave tokens that are no Tokens of lists of whole and finite numbers")
 
 
 def _completion(answer: Any) -> Completion:

@@ -33,6 +33,7 @@ from reward_kit.agent.models.providers import (
     check_setup,
     needs_no_key,
 )
+from reward_kit.agent.models.tokens import with_logprobs
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def remote_model(
     """
     if limiters is not None:
         limiters.used = True
-    more.update(model_args=model_args or {}, limiters=limiters)
-    endpoint = find_endpoint(name, provider, model_args or {}) if client == "direct" else None
+    model_args = with_logprobs(model_args or {})
+    more.update(model_args=model_args, limiters=limiters)
+    endpoint = find_endpoint(name, provider, model_args) if client == "direct" else None
     made: RemoteModel
     if endpoint is not None:
         from reward_kit.agent.models.openai_http import OpenAIModel

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import label
-from reward_kit.agent.base.types import Completion, Message, Usage
+from reward_kit.agent.base.types import Completion, Message, Tokens, Usage
 from reward_kit.agent.base.worker_thread import once
+from reward_kit.agent.models.tokens import tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -167,7 +168,17 @@ def read_answer(answer: Any, model: str, provider: str, secrets: frozenset[str] 
         usage=_usage(answer, model, provider),
         finish_reason=label(str(choice.finish_reason or "stop"), secrets),
         model=label(str(answer.model or model), secrets),
+        tokens=_tokens_of(answer, choice),
     )
+
+
+def _tokens_of(answer: Any, choice: Any) -> Tokens | None:
+    fields = getattr(choice, OWN_FIELD, None) or {}
+    if not fields.get("token_ids"):
+        return None
+    logprobs = choice.logprobs.model_dump() if hasattr(choice.logprobs, "model_dump") else choice.logprobs
+    given = {"token_ids": fields["token_ids"], "logprobs": logprobs}
+    return tokens_in(getattr(answer, "prompt_token_ids", None), given)
 
 
 def usage_by_litellm(stated: dict[str, Any], answered_by: str, model: str, provider: str) -> Usage:

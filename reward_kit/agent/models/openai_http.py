@@ -36,6 +36,7 @@ from reward_kit.agent.models.litellm_library import (
     stated_cost,
     usage_by_litellm,
 )
+from reward_kit.agent.models.tokens import tokens_in
 
 if TYPE_CHECKING:
     import aiohttp
@@ -197,6 +198,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
         message = _message(choice["message"])
         stated = answer.get("usage") or {}
         usage = _usage(stated)
+        tokens = tokens_in(answer.get("prompt_token_ids"), choice)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         said = excerpt(body[: 4 * FIRST_WORDS].decode(errors="replace"), FIRST_WORDS)
         raise ValueError(f"no chat completion: {said or 'it is empty'}") from error
@@ -216,6 +218,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
         usage=usage,
         finish_reason=label(_FINISH_REASONS.get(reason.lower(), reason), secrets),
         model=label(answered_by, secrets),
+        tokens=tokens,
     )
 
 

@@ -17,6 +17,7 @@ from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.answer_parts import without_faults
 from reward_kit.agent.models.function import answer_of
+from reward_kit.agent.models.tokens import kept_tokens
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
@@ -140,6 +141,7 @@ async def complete(
         episode.check_running()
     if role != "agent":
         check_one_of("role", role, ("agent", "user"))
+    sent = len(trace.messages) if messages is None else None
     messages = trace.messages if messages is None else listed("messages", messages)
     if tools is not None:
         tools = listed("tools", tools)
@@ -182,7 +184,7 @@ async def complete(
     answered = completion.message
     completion, fault = without_faults(completion, tools or ())
     if role == "agent":
-        call.fault = fault
+        call.fault, call.tokens = fault, kept_tokens(completion.tokens, trace.model_calls, sent)
     else:
         call.answer = text_of(answered.get("content"))
     _count_model_call(episode, call)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from reward_kit.agent.rollout.episode import Episode
+    from reward_kit.agent.rollout.trace import Trace
 
 
 async def lesson(episode: Episode) -> tuple[float | None, str]:
@@ -42,6 +43,11 @@ async def lesson(episode: Episode) -> tuple[float | None, str]:
         return None, f"{REWARD_ERROR}: {error}"
     except StorageError as error:
         return None, f"infrastructure_error: {error}"
+    return lesson_of(trace)
+
+
+def lesson_of(trace: Trace) -> tuple[float | None, str]:
+    """The reward of a rollout that was judged and classified, None to leave it out, and a short reason."""
     failure = trace.failure
     if failure is not None and failure["kind"] in UNJUDGED_STOPS:
         return None, f"{failure['kind']}: {failure['detail']}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stub_server import Answer, StubServer
+from vllm_stub import ids_of, vllm
 
 from reward_kit.agent.base.types import Completion, Message
 from reward_kit.agent.models.endpoint import find_endpoint
@@ -16,6 +17,7 @@ from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 from reward_kit.agent.models.openai_http import LONGEST_ANSWER, OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError
 
+TOKENS_ASKED = {"return_token_ids": True, "logprobs": True}
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 DETAILS = {
     "prompt_tokens_details": {"cached_tokens": 400, "audio_tokens": 0},
@@ -81,6 +83,9 @@ ANSWERS = {
     "fewer than no tokens": body(says(), {**USAGE, "prompt_tokens": -100_000}),
     "another model answers": body(says(), model="gpt-4o-2024-08-06"),
     "an unknown model answers": body(says(), model="local-7b"),
+    "tokens": vllm(lambda *_: "Hi")({**TOKENS_ASKED, "model": "gpt-4o-mini", "messages": HELLO}, 0),
+    "no log-probabilities": body(says(), prompt_token_ids=[1, 2]),
+    "tokens of another kind": body(says(), prompt_token_ids="1 2"),
     "an error in it": body(says(), error={"message": "overloaded", "code": 502}),
     "an error in words": Answer(body=b'{"error": {"message": "slow down", "code": "rate_limit"}}'),
     "no choices": body(says(), choices=[]),
@@ -145,6 +150,17 @@ async def test_a_call_that_does_not_tell_its_tokens_is_not_free(stub_llm: StubSe
         assert isinstance(completion, Completion)
         assert (completion.usage.unpriced_calls, completion.usage.cost) == (1, 0.0)
         assert completion.usage.input_tokens == 0
+
+
+async def test_tokens_are_asked_for_and_kept(stub_llm: StubServer) -> None:
+    found, requests = await both(stub_llm, ANSWERS["tokens"], model_args=TOKENS_ASKED)
+    for completion, request in zip(found, requests, strict=True):
+        assert {name: request[name] for name in TOKENS_ASKED} == TOKENS_ASKED
+        assert isinstance(completion, Completion)
+        assert completion.tokens is not None
+        assert completion.tokens.prompt == ids_of("<user>Hello</><assistant>")
+        assert completion.tokens.completion == ids_of("Hi</>")
+        assert len(completion.tokens.logprobs) == len("Hi</>")
 
 
 OWN_KEY = {"is_byok": True, "cost_details": {"upstream_inference_cost": 0.25}}
