@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.history import parse_arguments
-from reward_kit.agent.models.answer_parts import reasoning_of
-from reward_kit.agent.models.tokens import calls_with_tokens
+from reward_kit.agent.models.answer_parts import calls_with_tokens, reasoning_of
 from reward_kit.agent.rollout.lesson import lesson_of
 from reward_kit.errors import StorageError
 

@@ -1,19 +1,23 @@
-"""A model's answer: its text, its reasoning, its refusal, and what the model's server has done to it."""
+"""A model's answer: its text, reasoning, refusal and tokens, and what the model's server has done to it."""
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import encodable, excerpt, text_of
+from reward_kit.agent.base.types import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from reward_kit.agent.base.types import Completion, Message, Model, Usage
+    from reward_kit.agent.base.types import Completion, Message, Model, ModelCall, Usage
 
 T = TypeVar("T")
 
@@ -106,6 +110,50 @@ async def usable_answer(
         ]
     said = excerpt(text, LONGEST_SAID) or f"it is empty (finish reason {answer.finish_reason})"
     raise ValueError(f"{ASKED} answers could not be used, the last because {problem}: {said}")
+
+
+# -- tokens, which a server returns if the model argument ``return_token_ids`` is true, as vLLM does
+
+
+def tokens_in(prompt: Any, choice: dict[str, Any]) -> Tokens | None:
+    """The tokens in an answer in OpenAI's format; None if the server returned none that can be used."""
+    completion, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    if not (prompt and completion):
+        return None
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    found = Tokens(prompt, completion, [one.get("logprob") for one in content or ()])
+    return found if are_tokens(found) else None
+
+
+def are_tokens(tokens: Any) -> bool:
+    """True for token ids and log-probabilities that can be stored."""
+    return (
+        isinstance(tokens, Tokens)
+        and all(isinstance(listed, list) for listed in (tokens.prompt, tokens.completion, tokens.logprobs))
+        and all(one.__class__ is int and 0 <= one < 2**32 for one in (*tokens.prompt, *tokens.completion))
+        and all(one.__class__ is float and math.isfinite(one) for one in tokens.logprobs)
+    )
+
+
+def kept_tokens(tokens: Tokens | None, before: Iterable[ModelCall], sent: int | None) -> Tokens | None:
+    """The tokens of the call after those of ``before``, as a trace keeps them."""
+    if tokens is None:
+        return None
+    former: list[int] = []
+    for last, prompt in calls_with_tokens(before):
+        former = [*prompt, *last.completion]
+    shared = sum(1 for _ in takewhile(bool, map(eq, tokens.prompt, former)))
+    return Tokens(tokens.prompt[shared:], tokens.completion, tokens.logprobs, shared, sent)
+
+
+def calls_with_tokens(calls: Iterable[ModelCall]) -> Iterator[tuple[Tokens, list[int]]]:
+    """The tokens of each call that has them, as they are kept, and the whole prompt."""
+    former: list[int] = []
+    for call in calls:
+        if (tokens := call.tokens) is not None:
+            prompt = [*former[: tokens.shared], *tokens.prompt]
+            yield tokens, prompt
+            former = [*prompt, *tokens.completion]
 
 
 # -- faults that come from the set-up of a model's server, not from the model

@@ -14,7 +14,7 @@ from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancell
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import MOST_COUNTED, Completion, Usage, check_number, counted
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.models.tokens import are_tokens
+from reward_kit.agent.models.answer_parts import are_tokens
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from reward_kit.agent.models.providers import (
     check_setup,
     needs_no_key,
 )
-from reward_kit.agent.models.tokens import with_logprobs
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -62,7 +61,9 @@ def remote_model(
     """
     if limiters is not None:
         limiters.used = True
-    model_args = with_logprobs(model_args or {})
+    model_args = model_args or {}
+    if model_args.get("return_token_ids"):  # for training, which needs these as well
+        model_args = {"logprobs": True, **model_args}
     more.update(model_args=model_args, limiters=limiters)
     endpoint = find_endpoint(name, provider, model_args) if client == "direct" else None
     made: RemoteModel

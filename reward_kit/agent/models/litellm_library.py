@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.redaction import label
 from reward_kit.agent.base.types import Completion, Message, Tokens, Usage
 from reward_kit.agent.base.worker_thread import once
-from reward_kit.agent.models.tokens import tokens_in
+from reward_kit.agent.models.answer_parts import tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

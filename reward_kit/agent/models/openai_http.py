@@ -24,6 +24,7 @@ from reward_kit.agent.base.redaction import keep_secrets, label, secrets_in
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.models.answer_parts import tokens_in
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
@@ -36,7 +37,6 @@ from reward_kit.agent.models.litellm_library import (
     stated_cost,
     usage_by_litellm,
 )
-from reward_kit.agent.models.tokens import tokens_in
 
 if TYPE_CHECKING:
     import aiohttp

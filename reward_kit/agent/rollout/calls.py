@@ -15,9 +15,8 @@ from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
 from reward_kit.agent.base.types import ModelCall, RolloutStopped, ToolCall, Usage, check_one_of, counted
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.rules import violations_of
-from reward_kit.agent.models.answer_parts import without_faults
+from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
-from reward_kit.agent.models.tokens import kept_tokens
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
