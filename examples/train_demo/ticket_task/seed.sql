@@ -1,0 +1,1 @@
+CREATE TABLE bookings (passenger TEXT, seat TEXT);

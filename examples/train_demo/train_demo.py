@@ -1,0 +1,168 @@
+"""Train a small language model on a bundle with a simulated user: gold, SFT, GRPO, and what it was worth.
+
+    make train-demo                                       on a CPU, under ten minutes on two cores
+    make train-demo DEMO="--seed 1 --user-faults 0.2"     what it is worth to leave out spoilt rollouts
+
+The bundle is a ticket office. A customer asks for a seat and does not say which: three in four want a window.
+Gold actions know the answer, so a model that imitates them learns to guess. GRPO plays with the customer, and
+learns to ask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import matplotlib.pyplot as plt
+from datasets import Dataset
+from players import Clerk, Customer, as_trained
+from policy import load, policy_of
+from transformers import set_seed
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+from reward_kit.agent import evaluate, export
+from reward_kit.integrations.trl import BundleParts
+
+TRAIN = str(Path(__file__).with_name("ticket_task"))
+HELD_OUT = f"{TRAIN}/held_out.jsonl"
+
+
+class Demo:
+    """The model, the options, and the steps of the demo in order."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.began = options, time.monotonic()
+        set_seed(options.seed)
+        self.model, self.tokenizer = load(options.device)
+        self.settings = {
+            "output_dir": options.out,
+            "seed": options.seed,
+            "use_cpu": options.device == "cpu",
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "lr_scheduler_type": "constant",
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": [],
+            "disable_tqdm": True,
+        }
+
+    def say(self, text: str) -> None:
+        """Print a line with the seconds since the start."""
+        print(f"[{time.monotonic() - self.began:4.0f} s] {text}", flush=True)
+
+    def imitate(self) -> None:
+        """Play the gold actions, export the conversations, and fine-tune the model on them."""
+        gold = evaluate(TRAIN, agent=Clerk, models={"user": Customer()}, n_rollouts=4, **self.stored("gold"))
+        lines = export(gold, format="trl", min_reward=1)
+        examples = [{"messages": as_trained(line["messages"])} for line in lines]
+        random.shuffle(examples)
+        self.say(f"fine-tuning on {len(examples)} conversations")
+        args = SFTConfig(
+            max_steps=self.options.sft_steps,
+            learning_rate=2e-4,
+            per_device_train_batch_size=4,
+            assistant_only_loss=True,
+            **self.settings,
+        )
+        dataset = Dataset.from_list(examples, on_mixed_types="use_json")
+        SFTTrainer(self.model, args, train_dataset=dataset, processing_class=self.tokenizer).train()
+        self.tokenizer.padding_side = "left"
+
+    def explore(self, *, masked: bool = True) -> list[float]:
+        """Train with GRPO; return the mean reward of each step.
+
+        Rollouts that the user spoilt are left out if ``masked``, else their reward is 0.
+        """
+        parts = BundleParts(TRAIN, models={"user": Customer(self.options.user_faults)})
+
+        class Unmasked(parts.environment):  # type: ignore[misc,name-defined]
+            def get_reward(self) -> float:
+                return super().get_reward() or 0.0
+
+        args = GRPOConfig(
+            max_steps=self.options.steps,
+            learning_rate=5e-5,
+            per_device_train_batch_size=8,
+            num_generations=8,
+            max_completion_length=128,
+            max_tool_calling_iterations=3,
+            **self.settings,
+        )
+        trainer = GRPOTrainer(
+            self.model,
+            args=args,
+            processing_class=self.tokenizer,
+            environment_factory=parts.environment if masked else Unmasked,
+            train_dataset=Dataset.from_list(parts.rows),
+        )
+        trainer.train()
+        return [line["reward"] for line in trainer.state.log_history if "reward" in line]
+
+    def measure(self, name: str) -> None:
+        """Play the held-out rows, with a user that makes no mistakes, as an evaluation of this name."""
+        self.model.eval()
+        models = {"agent": policy_of(self.model, self.tokenizer), "user": Customer()}
+        result = evaluate(HELD_OUT, models=models, max_concurrency=64, **self.stored(name))
+        self.say(f"{name}: solves {result.passed} of {len(result.outcomes)} with customers that are new")
+        self.model.train()
+
+    def stored(self, name: str) -> dict[str, Any]:
+        """The options of an evaluation of this name."""
+        return {"eval_id": name, "output_dir": self.options.out, "seed": self.options.seed}
+
+
+def draw(curves: dict[str, list[float]], file: Path) -> None:
+    """Draw the mean rewards of the steps, and their average over five steps."""
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    for name, rewards in curves.items():
+        (line,) = axes.plot(range(1, len(rewards) + 1), rewards, ".", alpha=0.4)
+        averages = [sum(near := rewards[max(0, n - 2) : n + 3]) / len(near) for n in range(len(rewards))]
+        axes.plot(range(1, len(rewards) + 1), averages, color=line.get_color(), label=name)
+    axes.set(xlabel="step of 8 rollouts", ylabel="mean reward", ylim=(-0.05, 1.05))
+    axes.legend(loc="lower right")
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Run the demo."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--sft-steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=12, help="of GRPO, with 8 rollouts each")
+    parser.add_argument(
+        "--user-faults", type=float, default=0.0, metavar="P", help="how often the user leaves"
+    )
+    parser.add_argument(
+        "--out", default="build/train-demo", help="the folder of the evaluations and the curve"
+    )
+    options = parser.parse_args()
+    demo = Demo(options)
+    demo.imitate()
+    demo.measure("before")
+    imitated = {name: one.clone() for name, one in demo.model.state_dict().items()}
+    curves: dict[str, list[float]] = {}
+    for name in ("masked", "unmasked") if options.user_faults else ("after",):
+        demo.model.load_state_dict(imitated)
+        set_seed(options.seed)
+        curves[name] = demo.explore(masked=name != "unmasked")
+        demo.measure(name)
+    draw(curves, Path(options.out, "reward.svg"))
+    demo.say(f"the rewards of the steps: {options.out}/reward.svg")
+    pair = ("unmasked", "masked") if options.user_faults else ("before", "after")
+    sys.exit(
+        subprocess.run([sys.executable, "-m", "reward_kit", "compare", *pair, "-o", options.out]).returncode
+    )
+
+
+if __name__ == "__main__":
+    main()
