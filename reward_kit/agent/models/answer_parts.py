@@ -131,7 +131,7 @@ def are_tokens(tokens: Any) -> bool:
         isinstance(tokens, Tokens)
         and all(isinstance(listed, list) for listed in (tokens.prompt, tokens.completion, tokens.logprobs))
         and all(one.__class__ is int and 0 <= one < 2**32 for one in (*tokens.prompt, *tokens.completion))
-        and all(one.__class__ is float and math.isfinite(one) for one in tokens.logprobs)
+        and all(one.__class__ in (int, float) and math.isfinite(one) for one in tokens.logprobs)
     )
 
 
@@ -143,7 +143,7 @@ def kept_tokens(tokens: Tokens | None, before: Iterable[ModelCall], sent: int | 
     for last, prompt in calls_with_tokens(before):
         former = [*prompt, *last.completion]
     shared = sum(1 for _ in takewhile(bool, map(eq, tokens.prompt, former)))
-    return Tokens(tokens.prompt[shared:], tokens.completion, tokens.logprobs, shared, sent)
+    return Tokens(tokens.prompt[shared:], [*tokens.completion], [*tokens.logprobs], shared, sent)
 
 
 def calls_with_tokens(calls: Iterable[ModelCall]) -> Iterator[tuple[Tokens, list[int]]]:
