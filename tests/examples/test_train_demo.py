@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command import run_command
 
-from reward_kit.agent import evaluate, export
+from reward_kit.agent import TaskBundle, evaluate, export
 
 DEMO = Path(__file__).parents[2] / "examples" / "train_demo"
 
@@ -79,3 +79,11 @@ def test_a_customer_at_fault_spoils_the_rollout(players: Any) -> None:
     models = {"user": players.Customer(faults=1.0), "agent": lambda _: "Window or aisle?"}
     played = evaluate(str(DEMO / "ticket_task"), models=models, n_rollouts=1, max_tasks=1)
     assert [outcome.failure for outcome in played.outcomes] == ["user_error"]
+
+
+def test_a_policy_learns_to_ask_if_spoilt_rollouts_are_left_out(players: Any) -> None:
+    import masking  # type: ignore[import-not-found]
+
+    with TaskBundle.load(str(DEMO / "ticket_task")) as bundle:
+        assert masking.train(bundle, 7, 0.2, masked=True) > 0.8
+        assert masking.train(bundle, 7, 0.2, masked=False) < 0.2
