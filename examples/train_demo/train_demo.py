@@ -83,7 +83,7 @@ class Demo:
         Rollouts that the user spoilt are left out if ``masked``, else their reward is 0.
         """
         parts = BundleParts(TRAIN, models={"user": Customer(self.options.user_faults)})
-        # a group in which all succeed teaches nothing: play the rows in which a guess fails as often as others
+        # where all of a group succeed there is nothing to learn: play aisle rows as often as others
         seats = [task.row.actions[0].arguments["seat"] for task in parts.bundle.tasks]
         often = {"window": 1, "aisle": seats.count("window") // seats.count("aisle")}
         rows = [row for row, seat in zip(parts.rows, seats, strict=True) for _ in range(often[seat])]
