@@ -19,7 +19,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (51_144, 37_000),
+    "lines": (51_298, 37_000),
     "files": (317, 260),
     "files under 80 lines": (37, 35),
     "modules at the top of agent/": (2, 4),
