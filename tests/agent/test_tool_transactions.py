@@ -119,6 +119,7 @@ async def test_a_thread_that_was_given_up_cannot_write_any_more(database: Databa
         return await db.fetch_val("SELECT count(*) FROM bookings")
 
     first = await registry.call("slow", {}, db=database)
+    registry.tool_timeout = 60
     second = await registry.call("book", {}, db=database)
 
     assert (first.status, second.content) == ("failed", "1")
