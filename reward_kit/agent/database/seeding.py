@@ -314,8 +314,9 @@ def _fill(path: Path, sql: str, script: SeedScript | None, origin: str) -> None:
         if "\0" in sql:
             line = sql[: sql.index("\0")].count("\n") + 1
             raise BundleError("a NUL character, at which SQLite would stop reading", place=f"{origin}:{line}")
+        dump = _OTHER_DUMP.search(sql[:_HEAD])
         for statement in split_statements(sql):
-            _run_statement(seed, statement, origin, _OTHER_DUMP.search(sql[:_HEAD]))
+            _run_statement(seed, statement, origin, dump)
         place = origin if seed.is_left_open else getattr(script, "place", origin)
         if script is not None:
             _run_script(seed, script, origin)
