@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -94,10 +95,17 @@ class Task:
         return is_default(self.reward)
 
     @property
+    def judge(self) -> str | None:
+        """The model that judges ``criteria`` unless another is named: ``JUDGE`` of the reward's module."""
+        model: str | None = getattr(inspect.unwrap(self.reward), "__globals__", {}).get("JUDGE")
+        return model
+
+    @property
     def asks_judge(self) -> bool:
-        """True if the default reward asks a model about ``criteria``."""
+        """True if the reward, the default one or one with a ``JUDGE``, asks a model about ``criteria``."""
         scored = self.row.score_by
-        return bool(self.has_default_reward and self.row.criteria and (not scored or "criteria" in scored))
+        asks = self.has_default_reward or self.judge
+        return bool(asks and self.row.criteria and (not scored or "criteria" in scored))
 
     @property
     def system_prompt(self) -> str | None:

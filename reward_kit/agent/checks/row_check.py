@@ -54,7 +54,8 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
     if task.asks_judge:  # no model is asked here
         scored = task.row.score_by and [word for word in task.row.score_by if word != "criteria"]
         task = replace(task, row=replace(task.row, criteria=None, score_by=scored))
-        if scored == [] or not task.row.given_fields().intersection(JUDGED_BY):
+        unjudged = scored == [] or not task.row.given_fields().intersection(JUDGED_BY)
+        if unjudged and task.has_default_reward:
             return RowCheck()
     with base.fork(seed=0, now=task.row.clock(), hidden=task.hidden) as untouched:
         checked = await _checked(task, base, untouched, names)

@@ -169,12 +169,13 @@ def find_participants(
     if any(asks.values()):
         participants.models = find_models(config, participants.limiters, **asks)
     participants.models.update(models)
-    for row in (task.row for task in tasks if task.asks_judge):
+    for task in tasks:
         try:
-            check_judge(row.judge_model)
+            if task.asks_judge:
+                check_judge(task.row.judge_model, task.judge)
         except RewardError as error:
-            fault = f"row {row.id!r}: {error.fault}"
-            raise BundleError(fault, place=row.place, remedy=error.remedy) from error
+            fault = f"row {task.row.id!r}: {error.fault}"
+            raise BundleError(fault, place=task.row.place, remedy=error.remedy) from error
     return participants
 
 

@@ -7,7 +7,7 @@ import os
 import re
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.lenient_json import read_object
@@ -18,13 +18,17 @@ from reward_kit.errors import RewardError
 from reward_kit.models import MetricResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.models.calls import Limiters
 
+T = TypeVar("T")
+
 MODEL = "MODEL_JUDGE"
 """The environment variable with the judge's model."""
+NO_JUDGE = "none"
+"""The judge that leaves the criteria out, where a reward can do without."""
 CONCURRENCY = 10
 TIMEOUT = 120.0
 """Seconds for one call; a reward may take 300."""
@@ -59,14 +63,8 @@ def criteria_met(
         {"role": "system", "content": instructions},
         {"role": "user", "content": f"<criteria>\n{listed}\n</criteria>\n\n{shown}"},
     ]
-    usage = Usage()
-    try:
-        verdicts = run_sync(_verdicts(name, asked, len(criteria), usage, model_args))
-    except ValueError as error:
-        raise RewardError(f"the judge {name}: {error}") from error
-    finally:
-        if rollout is not None and usage.calls:
-            rollout.count_usage(usage, model=name)
+    read = partial(_read, len(criteria))
+    verdicts = ask_judge(name, asked, read, rollout=rollout, model_args=model_args)
     unmet = [
         f"not met: {text!r} ({why})" for text, (met, why) in zip(criteria, verdicts, strict=True) if not met
     ]
@@ -76,20 +74,48 @@ def criteria_met(
     return MetricResult(score=count / len(criteria) if criteria else 1.0, reason="; ".join([reason, *unmet]))
 
 
-def judge_name(model: str | None) -> str:
-    """The name of the judge: ``model``, or that of the environment; raises ``RewardError`` without one."""
-    name = model or os.environ.get(MODEL)
+def ask_judge(
+    name: str,
+    messages: list[Message],
+    read: Callable[[str], T],
+    *,
+    rollout: Any = None,
+    model_args: dict[str, Any] | None = None,
+) -> T:
+    """The answer of the model ``name`` as ``read`` makes it; asked for once more after a ``ValueError``.
+
+    ``rollout`` counts the calls, for the role ``judge``. Raises ``RewardError`` for two answers that cannot
+    be used, ``ModelError`` if there is no answer.
+    """
+    usage = Usage()
+    try:
+        return run_sync(_answer(name, messages, read, usage, model_args))
+    except ValueError as error:
+        raise RewardError(f"the judge {name}: {error}") from error
+    finally:
+        if rollout is not None and usage.calls:
+            rollout.count_usage(usage, model=name)
+
+
+def judge_name(model: str | None, default: str | None = None) -> str:
+    """The judge: ``model``, that of the environment, or ``default``; raises ``RewardError`` without one."""
+    name = model or os.environ.get(MODEL) or default
     if not name:
         remedy = f'Name one in the environment ({MODEL}), or in the row ("judge_model").'
         raise RewardError("the criteria need a model as judge", remedy=remedy)
     return name
 
 
-def check_judge(model: str | None) -> None:
-    """Raise ``RewardError`` without a judge, ``ModelSetupError`` for one that cannot be called."""
+def check_judge(model: str | None, default: str | None = None) -> None:
+    """Raise ``RewardError`` without a judge, ``ModelSetupError`` for one that cannot be called.
+
+    ``default`` is that of a reward of a bundle's own, which can do without a judge.
+    """
     from reward_kit.agent.models.litellm import remote_model
 
-    remote_model(judge_name(model), client="direct")
+    name = judge_name(model, default)
+    if default is None or name != NO_JUDGE:
+        remote_model(name, client="direct")
 
 
 @cache
@@ -105,16 +131,20 @@ def _limiters() -> Limiters:
     return Limiters(ceiling=CONCURRENCY, patience=TIMEOUT)
 
 
-async def _verdicts(
-    name: str, messages: list[Message], count: int, usage: Usage, model_args: dict[str, Any] | None
-) -> list[Verdict]:
+async def _answer(
+    name: str,
+    messages: list[Message],
+    read: Callable[[str], T],
+    usage: Usage,
+    model_args: dict[str, Any] | None,
+) -> T:
     from reward_kit.agent.models.litellm import remote_model
 
     model = remote_model(
         name, client="direct", timeout=TIMEOUT, limiters=_limiters(), model_args=model_args or {}
     )
     try:
-        return await usable_answer(model, messages, partial(_read, count), again=AGAIN, count=usage.add)
+        return await usable_answer(model, messages, read, again=AGAIN, count=usage.add)
     finally:
         await model.close()
 
