@@ -84,6 +84,7 @@ class _JoinedTools(ToolRegistry):
 
     def __init__(self, agent: ToolRegistry, user: ToolRegistry) -> None:
         vars(self).update(vars(agent.only(())))
+        self._both = agent, user
         self._owners: dict[str, ToolRegistry] = {}
         for registry in (agent, user):
             for name, tool in registry.tools.items():
@@ -98,11 +99,15 @@ class _JoinedTools(ToolRegistry):
         elif not own.terminal:
             fault = f"in solo mode the tool {DONE!r} ends a rollout, and that of {own.place} does not"
             raise BundleError(fault, remedy="Give it terminal=True, or name=...")
+        self.tools[DONE] = self.tools.pop(DONE)  # the last one
+
+    def unknown(self, name: str, *more: Any) -> Coroutine[Any, Any, ToolResult]:
+        return self._both[0].unknown(name, *more)
 
     def call(
         self, name: str, arguments: dict[str, Any] | str | bytes | None, **options: Any
     ) -> Coroutine[Any, Any, ToolResult]:
-        owner = self._owners.get(name)
+        owner = self._owners.get(name) or next((one for one in self._both if one.find(name)), None)
         if owner is None:
             return super().call(name, arguments, **options)
         return owner.call(name, arguments, **options)

@@ -294,7 +294,8 @@ def _error_text(error: BaseException) -> str:
     text = ""
     with suppress(Exception):  # the exception's class is the tool's own code as well
         exits = isinstance(error, SystemExit)
-        text = "the tool tried to exit" if exits else foreign_text(error).strip()
+        text = "the tool tried to exit" if exits else foreign_text(error)
+        text = text if text.startswith("Error:") else text.strip()
     if isinstance(error, KeyError | StopIteration) or not text:
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return content_of(redact(text if text.startswith("Error:") else f"Error: {text}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +249,16 @@ class ToolRegistry:
             ]
         return self._openai_tools
 
+    def find(self, name: str) -> Tool | None:
+        """The tool that a call of ``name`` runs."""
+        return self.tools.get(name)
+
+    def unknown(
+        self, name: str, known: Sequence[str], db: Database | None, after: Sequence[Tool]
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """The result of a call of a tool that is not among the ``known``; the functions of ``after`` run."""
+        return unknown_tool(name, known, db, self.tool_timeout, after)
+
     def call(
         self,
         name: str,
@@ -266,10 +276,10 @@ class ToolRegistry:
         ``pending`` is the log of what was made on ``rollout`` and is not awaited.
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
-        tool = self.tools.get(name)
+        tool = self.find(name)
         after = tuple(self.functions["after_call"].values() if after is None else after)
         if tool is None:
-            return unknown_tool(name, list(self.tools), db, self.tool_timeout, () if self.rollback else after)
+            return self.unknown(name, list(self.tools), db, () if self.rollback else after)
         return run_tool(
             tool,
             arguments,
