@@ -45,7 +45,7 @@ test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings t
 	$(BIN)/reward-kit fastworkflow setup --dir $(FASTWORKFLOW)
 	REWARD_KIT_FASTWORKFLOW_TEST=$(FASTWORKFLOW) $(BIN)/python -m pytest -n 0 -o timeout=600 tests_fastworkflow
 
-test-tau-bench: $(READY)  ## requests compared with those of checkouts: TAU_BENCH=DIR TAU2_BENCH=DIR
+test-tau-bench: $(READY)  ## requests compared with those of a checkout: TAU_BENCH=DIR
 	$(BIN)/python -m pytest -n 0 -o timeout=900 tests_tau_bench
 
 INTEGRATIONS ?= .venv-integrations
@@ -87,7 +87,7 @@ test-ray:  ## rollouts on a small Ray cluster on this machine; brings ray
 lint: $(READY)  ## style, format, spelling, import contract and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell *.md docs examples reward_kit tau_port tau_retail_task
+	$(BIN)/codespell *.md docs examples reward_kit tau_retail_task
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "reward_kit"
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
-WRITTEN = ("reward_kit", "tau_retail_task", "tau_port", "examples", "benchmarks")
+WRITTEN = ("reward_kit", "tau_retail_task", "examples", "benchmarks")
 """Folders whose docstrings are checked."""
 SMALL = 80
 """Lines below which a file is small."""

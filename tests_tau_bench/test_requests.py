@@ -1,7 +1,6 @@
 """The requests of a written bundle are those that the benchmark's own code sends.
 
-Each test needs a checkout: ``TAU_BENCH=…`` and ``TAU2_BENCH=…`` name one (``TAU2_PYTHONPATH`` the folder of
-tau2-bench's own dependencies, if they are not installed).
+Each test needs a checkout of tau-bench, which ``TAU_BENCH=…`` names.
 """
 
 import json
@@ -18,11 +17,10 @@ from stub_server import Answer, StubServer, calls
 from their_code import AGENT_MODEL, USER_MODEL
 
 from reward_kit.agent import agent_eval
-from tau_port import port
+from reward_kit.agent.tau.tau_bench.command import port
 
-TAU_BENCH, TAU2_BENCH = os.environ.get("TAU_BENCH"), os.environ.get("TAU2_BENCH")
+TAU_BENCH = os.environ.get("TAU_BENCH")
 tau_bench = pytest.mark.skipif(not TAU_BENCH, reason="TAU_BENCH names no checkout of tau-bench")
-tau2_bench = pytest.mark.skipif(not TAU2_BENCH, reason="TAU2_BENCH names no checkout of tau2-bench")
 
 FIND = {"email": "mei.kovacs8232@example.com"}
 LINES = ["Hi, the lamp is broken.", "Yes, please.", "Thanks! ###STOP###"]
@@ -108,10 +106,9 @@ def both(stub_llm: StubServer, tmp_path: Path) -> Callable[..., Any]:
         stub_llm.script(AGENT_MODEL, answers)
         stub_llm.script(USER_MODEL, lines())
         script = str(Path(__file__).parent / "their_code.py")
-        paths = filter(None, map(os.environ.get, ("TAU2_PYTHONPATH", "PYTHONPATH")))
         done = subprocess.run(
             [sys.executable, script, checkout, agent, user, "5"],
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
             capture_output=True,
             text=True,
             timeout=300,
@@ -121,7 +118,7 @@ def both(stub_llm: StubServer, tmp_path: Path) -> Callable[..., Any]:
         theirs = sent(stub_llm)
         stub_llm.script(USER_MODEL, lines())
         bundle = tmp_path / "written_retail"
-        port(checkout, bundle, force=True)
+        port(checkout, bundle)
         given = {"user": user, "model": AGENT_MODEL, "provider": "openai", "task_ids": "5"}
         given |= {"temperature": 0.0, "sim_model": USER_MODEL, "user_provider": "openai"}
         given |= {"output_dir": str(tmp_path / "runs")}
@@ -169,21 +166,3 @@ def test_users_of_tau_bench_are_asked_what_they_are_asked_there(
         first["content"] = re.sub(r"Message\(content='(.*?)', role=.*\)", r"\1", first["content"])
     assert text_of(ours[USER_MODEL][:same]) == text_of(theirs[USER_MODEL][:same])
     assert len(ours[USER_MODEL]) >= same
-
-
-@tau2_bench
-def test_agent_and_user_of_tau2_bench_send_what_they_send_there(both: Callable[..., Any]) -> None:
-    options = {"user_model_args": {"temperature": 0.0}}
-    theirs, ours, _ = both(TAU2_BENCH, "tool-calling", "llm", CALLING, speaking, **options)
-    for request in theirs[AGENT_MODEL]:  # calls have their names twice
-        for message in request["messages"]:
-            for each in message.get("tool_calls", []):
-                del each["name"]
-    for request in ours[AGENT_MODEL]:  # and results have none
-        for message in request["messages"]:
-            if message["role"] == "tool":
-                del message["name"]
-    for model in theirs:
-        assert text_of(ours[model]) == text_of(theirs[model])
-    assert keys_of(theirs[AGENT_MODEL]) - keys_of(ours[AGENT_MODEL]) == {"tool_choice"}
-    assert keys_of(theirs[USER_MODEL]) == keys_of(ours[USER_MODEL])

@@ -1,4 +1,4 @@
-"""One episode by a benchmark's own code, as a program of its own: ``their_code.py CHECKOUT AGENT USER TASK``.
+"""One episode by tau-bench's own code, as a program of its own: ``their_code.py CHECKOUT AGENT USER TASK``.
 
 The models ``gpt-4o`` (agent) and ``gpt-4o-mini`` (user) are wherever ``OPENAI_API_BASE`` points.
 """
@@ -27,21 +27,7 @@ def tau_bench(agent: str, user: str, task: int) -> None:
     run.agent_factory(env.tools_info, env.wiki, SimpleNamespace(**options)).solve(env=env, task_index=task)
 
 
-def tau2_bench(task: int) -> None:
-    """Play with the orchestrator that tau2-bench builds for its defaults."""
-    build = importlib.import_module("tau2.runner.build")
-    helpers = importlib.import_module("tau2.runner.helpers")
-    simulation = importlib.import_module("tau2.data_model.simulation")
-    config = simulation.TextRunConfig(domain="retail", llm_agent=AGENT_MODEL, llm_user=USER_MODEL)
-    tasks = helpers.get_tasks("retail", task_ids=[str(task)])
-    build.build_text_orchestrator(config, tasks[0]).run()
-
-
 if __name__ == "__main__":
     checkout, agent, user, task = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-    if (checkout / "src" / "tau2").is_dir():
-        sys.path.insert(0, str(checkout / "src"))
-        tau2_bench(task)
-    else:
-        sys.path.insert(0, str(checkout))
-        tau_bench(agent, user, task)
+    sys.path.insert(0, str(checkout))
+    tau_bench(agent, user, task)

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PUBLIC = {"reward_kit", "reward_kit.agent", "reward_kit.agent.rewards", "reward_kit.errors"}
-MODULES = sorted([*BUNDLE.glob("**/*.py"), *(ROOT / "tau_port").glob("**/*.py")])
+MODULES = sorted(BUNDLE.glob("**/*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_import_only_public_names_of_reward_kit_pydantic_and_python_itself(path: Path) -> None:
     known = PUBLIC | {"pydantic"} | sys.stdlib_module_names
-    if not path.is_relative_to(BUNDLE):
-        known |= {"tau_retail_task", "tau_retail_task.tools"}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.Import):

@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from places import BUNDLE
 from reference import state_hash
 
-from tau_port.build_seed import FINGERPRINTS, main
+from reward_kit.agent.tau.tau_bench.build_seed import FINGERPRINTS, SourceError, read_source, seed_sql
 
 SEEDED = "c49125b83c32941ba527a31dce753cef1dee9a65fe2633c3a3c50816cef083ab"
 
@@ -40,9 +41,8 @@ def source_folder(data: Any, folder: Path) -> Path:
 
 
 def test_generator_makes_the_same_seed_byte_for_byte(data: Any, tmp_path: Path) -> None:
-    out = tmp_path / "seed.sql"
-    assert main(["--from", str(source_folder(data, tmp_path)), "--out", str(out)]) == 0
-    assert out.read_bytes() == (BUNDLE / "seed.sql").read_bytes()
+    made = seed_sql(**read_source(source_folder(data, tmp_path)))
+    assert made.encode() == (BUNDLE / "seed.sql").read_bytes()
 
 
 def test_users_stand_in_the_order_of_the_benchmark_s_file(data: Any) -> None:
@@ -50,10 +50,9 @@ def test_users_stand_in_the_order_of_the_benchmark_s_file(data: Any) -> None:
     assert hashlib.sha256(json.dumps(data["users"]).encode()).hexdigest() == FINGERPRINTS["users.json"]
 
 
-def test_other_data_are_refused_and_nothing_is_written(data: Any, tmp_path: Path, capsys: Any) -> None:
+def test_other_data_are_refused(data: Any, tmp_path: Path) -> None:
     folder = source_folder(data, tmp_path)
     data["users"]["noah_brown_6181"]["address"]["zip"] = "80270"
     (folder / "users.json").write_text(json.dumps(data["users"]), encoding="utf-8")
-    assert main(["--from", str(folder), "--out", str(tmp_path / "seed.sql")]) == 2
-    assert "users.json has other data: SHA-256" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*seed*"))
+    with pytest.raises(SourceError, match=r"users\.json has other data: SHA-256"):
+        read_source(folder)

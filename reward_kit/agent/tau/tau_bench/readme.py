@@ -29,10 +29,9 @@ def readme(name: str, source: Source, seed: str, warnings: Sequence[str]) -> str
         [
             f"# {name}: the retail tasks of {source.title}",
             "",
-            "Written by `python -m tau_port`. The instructions, policy, prompts, tool descriptions, gold",
-            "actions and outputs are the benchmark's, word by word. The tables and the code of the tools and",
-            "the reward come from reward-kit's `tau_retail_task`. The temperatures of the second command",
-            "are the benchmark's defaults.",
+            "Written by `reward-kit port tau-bench`. The instructions, policy, prompts, tool descriptions,",
+            "gold actions and outputs are those of the benchmark. The tables, the tools and the reward come",
+            "from reward-kit's `tau_retail_task`. The second command has the benchmark's temperature.",
             "",
             "```bash",
             f"reward-kit agent-eval --dataset {name} --agent gold",

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 from .python_source import PythonFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from .source import SourceFiles
 
 TAU_USER = "tau_bench/envs/user.py"
 TAU_CHAT = "tau_bench/agents/chat_react_agent.py"
 TAU_TYPES = "tau_bench/types.py"
-TAU2_USER = "src/tau2/user/user_simulator.py"
-TAU2_GUIDELINES = "data/tau2/user_simulator/simulation_guidelines.md"
-TAU2_ORCHESTRATOR = "src/tau2/orchestrator/orchestrator.py"
-TAU2_STOP = "src/tau2/user/user_simulator_base.py"
-INSPECT = "inspect_evals/tau2"
 _INSTRUCTION = "{instruction}"
 
 
@@ -50,54 +45,10 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
             "user_verify": _prompt(user, "verify", drafts),
             "user_reflect": _prompt(user, "reflect", drafts),
             "greeting": _said(user, reset, "user"),
-            "act": opening + _filled(chat, chat.value("ACT_INSTRUCTION", "a text"), names),
-            "react": opening + _filled(chat, chat.value("REACT_INSTRUCTION", "a text"), names),
+            "act": opening + filled_prompt(chat, chat.value("ACT_INSTRUCTION", "a text"), names),
+            "react": opening + filled_prompt(chat, chat.value("REACT_INSTRUCTION", "a text"), names),
         }
     )
-
-
-def tau2_bench_prompts(files: SourceFiles) -> tuple[dict[str, bytes], str]:
-    """Read the user's prompt and stop tokens, and the agent's greeting."""
-    user = PythonFile.read(files, TAU2_USER, "the simulated user")
-    node = user.value("SYSTEM_PROMPT", "the frame of the user's prompt")
-    frame = user.text(_unstripped(node), "a text").strip()
-    guidelines = files.text(TAU2_GUIDELINES, "the user's guidelines").replace("<PERSONA_GUIDELINES>", "")
-    places = {"global_user_sim_guidelines_with_persona": guidelines, "instructions": _INSTRUCTION}
-    for name, text in places.items():
-        if f"{{{name}}}" not in frame:
-            raise user.fault(node, f"a text with {{{name}}}")
-        frame = frame.replace(f"{{{name}}}", text)
-    base = PythonFile.read(files, TAU2_STOP, "the stop tokens")
-    stops = [
-        base.text(base.value(name, "a stop token"), "a text") for name in ("STOP", "TRANSFER", "OUT_OF_SCOPE")
-    ]
-    file = PythonFile.read(files, TAU2_ORCHESTRATOR, "the agent's greeting")
-    greeting = file.value("DEFAULT_FIRST_AGENT_MESSAGE", "the agent's greeting")
-    content = file.arguments(greeting, "AssistantMessage").get("content", greeting)
-    return _files({"user": frame, "stop": "\n".join(stops)}), file.text(content, "the greeting, a text")
-
-
-def inspect_prompts(files: SourceFiles) -> dict[str, bytes]:
-    """Read the user's prompt, the line that it answers first, and its stop tokens."""
-    guidelines = files.text(
-        f"{INSPECT}/data/user_simulator/simulation_guidelines.txt", "the user's guidelines"
-    )
-    dataset = PythonFile.read(files, f"{INSPECT}/retail/dataset.py", "the user's prompt")
-    parts = {"USER_SIMULATOR_GUIDELINES": guidelines, "task.user_scenario": _INSTRUCTION}
-    user = _filled(dataset, _only(dataset, lambda node: "<scenario>" in ast.unparse(node)), parts)
-    common = PythonFile.read(files, f"{INSPECT}/common/dataset.py", "the user's first message")
-    first = common.arguments(common.value("USER_MESSAGE", "ChatMessageUser(content=...)"), "ChatMessageUser")
-    agents = PythonFile.read(files, f"{INSPECT}/common/agents.py", "the stop tokens")
-    stops = [
-        node.left.value
-        for statement in agents.body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Compare)
-        and isinstance(node.left, ast.Constant)
-        and ast.unparse(node.comparators[0]) == "user_output.completion"
-    ]
-    greeting = common.text(first["content"], "the user's first message, a text")
-    return _files({"user": user, "greeting": greeting, "stop": "\n".join(map(str, stops))})
 
 
 def _files(prompts: Mapping[str, str]) -> dict[str, bytes]:
@@ -125,13 +76,13 @@ def _returned(file: PythonFile, name: str, owner: str, parts: Mapping[str, str])
     last = _function(file, name, owner).body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         raise file.fault(last, "`return` with the prompt")
-    return _filled(file, last.value, parts)
+    return filled_prompt(file, last.value, parts)
 
 
 def _prompt(file: PythonFile, function: str, parts: Mapping[str, str]) -> str:
     for node in _function(file, function).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "prompt":
-            return _filled(file, node.value, parts)
+            return filled_prompt(file, node.value, parts)
     raise file.absent(f"prompt in {function}()")
 
 
@@ -147,15 +98,7 @@ def _said(file: PythonFile, function: ast.FunctionDef, role: str) -> str:
     raise file.fault(function, f"a message of the role {role}")
 
 
-def _only(file: PythonFile, chosen: Callable[[ast.AST], bool]) -> ast.expr:
-    for statement in file.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.JoinedStr) and chosen(node):
-                return node
-    raise file.absent("the prompt")
-
-
-def _filled(file: PythonFile, node: ast.expr, parts: Mapping[str, str]) -> str:
+def filled_prompt(file: PythonFile, node: ast.expr, parts: Mapping[str, str]) -> str:
     """Return the text of an f-string, with its expressions replaced by ``parts``."""
     texts = []
     for piece in node.values if isinstance(node, ast.JoinedStr) else [node]:
@@ -171,10 +114,3 @@ def _filled(file: PythonFile, node: ast.expr, parts: Mapping[str, str]) -> str:
         else:
             raise file.fault(piece, f"text, or one of {', '.join(parts)}")
     return "".join(texts)
-
-
-def _unstripped(node: ast.expr) -> ast.expr:
-    """Return the node of ``text`` for ``text.strip()``."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "strip":
-        return node.func.value
-    return node

@@ -1,22 +1,20 @@
-"""Write ``seed.sql`` from the benchmark's three JSON files.
+"""Make ``seed.sql`` of the benchmark's three JSON files.
 
-``python -m tau_port.build_seed --from FOLDER --out seed.sql``: the folder has ``users.json``,
-``products.json`` and ``orders.json``, as a checkout of tau-bench has in ``tau_bench/envs/retail/data``. A
-SHA-256 checks their content, including the order of keys. The schema comes from ``tau_retail_task/seed.sql``.
+The folder has ``users.json``, ``products.json`` and ``orders.json``, as a checkout of tau-bench has in
+``tau_bench/envs/retail/data``. A SHA-256 checks their content, including the order of keys. The schema comes
+from ``tau_retail_task/seed.sql``.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tau_retail_task
+from reward_kit.errors import RewardKitError
 
 BUNDLE = Path(tau_retail_task.__file__).resolve().parent
 SEED = BUNDLE / "seed.sql"
@@ -31,7 +29,7 @@ FINGERPRINTS = {
 Row = Sequence[Any]
 
 
-class SourceError(Exception):
+class SourceError(RewardKitError):
     """The source cannot be read, or has other content than expected."""
 
 
@@ -191,27 +189,3 @@ def _literal(value: Any) -> str:
         escaped = value.replace("'", "''")
         return f"'{escaped}'"
     return str(int(value)) if isinstance(value, bool) else repr(value)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tau_port.build_seed", description=__doc__)
-    parser.add_argument(
-        "--from", dest="folder", type=Path, required=True, help="folder with the three JSON files"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="file to write")
-    options = parser.parse_args(arguments)
-    try:
-        text = seed_sql(**read_source(options.folder))
-        unfinished = options.out.with_name(f".{options.out.name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(options.out)
-    except (SourceError, OSError) as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return 2
-    sys.stdout.write(f"{options.out}: {len(text):,} characters\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
