@@ -10,6 +10,7 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT
 from reward_kit.cli.agent_eval import DONE, INCOMPLETE, evaluated
 from reward_kit.cli.common_options import Command, command, file_option, rows_option, runs_option
+from reward_kit.cli.port_tasks import tau2, tau_bench
 
 
 class _Commands(click.Group):
@@ -58,4 +59,6 @@ def results(file: str, json_path: str | None, **options: Any) -> int:
     return INCOMPLETE if moved or result.status != "complete" or result.unjudged else DONE
 
 
+port.add_command(tau2)
+port.add_command(tau_bench)
 port.add_command(results)

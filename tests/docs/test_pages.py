@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pages import ROOT, follow
+from small_tau2 import write_checkout
 from stub_server import StubServer, call
 from vllm_stub import vllm
 
@@ -179,6 +180,7 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
     "rewards": (SEATS, {"gpt-4o-mini": seat_model, "gpt-4o": finds}),
     "rules": (FLIGHT, {}),
     "serve": (SEATS, {}),
+    "tau2": (lambda folder: write_checkout(folder / "tau2-bench"), {}),
     "train": (SEATS, {}),
     "troubleshooting": (SEATS, {}),
     "tau-bench": (RETAIL, {"gpt-4o": retail_agent_or_user}),

@@ -1,0 +1,253 @@
+"""The bundle of a domain: written to a folder beside its place, and moved there when it is complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from reward_kit.agent.bundles.imports import BundleImports
+from reward_kit.agent.bundles.toolset import load_registry
+from reward_kit.agent.objects import TABLE
+from reward_kit.agent.tau.tau2.domain import Tau2Registry
+from reward_kit.agent.tau.tau2.port.code import DomainCode, read_code
+from reward_kit.agent.tau.tau2.port.readme import readme
+from reward_kit.agent.tau.tau2.port.refusals import mark_refused
+from reward_kit.agent.tau.tau2.port.tasks import RowMaker, rows_by_file
+from reward_kit.agent.tau.tau2.port.texts import (
+    agent_prompt,
+    documents,
+    greeting,
+    judge_prompts,
+    policy,
+    solo_ending,
+    solo_prompt,
+    stop_tokens,
+    user_prompts,
+)
+from reward_kit.agent.tau.tau2.port.variants import BANKING, KNOWLEDGE, check_variant
+from reward_kit.agent.tau.tau2.shape import rows_of
+from reward_kit.agent.tau.tau2.state import SCHEMA, SEED, STATE
+from reward_kit.agent.tau.tau_bench.source import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reward_kit.agent.tau.tau2.domain import Domain
+    from reward_kit.agent.tau.tau2.port.source import Tau2Source
+
+_REWARD = '''\
+"""The reward: the benchmark's rules, see README.md."""
+
+from reward_kit import EvaluateResult, reward_function
+from reward_kit.agent.tau.tau2 import judge
+
+from .tools import DOMAIN
+
+JUDGE = "openai/gpt-4.1-2025-04-14"
+"""The model that judges the sentences of ``criteria`` where they count, unless another is named."""
+
+
+@reward_function
+def evaluate(messages, *, db, gold_db=None, rollout=None, **row) -> EvaluateResult:
+    """Judge a rollout by the benchmark's rules."""
+    return judge(DOMAIN, JUDGE, messages=messages, db=db, gold_db=gold_db, rollout=rollout, **row)
+'''
+
+
+_ROWS = 500
+"""Rows of one statement of ``seed.sql``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ported:
+    """A bundle that was written: its folder, and the number of rows of each dataset."""
+
+    domain: str
+    folder: Path
+    rows: dict[str, int]
+
+
+def port_domain(
+    source: Tau2Source, domain: str, out: Path, *, tasks: str | None = None, variant: str | None = None
+) -> Ported:
+    """Write the bundle ``tau2_DOMAIN`` to the folder ``out``; nothing if it raises ``SourceError``.
+
+    ``tasks`` names the one split that ``task.jsonl`` has, ``variant`` one of ``VARIANTS``.
+    """
+    variant = check_variant(domain, variant)
+    name = f"tau2_{domain}"
+    target = out / name
+    if target.exists():
+        raise SourceError(f"{target} exists. Choose another folder, or remove it")
+    if not source.has_code(f"domains/{domain}/tools.py"):
+        raise SourceError(f"{source.files.name} has no domain {domain}. Give a checkout with --source")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=out) as temporary:
+        folder = Path(temporary) / name
+        rows = _Writer(source, domain, variant, folder).write(tasks)
+        folder.rename(target)
+    return Ported(domain, target, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    source: Tau2Source
+    domain: str
+    variant: str
+    folder: Path
+
+    def write(self, only: str | None) -> dict[str, int]:
+        """Write all files of the bundle; returns the number of rows of each dataset."""
+        source, domain, folder = self.source, self.domain, self.folder
+        search = KNOWLEDGE[self.variant] if domain == BANKING else None
+        code = read_code(source, domain, ("retrieval_toolkits", search.toolkit) if search else None)
+        files = {
+            "__init__.py": f'"""The domain {domain} of τ²-bench."""\n',
+            **_own_code(domain, code, search.retrievers if search else (), self.done),
+            **{f"theirs/{module}.py": text for module, text in code.modules.items()},
+            "theirs/__init__.py": '"""Code and texts of τ²-bench, see LICENSE."""\n',
+            "theirs/LICENSE": source.files.text(source.licence, "the licence of the benchmark"),
+            **{f"theirs/{name}.txt": f"{text}\n" for name, text in judge_prompts(source).items()},
+            **{f"{name}.txt": f"{text}\n" for name, text in user_prompts(source).items()},
+            "prompts/stop.txt": "\n".join(stop_tokens(source)) + "\n",
+        }
+        if not self.has_prompts_of_tasks:
+            files["system_prompt.md"] = self.system_prompt()
+        if search is not None and search.retrievers:
+            files["theirs/documents.json"] = json.dumps(documents(source), ensure_ascii=False) + "\n"
+        for path, text in files.items():
+            _put(folder / path, text)
+        with closing(BundleImports(folder)) as imports:
+            registry = load_registry(imports, ".tools")
+            assert isinstance(registry, Tau2Registry)
+            found = registry.domain
+            seed = _seed(source, domain, found)
+            _put(folder / "seed.sql", seed)
+            datasets, tasks = self.datasets(found, only)
+            every = {row["id"]: row for rows in datasets.values() for row in rows}
+            mark_refused(found, seed, every.values())
+        _put(folder / "theirs/tasks.json", json.dumps(tasks, ensure_ascii=False) + "\n")
+        for file, rows in datasets.items():
+            _put(folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        counts = {file: len(rows) for file, rows in datasets.items()}
+        _put(folder / "README.md", readme(source, domain, self.variant, counts))
+        return counts
+
+    @property
+    def is_solo(self) -> bool:
+        """True if the agent works alone."""
+        return self.variant.endswith("solo")
+
+    @property
+    def done(self) -> str | None:
+        """The description of the tool with which an agent that works alone ends."""
+        return solo_ending(self.source) if self.is_solo else None
+
+    @property
+    def has_prompts_of_tasks(self) -> bool:
+        """True if each task has a system prompt of its own."""
+        return self.variant == "golden_retrieval"
+
+    def system_prompt(self, task: dict[str, Any] | None = None) -> str:
+        """The agent's system prompt."""
+        text = policy(self.source, self.domain, self.variant, task)
+        return solo_prompt(self.source, text) if self.is_solo else agent_prompt(self.source, text)
+
+    def datasets(self, found: Domain, only: str | None) -> tuple[dict[str, list[dict[str, Any]]], list[Any]]:
+        """The rows by file, and their tasks as the benchmark has them."""
+        source, folder = self.source, f"domains/{self.domain}"
+        path = f"{folder}/tasks.json"
+        place = source.files.place(f"{source.data}{path}")
+        if self.domain == BANKING:
+            names = source.names(f"{folder}/tasks", ".json")
+            tasks = [source.value(f"{folder}/tasks/{name}", "a task") for name in names]
+        else:
+            tasks = source.value(path, "the tasks, a JSON list")
+        if not isinstance(tasks, list) or not tasks:
+            raise SourceError(f"{place} has no tasks. Expected there: a JSON list of tasks")
+        prompt = self.system_prompt if self.has_prompts_of_tasks else lambda _: "file:system_prompt.md"
+        maker = RowMaker(greeting(source), found.toolkits["user"] is not None, prompt)
+        rows = {}
+        for position, task in enumerate(tasks):
+            row = maker.row(task, f"{place}: task {position}")
+            if row["metadata"]["tau2_id"] in rows:
+                raise SourceError(f"{place}: task {position} has the id of an earlier task")
+            rows[row["metadata"]["tau2_id"]] = row
+        path = f"{folder}/split_tasks.json"
+        splits = source.value(path, "ids by split") if source.has(path) else None
+        files = rows_by_file(rows, splits, place, only)
+        written = {row["metadata"]["tau2_id"] for chosen in files.values() for row in chosen}
+        return files, [task for task in tasks if str(task["id"]) in written]
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _own_code(domain: str, code: DomainCode, retrievers: Sequence[str], done: str | None) -> dict[str, str]:
+    """``tools.py``, ``user_tools.py`` and ``reward.py``."""
+    toolkits = [code.toolkits[side] for side in ("agent", "user") if side in code.toolkits]
+    imports = [f"from .theirs.{module} import {name}\n" for module, name in toolkits]
+    arguments = [json.dumps(domain), *(name for _, name in toolkits)]
+    if code.has_sync:
+        imports.append("from .theirs.sync import sync_tools\n")
+        arguments.append("sync=sync_tools")
+    first = "from reward_kit.agent.tau.tau2 import Domain\n"
+    if retrievers:
+        first = f"from pathlib import Path\n\n{first}"
+        first += f"from reward_kit.agent.tau.tau2.knowledge import {', '.join(retrievers)}\n"
+        made = ", ".join(f"{name}(Path(__file__).parent)" for name in retrievers)
+        arguments.append(f"search=[{made}]")
+    ending = "" if done is None else f", done={json.dumps(done, ensure_ascii=False)}"
+    files = {
+        "tools.py": (
+            f'"""The tools of the agent; ``theirs`` has the code of the benchmark."""\n\n'
+            f"{first}\n{''.join(sorted(imports))}\n"
+            f'DOMAIN = Domain({", ".join(arguments)})\nR = DOMAIN.registry("agent"{ending})\n'
+        ),
+        "reward.py": _REWARD,
+    }
+    files["user_tools.py"] = (
+        '"""The tools of the user."""\n\nfrom .tools import DOMAIN\n\nR = DOMAIN.registry("user")\n'
+    )
+    return files
+
+
+def _seed(source: Tau2Source, domain: str, found: Domain) -> str:
+    """``seed.sql``: the objects of both sides as their models read them."""
+    rows: list[tuple[str, str, str]] = []
+    for side, database in found.databases.items():
+        if side == "user" and found.one_database:
+            continue
+        stem = "user_db" if side == "user" else "db"
+        path = next(
+            (path for suffix in ("json", "toml") if source.has(path := f"domains/{domain}/{stem}.{suffix}")),
+            f"domains/{domain}/{stem}.json",
+        )
+        data = source.value(path, "the data of the domain")
+        try:
+            loaded = database.model_validate(data)
+        except ValidationError as error:
+            place = source.files.place(f"{source.data}{path}")
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise SourceError(f"{place} does not fit {database.__name__}: {where}: {first['msg']}") from error
+        rows += rows_of(loaded, found.prefix(side))
+    texts = [f"({', '.join(map(_quoted, row))})" for row in rows]
+    key = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    groups = (",\n".join(texts[at : at + _ROWS]) for at in range(0, len(texts), _ROWS))
+    inserts = [f"INSERT INTO {TABLE} VALUES\n{group};\n" for group in groups]
+    note = f"INSERT INTO {STATE} VALUES ('{SEED}', '', '{key}', 0);\n"  # noqa: S608 - constants and a hash
+    return f"-- The data of τ²-bench, see theirs/LICENSE.\n{SCHEMA};\n{''.join(inserts)}{note}"
+
+
+def _quoted(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))

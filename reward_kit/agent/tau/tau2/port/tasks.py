@@ -1,0 +1,211 @@
+"""The benchmark's tasks as rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.rows.expected import MAX_ID_LENGTH
+from reward_kit.agent.tau.tau2.domain import UPDATE_DATA
+from reward_kit.agent.tau.tau_bench.source import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Row = dict[str, Any]
+
+MAX_STEPS = 100
+"""Messages of the agent. The benchmark's limit, 200 of all sides, is kept by the reward."""
+SCORE_BY = {
+    "DB": "data",
+    "ENV_ASSERTION": "checks",
+    "ACTION": "calls",
+    "COMMUNICATE": "outputs",
+    "NL_ASSERTION": "criteria",
+}
+"""The parts of a score by the benchmark's names."""
+_DEFAULT_BASIS = ("DB", "COMMUNICATE")
+_SIDES = {"assistant": "agent", "user": "user"}
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """Makes rows of tasks; ``system_prompt`` says of a task what the row has."""
+
+    greeting: str
+    has_user_tools: bool
+    system_prompt: Callable[[dict[str, Any]], str]
+
+    def row(self, task: dict[str, Any], place: str) -> Row:
+        """The row of a task; raises ``SourceError`` for a task that cannot be read."""
+        try:
+            return self._row(task)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise SourceError(
+                f"{place} cannot be read ({type(error).__name__}: {error}). Expected there: a task with id, "
+                "user_scenario and evaluation_criteria"
+            ) from error
+
+    def _row(self, task: dict[str, Any]) -> Row:
+        criteria = task.get("evaluation_criteria") or {}
+        state = task.get("initial_state") or {}
+        history = state.get("message_history") or []
+        basis = criteria.get("reward_basis") or (_DEFAULT_BASIS if criteria else ())
+        user_tools = task.get("user_tools")
+        with_tools = self.has_user_tools and user_tools != []
+        actions = criteria.get("actions")
+        compared = [one.get("compare_args") for one in actions or ()]
+        row: Row = {
+            "id": row_id(str(task["id"])),
+            "toolset": ".tools",
+            "system_prompt": self.system_prompt(task),
+            "sim_user_prompt": scenario_text(task["user_scenario"]),
+            "sim_user_template": "file:user_with_tools.txt" if with_tools else None,
+            "user_tools": user_tools if self.has_user_tools else None,
+            "initial_messages": _messages(history)
+            if history
+            else [{"role": "assistant", "content": self.greeting}],
+            "setup": [
+                *_reads_to_log(actions or ()),
+                *_data(state),
+                *map(_call, state.get("initialization_actions") or ()),
+            ],
+            "actions": None if actions is None else [_action(one) for one in actions],
+            "checks": _checks(criteria.get("env_assertions")),
+            "outputs": criteria.get("communicate_info"),
+            "criteria": criteria.get("nl_assertions"),
+            "score_by": [SCORE_BY[name] for name in basis],
+            "ticket": task.get("ticket"),
+            "max_steps": MAX_STEPS,
+            "metadata": {
+                "tau2_id": str(task["id"]),
+                "compare_args": compared if any(one is not None for one in compared) else None,
+                "required_documents": task.get("required_documents"),
+            },
+        }
+        row["metadata"] = {key: value for key, value in row["metadata"].items() if value is not None}
+        kept = ("actions", "checks", "user_tools")  # empty is not the same as absent
+        return {key: value for key, value in row.items() if value or (value is not None and key in kept)}
+
+
+def row_id(name: str) -> str:
+    """A task's id as the id of a row: as it is where that is allowed, else a readable spelling."""
+    spelled = _ODD.sub(".", name).strip(".-")
+    if spelled == name and len(name) <= MAX_ID_LENGTH:
+        return name
+    if len(spelled) <= MAX_ID_LENGTH - 9 and "." in spelled:
+        return f"{spelled}"
+    return f"{spelled[: MAX_ID_LENGTH - 9]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def rows_by_file(
+    rows: Mapping[str, Row], splits: Mapping[str, Any] | None, place: str, only: str | None
+) -> dict[str, list[Row]]:
+    """The rows by dataset: ``task.jsonl`` has the split ``base``, or ``only`` that one.
+
+    ``rows`` are by the benchmark's id.
+    """
+    known = {"base": list(rows), **(splits or {})}
+    if only is not None:
+        if only not in known:
+            raise SourceError(f"{place} has no split {only!r}. It has: {', '.join(known)}")
+        known = {"base": known[only]}
+    found = {}
+    for split, ids in known.items():
+        if not isinstance(ids, list) or not re.fullmatch(r"\w+", split):
+            raise SourceError(f"the splits beside {place} are wrong. Expected: a list of ids for each split")
+        chosen = {str(key) for key in ids}
+        if absent := sorted(chosen - rows.keys()):
+            raise SourceError(f"the split {split!r} names the task {absent[0]!r}, which {place} lacks")
+        name = "task.jsonl" if split == "base" else f"task_{split}.jsonl"
+        found[name] = [row for key, row in rows.items() if key in chosen]
+    return found
+
+
+def scenario_text(scenario: dict[str, Any]) -> str:
+    """The scenario as the benchmark shows it to its simulated user."""
+    persona, instructions = scenario.get("persona"), scenario["instructions"]
+    lines = [] if persona is None else ["Persona:", _indented(persona)]
+    words = instructions if isinstance(instructions, str) else _instructions(instructions)
+    return "\n".join([*lines, "Instructions:", _indented(words)])
+
+
+def _instructions(parts: dict[str, Any]) -> str:
+    titles = {
+        "reason_for_call": "Reason for call",
+        "known_info": "Known info",
+        "unknown_info": "Unknown info",
+        "task_instructions": "Task instructions",
+    }
+    optional = ("known_info", "unknown_info")
+    lines = [f"Domain: {parts['domain']}"]
+    for name, title in titles.items():
+        words = parts.get(name) if name in optional else parts[name]
+        if words is not None:
+            lines.append(f"{title}:\n{_indented(words)}")
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "\t")
+
+
+def _by(side: str) -> dict[str, str]:
+    """The field ``by`` of a call, left out for the agent."""
+    return {} if _SIDES[side] == "agent" else {"by": "user"}
+
+
+def _action(action: dict[str, Any]) -> dict[str, Any]:
+    called = {"name": action["name"], "arguments": action["arguments"]}
+    return {**called, **_by(action.get("requestor", "assistant"))}
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    return {"name": call["func_name"], "arguments": call["arguments"], **_by(call["env_type"])}
+
+
+def _data(state: dict[str, Any]) -> list[dict[str, Any]]:
+    data = state.get("initialization_data") or {}
+    return [
+        {"name": UPDATE_DATA, "arguments": data[name], **_by(side)}
+        for name, side in (("agent_data", "assistant"), ("user_data", "user"))
+        if data.get(name) is not None
+    ]
+
+
+def _reads_to_log(actions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that only read and are logged in banking_knowledge all the same: those of the gold calls."""
+    called = [one["arguments"] for one in actions if one["name"] == "call_discoverable_agent_tool"]
+    names = {str(one["agent_tool_name"]) for one in called if one.get("agent_tool_name")}
+    return [{"name": "set_read_log_allowlist", "arguments": {"allowlist": sorted(names)}}] if names else []
+
+
+def _checks(assertions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if assertions is None:
+        return None
+    return [{**_call(one), **({} if one.get("assert_value", True) else {"is": False})} for one in assertions]
+
+
+def _messages(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a history in the OpenAI format."""
+    return [_message(message) for message in history]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] == "tool":
+        return {"role": "tool", "tool_call_id": message["id"], "content": message["content"]}
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    said = {"role": message["role"], "content": message.get("content")}
+    return {**said, "tool_calls": calls} if calls else said

@@ -1,0 +1,111 @@
+"""The shape of the benchmark's databases: their fields, and the rows of their objects."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from inspect import isclass
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def mark_of(value: Any) -> bytes:
+    """A text of an object, made quickly, which tells whether it has changed."""
+    if isinstance(value, BaseModel):
+        return value.__pydantic_serializer__.to_json(value, warnings=False)
+    return to_json(value, fallback=str)
+
+
+def json_of(value: Any) -> str:
+    """The JSON text of an object, as the benchmark writes it for its hashes, in the order of its keys."""
+    plain = value.model_dump(warnings=False) if isinstance(value, BaseModel) else value
+    return json.dumps(plain, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(warnings=False) if isinstance(value, BaseModel) else str(value)
+
+
+def is_model(value: Any) -> bool:
+    """True for the class of a model or an enumeration."""
+    return isclass(value) and issubclass(value, BaseModel | Enum)
+
+
+def models_in(annotation: Any, found: dict[type, None] | None = None) -> list[type]:
+    """The models and enumerations that values of a type can hold."""
+    found = {} if found is None else found
+    if not is_model(annotation):
+        for inner in get_args(annotation):
+            models_in(inner, found)
+    elif annotation not in found:
+        found[annotation] = None
+        for field in getattr(annotation, "model_fields", {}).values():
+            models_in(field.annotation, found)
+    return list(found)
+
+
+# --- the shape of a database
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the database: ``form`` is dict, list, table (a model with a dict ``data``) or one.
+
+    ``adapter`` is that of an object, ``whole`` that of the field.
+    """
+
+    name: str
+    kind: str
+    form: str
+    adapter: TypeAdapter[Any]
+    whole: TypeAdapter[Any]
+
+
+def fields_of(database: type[BaseModel], prefix: str = "") -> dict[str, Field]:
+    """The fields of a database class; ``prefix`` begins their kinds."""
+    found = {}
+    for name, info in database.model_fields.items():
+        annotation: Any = info.annotation
+        form, value, whole = "one", annotation, annotation
+        origin = get_origin(annotation)
+        if origin in (dict, list):
+            form, value = origin.__name__, get_args(annotation)[-1]
+        elif isclass(annotation) and issubclass(annotation, BaseModel):
+            data = annotation.model_fields.get("data")
+            if data is not None and get_origin(data.annotation) is dict:
+                form, value, whole = "table", get_args(data.annotation)[-1], data.annotation
+        found[name] = Field(name, f"{prefix}{name}", form, TypeAdapter(value), TypeAdapter(whole))
+    return found
+
+
+def rows_of(database: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """The rows (kind, id, json) of a database, for its seed."""
+    for name, one in fields_of(type(database), prefix).items():
+        value = getattr(database, name)
+        if one.form == "list":
+            values = dict(zip(list_ids(value), value, strict=True))
+        elif one.form == "table":
+            values = value.data
+            yield f"{prefix}notes", name, json_of(value.notes)
+        else:
+            values = value if one.form == "dict" else {name: value}
+        yield from ((one.kind, key, json_of(item)) for key, item in values.items())
+
+
+def list_ids(values: list[Any]) -> list[str]:
+    """Names for the items of a list: the first field that ends in ``_id``, else the position."""
+    fields = type(values[0]).model_fields if values and isinstance(values[0], BaseModel) else ()
+    field_name = next((name for name in fields if name.endswith("_id")), None)
+    names = [
+        str(position if field_name is None else getattr(value, field_name, position))
+        for position, value in enumerate(values)
+    ]
+    if len(set(names)) < len(names):
+        return [f"{name}#{position}" for position, name in enumerate(names)]
+    return names

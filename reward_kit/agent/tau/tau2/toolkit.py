@@ -1,0 +1,133 @@
+"""The names that the benchmark's toolkits import: the base class, its decorators, and small utilities."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reward_kit.agent.database.database import SyncDatabase
+
+logger = logging.getLogger("reward_kit.tau2")
+logger.addHandler(logging.NullHandler())
+
+TOOL_ATTR = "__tool__"
+TOOL_TYPE_ATTR = "__tool_type__"
+MUTATES_STATE_ATTR = "__mutates_state__"
+DISCOVERABLE_ATTR = "__discoverable__"
+
+DATABASE: ContextVar[SyncDatabase] = ContextVar("database")
+"""The database of the call that runs."""
+
+ToolKitType = type
+
+
+class ToolType(str, Enum):  # noqa: UP042 - as the benchmark's, which formats its members
+    """Kinds of tools."""
+
+    READ = "read"
+    WRITE = "write"
+    THINK = "think"
+    GENERIC = "generic"
+
+
+def is_tool(
+    tool_type: ToolType = ToolType.READ, mutates_state: bool | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method as a tool; by default, tools of the type ``WRITE`` change the state."""
+    mutates = tool_type == ToolType.WRITE if mutates_state is None else mutates_state
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        vars(function).update(
+            {TOOL_ATTR: True, TOOL_TYPE_ATTR: tool_type, MUTATES_STATE_ATTR: mutates},
+        )
+        return function
+
+    return mark
+
+
+def is_discoverable_tool(
+    tool_type: ToolType = ToolType.READ, mutates_state: bool | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method as a tool that is offered to no model, and can be called all the same."""
+    mark = is_tool(tool_type, mutates_state)
+
+    def mark_both(function: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(function, DISCOVERABLE_ATTR, True)
+        return mark(function)
+
+    return mark_both
+
+
+class ToolKitBase:
+    """A set of tools on a database."""
+
+    def __init__(self, db: Any = None) -> None:
+        self.db = db
+
+    @classmethod
+    @cache
+    def tool_functions(cls) -> dict[str, Callable[..., Any]]:
+        """The functions of the tools by name: those of the class first, then those of its bases."""
+        found: dict[str, Callable[..., Any]] = {}
+        for base in cls.__mro__:
+            for name, value in vars(base).items():
+                if hasattr(value, TOOL_ATTR):
+                    found.setdefault(name, value)
+        return found
+
+    @property
+    def tools(self) -> dict[str, Callable[..., Any]]:
+        """The tools by name."""
+        return {name: getattr(self, name) for name in self.tool_functions()}
+
+    def use_tool(self, tool_name: str, **kwargs: Any) -> Any:
+        """Call a tool."""
+        if not self.has_tool(tool_name):
+            raise ValueError(f"Tool '{tool_name}' not found.")
+        return getattr(self, tool_name)(**kwargs)
+
+    @classmethod
+    def has_tool(cls, tool_name: str) -> bool:
+        """True if there is a tool of this name."""
+        return tool_name in cls.tool_functions()
+
+    def is_discoverable(self, tool_name: str) -> bool:
+        """True if there is such a tool and it is offered to no model."""
+        return self.has_tool(tool_name) and hasattr(getattr(self, tool_name), DISCOVERABLE_ATTR)
+
+    def get_discoverable_tools(self) -> dict[str, Callable[..., Any]]:
+        """The tools that are offered to no model."""
+        return {name: tool for name, tool in self.tools.items() if hasattr(tool, DISCOVERABLE_ATTR)}
+
+    def has_discoverable_tool(self, tool_name: str) -> bool:
+        """True if there is such a tool and it is offered to no model."""
+        return self.is_discoverable(tool_name)
+
+    def tool_type(self, tool_name: str) -> ToolType:
+        """The kind of a tool."""
+        kind: ToolType = getattr(self.tools[tool_name], TOOL_TYPE_ATTR)
+        return kind
+
+    @classmethod
+    def tool_mutates_state(cls, tool_name: str) -> bool:
+        """True if the tool changes the state, also for a tool that says nothing about it."""
+        return bool(getattr(getattr(cls, tool_name), MUTATES_STATE_ATTR, True))
+
+
+class _RepeatableUuid:
+    """Stands for the module ``uuid``: made-up ids come from the random numbers of the rollout."""
+
+    @staticmethod
+    def uuid4() -> UUID:
+        """A random UUID."""
+        return UUID(bytes=DATABASE.get().fetch_val("SELECT randomblob(16)"), version=4)
+
+
+uuid = _RepeatableUuid()
