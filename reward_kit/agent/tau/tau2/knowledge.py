@@ -106,6 +106,10 @@ class BM25(Documents):
         least = EPSILON * (sum(weights.values()) / len(weights))
         return {word: least if weight < 0 else weight for word, weight in weights.items()}
 
+    def retrieve(self, query: str, top_k: int = TOP_K, *, return_timing: bool = False) -> Any:
+        """The best documents for a query; none for no query, whatever stands in its place."""
+        return super().retrieve(query or "", top_k, return_timing=return_timing)
+
     def search(self, query: str) -> Found:
         scores = [0.0] * len(self._frequencies)
         for word in query.lower().split():
