@@ -35,6 +35,8 @@ _OF_BANKING = """\
 Documents are in the order of their file names, which decides between equal scores in a search. In τ²-bench, \
 the file system decides.
 The durations in the answers of `KB_search` are constant.
+If the user calls `get_card_last_4_digits` by its own name, no entry is written. In τ²-bench there is one \
+until the state is judged, which leaves it out.
 """.splitlines()
 
 
