@@ -19,13 +19,13 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (51_298, 37_000),
-    "files": (317, 260),
-    "files under 80 lines": (37, 35),
+    "lines": (55_363, 37_000),
+    "files": (355, 260),
+    "files under 80 lines": (49, 35),
     "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),
-    "handlers of all exceptions": (24, 25),
+    "handlers of all exceptions": (25, 25),
     "accesses to private names": (2, 3),
     "headless docstrings": (0, 0),
 }
@@ -45,7 +45,7 @@ def test_the_picture_of_the_rooms_is_current():
     assert house.PICTURE.read_text(encoding="utf-8") == house.draw()
 
 
-SURFACE = {"commands": 20, "options": 125, "usual options of agent-eval": 16}
+SURFACE = {"commands": 20, "options": 130, "usual options of agent-eval": 16}
 """Commands with their own line in ``--help``; options that the helps list, those of sub-commands included."""
 MEANINGS = {
     "--json": ("[FILE]",),

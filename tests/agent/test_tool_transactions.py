@@ -97,7 +97,7 @@ async def test_a_call_that_fails_leaves_the_database_as_it_was(
 
 
 async def test_a_thread_that_was_given_up_cannot_write_any_more(database: Database) -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.1)
+    registry = ToolRegistry("tools", tool_timeout=1.0)
     go_on, done = threading.Event(), threading.Event()
     late: list[Exception] = []
 
