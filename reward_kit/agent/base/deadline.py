@@ -88,27 +88,23 @@ class _Limit:
     open. While ``blocker``, another task, blocks it, its end moves on: by ``MOST_MOVED`` limits, if need be.
     """
 
-    __slots__ = ("begun", "blocker", "late", "moved", "seconds", "task", "until")
+    seconds: float | None
+    task: asyncio.Task[Any] | None = None
     begun: float
     until: float
-
-    def __init__(self, seconds: float | None, task: asyncio.Task[Any] | None = None) -> None:
-        self.seconds = seconds
-        self.task = task
-        self.late = self.moved = 0.0
-        self.blocker: str | None = None
+    late = moved = 0.0
+    blocker: str | None = None
 
     @property
     def is_moved_off(self) -> bool:
         """True if the end was moved as far as possible: code of others may be why it comes."""
         return self.seconds is not None and self.moved > MOST_MOVED * self.seconds
 
-    def move(self, since: float, now: float, blocker: str | None) -> None:
+    def move(self, seconds: float, blocker: str | None) -> None:
         """Move the end on by the time for which the loop stood still."""
         if not self.is_moved_off:
-            stood_still = now - max(since, self.begun)
-            self.moved += stood_still
-            self.until += stood_still
+            self.moved += seconds
+            self.until += seconds
             self.blocker = blocker
 
     def expire(self) -> None:
@@ -125,18 +121,16 @@ class TimeLimit(_Limit):
     ``asyncio.timeout`` it makes no timer of its own.
     """
 
-    __slots__ = ("_cancelling", "_ticker", "is_over", "name", "on_overrun", "took")
     task: asyncio.Task[Any]
+    took = 0.0
+    is_over = False
 
     def __init__(
         self, seconds: float | None, on_overrun: Callable[[str], None] | None = None, name: str = ""
     ) -> None:
         self.seconds = seconds
-        self.late = self.moved = self.took = 0.0
-        self.blocker = None
         self.on_overrun = on_overrun
         self.name = name
-        self.is_over = False
 
     def __enter__(self) -> None:
         if self.seconds is None:
@@ -201,9 +195,12 @@ class _Ticker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.time = loop.time
+        own_clock = type(loop).time is not asyncio.BaseEventLoop.time
+        self.time = loop.time if own_clock else time.monotonic
         self.limits: dict[_Limit, None] = {}
         self.due = self._looked = 0.0
+        self._still_since: float | None = None
+        """From here to ``_looked`` the loop stood still, which the limits have not been moved by yet."""
         self.is_watched = False
         self._timer: asyncio.TimerHandle | None = None
         self._blocker: asyncio.Task[Any] | None = None
@@ -227,6 +224,7 @@ class _Ticker:
     def _look(self) -> None:
         self._timer = None
         now = max(self.due, self.now())
+        self.settle()
         self._looked = now
         for limit in [limit for limit in self.limits if limit.until <= now]:
             limit.expire()
@@ -234,33 +232,44 @@ class _Ticker:
             self._arm(min(now + TICK, min(limit.until for limit in self.limits)))
 
     def now(self, task: asyncio.Task[Any] | None = None) -> float:
-        """The time; if the next look is late, the limits of all but the task that blocked the loop are moved.
+        """The time; if the next look is late, the loop stood still for all but the task that blocked it.
 
         That is the one that the thread has seen, or else ``task``.
         """
-        now = self.loop.time()
+        now = self.time()
         if now > self.due + LATE:
+            since = self._looked
+            if self._still_since is None:
+                self._still_since = since
             blocker = self._blocker or task
-            name = own = None
+            self._name = own = None
             if blocker is not None:
-                name = f"{blocker.get_name()} ({getattr(blocker.get_coro(), '__qualname__', '')})"
-            for limit in self.limits:
-                if limit.task is blocker and blocker is not None:
-                    own = limit  # the last one is the innermost
-                else:
-                    limit.move(self._looked, now, name)
+                self._name = f"{blocker.get_name()} ({getattr(blocker.get_coro(), '__qualname__', '')})"
+                for limit in self.limits:
+                    if limit.task is blocker:
+                        own = limit  # the last one is the innermost
+                        back = max(since, limit.begun) - now  # ``settle`` moves all by it
+                        limit.move(back, limit.blocker)
             if own is not None:
                 own.late += now - max(self.due, own.begun)
             self.due = self._looked = now
         self._blocker = None
         return now
 
+    def settle(self) -> None:
+        """Move the limits by the time for which the loop stood still, at once for all of that time."""
+        since, self._still_since = self._still_since, None
+        if since is not None:
+            for limit in self.limits:
+                if limit.begun < self._looked:
+                    limit.move(self._looked - max(since, limit.begun), self._name)
+
     def _watch(self) -> None:
         """Look, in a thread, which task blocks the loop: one that is met there twice in succession."""
         before: asyncio.Task[Any] | None = None
         while self.limits and not self.loop.is_closed():
             due = self.due
-            is_late = self.loop.time() > due + LATE
+            is_late = self.time() > due + LATE
             task = asyncio.current_task(self.loop) if is_late else None
             if task is not None and task is before and due == self.due:
                 self._blocker = task
@@ -294,10 +303,9 @@ class Deadline(_Limit):
     longer matters.
     """
 
-    __slots__ = ("_left", "_pauses", "_ticker", "passed")
-
     def __init__(self, seconds: float | None, task: asyncio.Task[Any] | None = None) -> None:
-        super().__init__(seconds, task)
+        self.seconds = seconds
+        self.task = task
         self._ticker = _ticker()
         self.passed: asyncio.Future[str] = self._ticker.loop.create_future()
         self._left = seconds
@@ -306,8 +314,12 @@ class Deadline(_Limit):
 
     def check(self) -> bool:
         """True if the time is over; also if the loop has not yet come to that."""
-        if self in self._ticker.limits and self.until <= self._ticker.now():
-            self.expire()
+        ticker = self._ticker
+        if self in ticker.limits:
+            if self.until <= ticker.time():
+                ticker.settle()
+            if self.until <= ticker.now():
+                self.expire()
         return self.passed.done()
 
     @contextmanager
@@ -315,6 +327,7 @@ class Deadline(_Limit):
         """Stop the clock in this block; several may overlap."""
         self._pauses += 1
         if self._pauses == 1 and self in self._ticker.limits:
+            self._ticker.settle()
             self._left = max(0.0, self.until - self._ticker.now())
             del self._ticker.limits[self]
         try:
@@ -343,6 +356,6 @@ class Deadline(_Limit):
 
     def _run(self) -> None:
         if self._left is not None and not self.passed.done():
-            self.begun = self._ticker.loop.time()
+            self.begun = self._ticker.time()
             self.until = self.begun + self._left
             self._ticker.add(self)

@@ -75,8 +75,6 @@ class RolloutLimits:
 class Watch(TimeLimit):
     """Notes a fault of ``name`` in the trace if it blocks the event loop; no limit."""
 
-    __slots__ = ("_name", "_trace")
-
     def __init__(self, trace: Trace, name: str) -> None:
         super().__init__(math.inf)
         self._trace, self._name = trace, name
