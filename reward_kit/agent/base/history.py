@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
-from reward_kit.agent.base.encoding import plain
+from reward_kit.agent.base.encoding import LONG, plain
 from reward_kit.agent.base.strict_json import parsed_json
 from reward_kit.agent.base.text import encodable, foreign_name, text_of
 from reward_kit.errors import AgentError
@@ -30,6 +30,8 @@ INTERRUPTED = "Error: stopped while it ran, because the rollout ended; nothing i
 MALFORMED = "malformed_arguments"
 """The key for arguments that are no JSON object: providers parse the history that they are sent."""
 
+MOST_CALLS = 1000
+"""Calls in one answer of a usual size."""
 
 _VALID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
@@ -86,7 +88,7 @@ class History:
         Arguments that are not the JSON text of an object are wrapped in one, under ``MALFORMED``. Raises
         ``AgentError`` for any other message.
         """
-        message = plain(message)
+        message = _usual_copy(message) or plain(message)
         if not isinstance(message, dict) or not message.get("tool_calls"):
             fault = "record() takes an assistant message with tool calls; respond() returns what is said"
             raise AgentError(fault)
@@ -126,7 +128,8 @@ class History:
             call_id = None if call_id is None else foreign_name(call_id)
             if call_id is None or call_id not in self._open:
                 call_id = self.call(name, arguments, call_id)
-        self.observe(call_id, content)
+        name = self._open.pop(call_id)
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "name": name, "content": content})
         return call_id
 
     def observe(self, call_id: str, content: str) -> None:
@@ -276,6 +279,38 @@ def _valid_name(name: Any) -> str:
     if not isinstance(name, str) or not name:
         return "unnamed"
     return name if _VALID.fullmatch(name) else _FORBIDDEN.sub("_", name)[:64]
+
+
+_CALL, _FUNCTION = frozenset({"id", "type", "function"}), frozenset({"name", "arguments"})
+
+
+def _usual_copy(message: Any) -> Message | None:
+    """What ``plain`` makes of an answer that holds nothing but calls and ASCII texts; None for any other."""
+    calls = message.get("tool_calls") if message.__class__ is dict else None
+    if calls.__class__ is not list or len(calls) > MOST_CALLS:
+        return None
+    copies = []
+    for call in calls:
+        if call.__class__ is not dict or call.keys() != _CALL:
+            return None
+        function, call_id, kind = call["function"], call["id"], call["type"]
+        if function.__class__ is not dict or function.keys() != _FUNCTION:
+            return None
+        name, arguments = function["name"], function["arguments"]
+        if not call_id.__class__ is kind.__class__ is name.__class__ is arguments.__class__ is str:
+            return None
+        texts = f"{call_id}{kind}{name}{arguments}"
+        if len(texts) >= LONG or not texts.isascii():
+            return None
+        copies.append({**call, "function": {**function}})
+    for name, text in message.items():
+        if name.__class__ is not str or not name.isascii():
+            return None
+        if text is None or text is calls:
+            continue
+        if text.__class__ is not str or len(text) >= LONG or not text.isascii():
+            return None
+    return {**message, "tool_calls": copies}
 
 
 def _assistant_message(message: Message, content: str | None) -> Message:

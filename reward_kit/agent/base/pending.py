@@ -70,10 +70,17 @@ class PendingLog(list[Made]):
         With the ``error`` that the call raised, only if that comes from using a coroutine as its result. The
         log is empty afterwards, but for coroutines of other files.
         """
+        work: Any
+        for work, *_ in self:
+            if work.cr_frame is not None and not work.cr_running and not work.cr_suspended:
+                break
+        else:  # all were awaited, as usual
+            self.clear()
+            return
         kept = []
         forgotten = []
         for made in self:
-            work: Any = made[0]
+            work = made[0]
             if work.cr_frame is None or work.cr_running or work.cr_suspended:
                 continue
             if file is not None and file != _file_of(made[3]):

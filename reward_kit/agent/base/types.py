@@ -94,14 +94,18 @@ class Usage:
         """Add the counts of ``other``."""
         self.calls += other.calls
         self.input_tokens += other.input_tokens
-        self.cached_tokens += other.cached_tokens
         self.output_tokens += other.output_tokens
-        self.reasoning_tokens += other.reasoning_tokens
         self.cost += other.cost
-        self.unpriced_calls += other.unpriced_calls
-        self.reused_calls += other.reused_calls
-        self.reused_cost += other.reused_cost
-        self.reused_tokens += other.reused_tokens
+        if other.cached_tokens:
+            self.cached_tokens += other.cached_tokens
+        if other.reasoning_tokens:
+            self.reasoning_tokens += other.reasoning_tokens
+        if other.unpriced_calls:
+            self.unpriced_calls += other.unpriced_calls
+        if other.reused_calls:
+            self.reused_calls += other.reused_calls
+            self.reused_cost += other.reused_cost
+            self.reused_tokens += other.reused_tokens
 
 
 _COUNTERS = tuple(one.name for one in fields(Usage))

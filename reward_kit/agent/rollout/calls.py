@@ -20,6 +20,7 @@ from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
+from reward_kit.agent.tools.execution import run_tool
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
@@ -72,45 +73,54 @@ async def call(
     try:
         if began is not None:
             began(f"tool {tool!r}")
-        result = await registry.call(
-            tool,
-            arguments,
-            db=episode.database,
-            rollout=episode.rollout if by == "agent" else episode.user_rollout,
-            pending=episode.pending_log,
-            on_overrun=episode.overrun,
-            after=episode.after_call,
-        )
-        _take_over(episode, call, result)
+        found = registry.tools.get(tool)
+        if found is None:
+            result = await registry.call(  # which says so
+                tool, arguments, db=episode.database, after=episode.after_call
+            )
+        else:
+            result = await run_tool(
+                found,
+                arguments,
+                db=episode.database,
+                rollout=episode.rollout if by == "agent" else episode.user_rollout,
+                timeout=registry.tool_timeout,
+                pending=episode.pending_log,
+                on_overrun=episode.overrun,
+                after=episode.after_call,
+                rollback=registry.rollback,
+            )
+        call.content, call.status = result.content, result.status
+        if result.arguments is not None:
+            call.arguments = result.arguments
+        episode.undecoded.append((call, result.changes))
+        if result.raised is not None:
+            trace.note_tool_fault(tool, result.raised)
     finally:
         episode.in_flight.remove(task)
         if began is not None and not episode.in_flight:
             began(PLAYERS)
         call.seconds = perf_counter() - clock
-        if isinstance(call.arguments, str):  # not read, as of an unknown tool
+        if call.arguments.__class__ is str:  # not read, as of an unknown tool
             parsed = parse_arguments(call.arguments)
             call.arguments = call.arguments if parsed is None else parsed
         call.id = episode.history_of(by).answer(call_id, call.name, call.arguments, call.content)
         call.index = len(trace.tool_calls)
         trace.tool_calls.append(call)
+    if result.terminal or trace.stop_reason is not None or episode.database.fault is not None:
+        _stop_after(episode, tool, result, by)
+    return result
+
+
+def _stop_after(episode: Episode, tool: str, result: ToolResult, by: Side) -> None:
+    """Stop the episode after a call that ends it, or during which it ended."""
     if result.terminal:  # the agent may read the detail
         episode.stop(*(("terminal_tool", tool) if by == "agent" else ("user_stop", None)))
     if (fault := episode.database.fault) is not None:  # the run ends for it; this rollout at once
         episode.stop("infrastructure_error", str(fault))
         raise RolloutStopped("infrastructure_error")
-    if trace.stop_reason is not None and not result.terminal:
-        raise RolloutStopped(trace.stop_reason)
-    return result
-
-
-def _take_over(episode: Episode, call: ToolCall, result: ToolResult) -> None:
-    call.content, call.status = result.content, result.status
-    if result.arguments is not None:
-        call.arguments = result.arguments
-    if result.changes is not None:
-        episode.undecoded.append((call, result.changes))
-    if result.raised is not None:
-        episode.trace.note_tool_fault(call.name, result.raised)
+    if not result.terminal:
+        episode.check_running()
 
 
 def _tool_name(tool: Any) -> str:
@@ -158,8 +168,7 @@ async def complete(
     options: dict[str, Any] = {"tools": tools or None, "seed": episode.trace.seed ^ (again & 0xFFFF)}
     if tools and not episode.limits.parallel_tool_calls:
         options["parallel_tool_calls"] = False
-    call = ModelCall(role, trace.steps, trace.turns, model.name, "error", Usage(), unix_time(), 0.0)
-    clock = perf_counter()
+    step, turn, started, clock = trace.steps, trace.turns, unix_time(), perf_counter()
     try:
         completion = await answer_of(
             model,
@@ -171,15 +180,24 @@ async def complete(
             before=trace.usage.get(role),
         )
     except ModelError as error:
-        call.seconds, call.error = perf_counter() - clock, foreign_text(error)
+        call = ModelCall(role, step, turn, model.name, "error", Usage(), started, perf_counter() - clock)
+        call.error = foreign_text(error)
         trace.model_calls.append(call)
         if isinstance(error, ModelSetupError):
             episode.refused = error  # all others will meet it too, even if this agent carries on
             episode.stop("infrastructure_error", str(error))
         raise
-    call.model = foreign_name(completion.model or model.name)
-    call.finish_reason, call.usage = foreign_name(completion.finish_reason), completion.usage
-    call.seconds, call.waited = completion.seconds or perf_counter() - clock, completion.waited
+    call = ModelCall(
+        role,
+        step,
+        turn,
+        foreign_name(completion.model or model.name),
+        foreign_name(completion.finish_reason),
+        completion.usage,
+        started,
+        completion.seconds or perf_counter() - clock,
+        waited=completion.waited,
+    )
     answered = completion.message
     completion, fault = without_faults(completion, tools or ())
     if role == "agent":
@@ -332,6 +350,7 @@ async def _judged_once(episode: Episode, gold_database: Database | None) -> Eval
             rollout=shown,
             timeout=episode.limits.reward_timeout,
             watched=episode.watched("the reward"),
+            fields=trace.fields,
         )
     finally:
         for counted_call in shown.counted():

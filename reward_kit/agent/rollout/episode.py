@@ -162,7 +162,7 @@ class Episode:
         self.pending_log = PendingLog()
         self.rollout = Rollout(self)
         self.user_rollout = UserRollout(self)
-        self.undecoded: list[tuple[ToolCall, Changes]] = []
+        self.undecoded: list[tuple[ToolCall, Changes | None]] = []
         self.own_tools: list[dict[str, Any]] | None = None
         self.turn_is_open = False
         self.turn_has_steps = False
@@ -204,7 +204,7 @@ class Episode:
         """The tool calls in the order in which they ended; here their row changes are decoded."""
         while self.undecoded:
             call, changes = self.undecoded.pop()
-            call.changes = changes.to_json()
+            call.changes = [] if changes is None else changes.to_json()
         return self.trace.tool_calls
 
     @property

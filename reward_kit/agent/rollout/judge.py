@@ -55,12 +55,13 @@ async def judge_async(
     rollout: Any = None,
     timeout: float | None = 300.0,
     watched: AbstractContextManager[None] | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> EvaluateResult | RewardOutput:
     """The reward of ``task`` for a conversation and the database that it left behind.
 
     ``gold_db`` is the state that the row's actions lead to, if the reward compares with it; several calls may
     share it. A ``def`` reward runs in a thread and gets read-only views with sync methods, an ``async def``
-    reward the async ones. It gets copies of the messages and the row's fields, and only the arguments it
+    reward the async ones. It gets copies of the messages and the row's ``fields``, and only the arguments it
     names unless it takes ``**kwargs``. ``timeout`` is in seconds; ``watched`` surrounds an ``async def`` one.
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
@@ -69,7 +70,7 @@ async def judge_async(
     gold = None if gold_db is None else gold_db.reader()
     try:
         given = {
-            **json_copy(task.row.reward_fields()),
+            **json_copy(fields or task.row.reward_fields()),
             "messages": json_copy(list(messages)),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),

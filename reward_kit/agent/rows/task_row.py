@@ -8,6 +8,7 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotati
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
@@ -269,11 +270,14 @@ class TaskRow:
 
         Optional fields that have no value are left out; unknown fields are in.
         """
-        given = {name: self.texts.get(name, getattr(self, name)) for name in KNOWN_FIELDS}
+        named = zip(KNOWN_FIELDS, _known_values(self), strict=True)
+        given = {name: value for name, value in named if value is not None}
+        given.update(self.texts)
         for name in ("actions", "setup"):
-            if given[name] is not None:
+            if name in given:
                 given[name] = [action.to_json() for action in given[name]]
-        return {name: value for name, value in given.items() if value is not None} | dict(self.more)
+        given.update(self.more)
+        return given
 
 
 KNOWN_FIELDS: dict[str, Any] = {
@@ -282,6 +286,8 @@ KNOWN_FIELDS: dict[str, Any] = {
     if item.name not in ("more", "texts", "place")
 }
 """The documented fields with their defaults, ``MISSING`` for those that a row must have."""
+
+_known_values = attrgetter(*KNOWN_FIELDS)
 
 _NOTHING: dict[str, Any] = {}
 """Shared by the rows that have no ``file:`` fields and none of their own."""

@@ -122,7 +122,10 @@ async def run_tool(
                     given, text = read_arguments(arguments)
                     values = tool.check(text)
                     _inject(tool, values, handle, rollout)
-                    value, content = await _called(tool, values, log, pending)
+                    if tool.is_async:
+                        value, content = _answer(tool, await tool.function(**values), log, pending)
+                    else:
+                        value, content = await _in_thread(tool, values, log, pending)
                     is_done = True
                 finally:
                     if after and (is_done or (not rollback and _is_kept(sys.exc_info()[1]))):
@@ -166,19 +169,6 @@ async def unknown_tool(
 
 
 _NOTHING = Tool("nothing", "", {}, lambda: None, False, frozenset(), frozenset(), lambda _: {})
-
-
-async def _called(
-    tool: Tool, values: dict[str, Any], log: PendingLog | None, pending: PendingLog | None
-) -> tuple[Any, str]:
-    """The value of a tool, and the text that the model sees."""
-    if tool.is_async:
-        value, content = await tool.function(**values), None
-    else:
-        value, content = await _in_thread(tool, values)
-    if log or pending:
-        _check_awaits(tool, log, pending)
-    return _with_text(value) if content is None else (value, content)
 
 
 async def _run_after(after: Sequence[Tool], db: Any) -> None:
@@ -229,23 +219,31 @@ def _inject(tool: Tool, values: dict[str, Any], db: Any, rollout: Any) -> None:
         values["rollout"] = rollout
 
 
-def _check_awaits(tool: Tool, on_db: PendingLog | None, on_rollout: PendingLog | None) -> None:
-    """Raise ``MissingAwaitError`` if something was made on the database or the rollout and not awaited."""
+def _answer(
+    tool: Tool, value: Any, on_db: PendingLog | None, on_rollout: PendingLog | None
+) -> tuple[Any, str]:
+    """The value of a tool, and its text; raises ``MissingAwaitError`` if it has forgotten an ``await``."""
     if on_db:
         on_db.check()
     if on_rollout and "rollout" in tool.injected:  # the agent has calls of its own in there
         on_rollout.check(file=Path(tool.place.rpartition(":")[0]).name)
+    return _with_text(value)
 
 
-async def _in_thread(tool: Tool, values: dict[str, Any]) -> tuple[Any, str | None]:
-    """The value of a ``def`` tool and its text; no text for a plain wrapper around an async function."""
+async def _in_thread(
+    tool: Tool, values: dict[str, Any], on_db: PendingLog | None, on_rollout: PendingLog | None
+) -> tuple[Any, str]:
+    """``_answer`` of a ``def`` tool, whose text is made in the thread; it may wrap an async function."""
 
     def called() -> tuple[Any, str | None]:
         value = tool.function(**values)
         return (value, None) if inspect.isawaitable(value) else _with_text(value)
 
     value, content = await in_thread(called)
-    return (await value, None) if content is None else (value, content)
+    if content is None:
+        return _answer(tool, await value, on_db, on_rollout)
+    _answer(tool, content, on_db, on_rollout)
+    return value, content
 
 
 def _with_text(value: Any) -> tuple[Any, str]:

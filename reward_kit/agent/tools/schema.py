@@ -117,6 +117,11 @@ class _Check:
     handwritten: frozenset[str] = frozenset()
 
     def __call__(self, text: str) -> dict[str, Any]:
+        if self.rules is None and self.types is not None:
+            try:  # the usual case, at once
+                return self.types.validate_json(text, strict=True)
+            except ValidationError:
+                pass
         values, problems = self._typed(text)
         if self.rules is not None:
             given = json.loads(text)

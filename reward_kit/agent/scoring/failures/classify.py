@@ -111,7 +111,8 @@ def classify(
     wanted = None if gold is None else gold.ignoring(ignored)
     if wanted is not None and made != wanted and not is_exact(reward):
         wanted, made = in_one_spelling(wanted, made)
-    unsaid = missing_outputs(record.row.scored_outputs, said_to_user(record.messages), anywhere=anywhere)
+    outputs = record.row.scored_outputs
+    unsaid = missing_outputs(outputs, said_to_user(record.messages), anywhere=anywhere) if outputs else []
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted, unsaid)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None
