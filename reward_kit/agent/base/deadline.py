@@ -135,7 +135,10 @@ class TimeLimit(_Limit):
     def __enter__(self) -> None:
         if self.seconds is None:
             return
-        self._ticker = ticker = _ticker()
+        ticker = _of_thread.ticker
+        if ticker is None or ticker.loop is not asyncio.get_running_loop():
+            ticker = _ticker()
+        self._ticker = ticker
         task = asyncio.current_task(ticker.loop)
         assert task is not None
         self.task = task
@@ -155,7 +158,7 @@ class TimeLimit(_Limit):
         ticker = self._ticker
         now = ticker.time()
         if now > ticker.due + LATE:
-            now = ticker.now(self.task)
+            now = ticker.now(self)
         self.took = now - self.begun
         ticker.limits.pop(self, None)
         if self.is_over and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -198,9 +201,12 @@ class _Ticker:
         own_clock = type(loop).time is not asyncio.BaseEventLoop.time
         self.time = loop.time if own_clock else time.monotonic
         self.limits: dict[_Limit, None] = {}
+        self._name: str | None = None
         self.due = self._looked = 0.0
         self._still_since: float | None = None
         """From here to ``_looked`` the loop stood still, which the limits have not been moved by yet."""
+        self._blocked: dict[asyncio.Task[Any] | None, list[tuple[float, float]]] = {}
+        """The times in which a task blocked it: its own limits are not moved."""
         self.is_watched = False
         self._timer: asyncio.TimerHandle | None = None
         self._blocker: asyncio.Task[Any] | None = None
@@ -231,27 +237,26 @@ class _Ticker:
         if self.limits:
             self._arm(min(now + TICK, min(limit.until for limit in self.limits)))
 
-    def now(self, task: asyncio.Task[Any] | None = None) -> float:
+    def now(self, limit: _Limit | None = None) -> float:
         """The time; if the next look is late, the loop stood still for all but the task that blocked it.
 
-        That is the one that the thread has seen, or else ``task``.
+        That is the one that the thread has seen, or else the one of ``limit``, its innermost.
         """
         now = self.time()
         if now > self.due + LATE:
             since = self._looked
             if self._still_since is None:
                 self._still_since = since
-            blocker = self._blocker or task
-            self._name = own = None
+            blocker, self._name = self._blocker, None
+            if blocker is None and limit is not None:
+                blocker = limit.task
             if blocker is not None:
                 self._name = f"{blocker.get_name()} ({getattr(blocker.get_coro(), '__qualname__', '')})"
-                for limit in self.limits:
-                    if limit.task is blocker:
-                        own = limit  # the last one is the innermost
-                        back = max(since, limit.begun) - now  # ``settle`` moves all by it
-                        limit.move(back, limit.blocker)
-            if own is not None:
-                own.late += now - max(self.due, own.begun)
+                self._blocked.setdefault(blocker, []).append((since, now))
+                if limit is None or limit.task is not blocker:
+                    limit = next((one for one in reversed(self.limits) if one.task is blocker), None)
+                if limit is not None:
+                    limit.late += now - max(self.due, limit.begun)
             self.due = self._looked = now
         self._blocker = None
         return now
@@ -259,10 +264,15 @@ class _Ticker:
     def settle(self) -> None:
         """Move the limits by the time for which the loop stood still, at once for all of that time."""
         since, self._still_since = self._still_since, None
-        if since is not None:
-            for limit in self.limits:
-                if limit.begun < self._looked:
-                    limit.move(self._looked - max(since, limit.begun), self._name)
+        if since is None:
+            return
+        for limit in self.limits:
+            stood_still = _after(limit.begun, since, self._looked)
+            for begin, end in self._blocked.get(limit.task, ()):
+                stood_still -= _after(limit.begun, begin, end)
+            if stood_still > 0.0:
+                limit.move(stood_still, self._name)
+        self._blocked.clear()
 
     def _watch(self) -> None:
         """Look, in a thread, which task blocks the loop: one that is met there twice in succession."""
@@ -276,6 +286,11 @@ class _Ticker:
             before = task
             time.sleep(LATE)
         self.is_watched = False
+
+
+def _after(begun: float, since: float, until: float) -> float:
+    """Seconds from ``since`` to ``until`` that come after ``begun``."""
+    return max(0.0, until - max(since, begun))
 
 
 class _OfThread(threading.local):

@@ -76,6 +76,11 @@ _AGENT = _any_of(
     r"\A\s*[a-z]+(?:_[a-z]+)+\([^()]*\)\s*\Z",
 )
 """Phrases that only an agent says: an offer of help, a report of work, a question for data, a tool call."""
+_OF_AGENTS = (
+    *("do for", "else", "help", "assist", "thank you for", "apologi", "your"),
+    *(":", "_call", "("),
+)
+"""Each phrase has one of these in it."""
 _REQUEST = _any_of(
     r"\?",
     r"\b(?:please|kindly) (?:provide|share|confirm|tell|give|let|reply|specify|choose|verify"
@@ -285,7 +290,7 @@ def _repeated(spoken: Sequence[_Spoken]) -> Iterator[UserFault]:
 def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
     said = each.text.replace(STOP_TOKEN, " ").strip(" \t\n\"'`*.!")
     stops = STOP_TOKEN in each.text
-    if _AGENT.search(said):
+    if _may_be_of_agent(said) and _AGENT.search(said):
         # In its last line a polite model takes over the agent's phrases, which does no harm.
         yield UserFault("speaks_as_agent", each.turn, excerpt(said, LONGEST_QUOTE), decisive=not stops)
     if stops and said and not (each.text.rstrip().endswith(STOP_TOKEN) and _is_goodbye(said)):
@@ -293,6 +298,12 @@ def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
         yield UserFault("stop_token_in_text", each.turn, whole, decisive=False)
     if _THOUGHT.search(said):
         yield UserFault("thought_aloud", each.turn, excerpt(said, LONGEST_QUOTE), decisive=False)
+
+
+def _may_be_of_agent(said: str) -> bool:
+    """False if no phrase of an agent can be in ``said``: the search for all of them takes much longer."""
+    small = said.lower()
+    return not said.isascii() or any(word in small for word in _OF_AGENTS)
 
 
 def _is_goodbye(said: str) -> bool:
