@@ -109,13 +109,13 @@ async def run_tool(
     limit = TimeLimit(timeout, on_overrun, tool.name)
     failed, is_done, in_after = True, False, False
     try:
-        if "db" in tool.injected or after:
-            if hasattr(db, "tool_call"):
-                call = db.tool_call()
-                handle = db.of_call(call)
-                if (waiting := call.begin()) is not None:
-                    await waiting
-            log = getattr(handle, "pending_log", None)
+        takes_db = "db" in tool.injected
+        if (takes_db or after) and hasattr(db, "tool_call"):
+            call = db.tool_call()
+            handle = db.of_call(call)
+            if (waiting := call.begin()) is not None:
+                await waiting
+        log = getattr(handle, "pending_log", None) if takes_db else None
         try:
             with limit:
                 try:
