@@ -285,7 +285,7 @@ _CALL, _FUNCTION = frozenset({"id", "type", "function"}), frozenset({"name", "ar
 
 
 def _usual_copy(message: Any) -> Message | None:
-    """What ``plain`` makes of an answer that holds nothing but calls and ASCII texts; None for any other."""
+    """The copy that ``plain`` makes of an answer with nothing but calls and ASCII texts; None for others."""
     calls = message.get("tool_calls") if message.__class__ is dict else None
     if calls.__class__ is not list or len(calls) > MOST_CALLS:
         return None
