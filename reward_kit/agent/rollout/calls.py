@@ -20,7 +20,6 @@ from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
-from reward_kit.agent.tools.execution import run_tool
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
@@ -73,23 +72,15 @@ async def call(
     try:
         if began is not None:
             began(f"tool {tool!r}")
-        found = registry.tools.get(tool)
-        if found is None:
-            result = await registry.call(  # which says so
-                tool, arguments, db=episode.database, after=episode.after_call
-            )
-        else:
-            result = await run_tool(
-                found,
-                arguments,
-                db=episode.database,
-                rollout=episode.rollout if by == "agent" else episode.user_rollout,
-                timeout=registry.tool_timeout,
-                pending=episode.pending_log,
-                on_overrun=episode.overrun,
-                after=episode.after_call,
-                rollback=registry.rollback,
-            )
+        result = await registry.call(
+            tool,
+            arguments,
+            db=episode.database,
+            rollout=episode.rollout if by == "agent" else episode.user_rollout,
+            pending=episode.pending_log,
+            on_overrun=episode.overrun,
+            after=episode.after_call,
+        )
         call.content, call.status = result.content, result.status
         if result.arguments is not None:
             call.arguments = result.arguments
