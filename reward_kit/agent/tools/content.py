@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, time
 from enum import Enum
 from itertools import islice
@@ -18,10 +18,6 @@ MAX_CHARACTERS = 1_000_000
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
-_parts: Callable[[Any, Any], Iterable[str]] = _ENCODER.iterencode
-if (_make := getattr(json.encoder, "c_make_encoder", None)) is not None:  # what it makes for each text anew
-    _basestring = json.encoder.encode_basestring
-    _parts = _make(None, _ENCODER.default, _basestring, None, ": ", ", ", False, False, True)
 _KEYS = frozenset({str})
 _PLAIN = frozenset({str, int, bool, type(None)})
 """Types of values that are JSON as they are."""
@@ -33,7 +29,7 @@ def content_of(value: Any) -> str:
     JSON keeps the letters of every script instead of escaping them. Text longer than ``MAX_CHARACTERS`` is
     cut, with a note.
     """
-    text = value if isinstance(value, str) else "".join(_parts(json_value(value), 0))
+    text = value if isinstance(value, str) else _ENCODER.encode(json_value(value))
     if not text.isascii():
         # Half of a surrogate pair cannot be sent to a model or written to a file.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
