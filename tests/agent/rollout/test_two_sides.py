@@ -3,6 +3,7 @@
 import io
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,12 +284,13 @@ async def opened(url: str):
 
 
 class TestFailures:
-    def failure(self, calls: list[Any]) -> Any:
+    def failure(self, calls: list[Any], *after: ExpectedCall) -> Any:
         wanted = [
             ExpectedCall(
                 "unlock", {"door": "front"}, True, [{**CHANGED, "before": {}, "after": {"locked": 0}}]
             ),
             ExpectedCall("push_hard", {"door": "front"}, True, [CHANGED], by="user"),
+            *after,
         ]
         row = {"table": "doors", "key": {"id": "front"}, "column": "open", "expected": 1, "got": 0}
         return classify_failure(stop_reason="user_stop", tool_calls=calls, expected=wanted, differences=[row])
@@ -300,6 +302,17 @@ class TestFailures:
         assert failure.kind == "user_did_not_act"
         assert failure.detail == 'the user did not call push_hard({"door": "front"})'
         assert failure.expected == {"name": "push_hard", "arguments": {"door": "front"}, "by": "user"}
+
+    async def test_a_right_call_that_is_refused_for_want_of_the_user_is_not_the_agents_fault(self, bundle):
+        after = ExpectedCall("unlock", {"door": "back"}, True, [CHANGED])
+        with bundle.episode("front") as episode:
+            await episode.call("unlock", {"door": "front"})
+            await episode.call("unlock", {"door": "back"})
+            unlocked, last = episode.tool_calls
+            calls = [unlocked, replace(last, status="refused", changes=[])]
+            assert self.failure(calls, after).kind == "user_did_not_act"
+            calls[1] = replace(calls[1], arguments={"door": "side"})
+            assert self.failure(calls, after).kind == "wrong_arguments"
 
     def test_an_agent_that_did_not_unlock_comes_first(self):
         assert self.failure([]).kind == "partially_completed"

@@ -173,6 +173,14 @@ class FirstFault:
     expected: ExpectedCall | None = None
 
     @property
+    def is_right_call(self) -> bool:
+        """True if the expected call was made, but refused or without effect."""
+        made, want = self.made, self.expected
+        if made is None or want is None or made.name != want.name:
+            return False
+        return not argument_differences(want.arguments, made.arguments)
+
+    @property
     def is_wrong_call(self) -> bool:
         """True if a call was wrong, not only missing or in another order."""
         return self.made is not None and self.kind != "other"
@@ -187,7 +195,8 @@ def first_fault(
     """The earliest fault of a rollout whose final data are wrong; None if no call explains it.
 
     What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
-    call does. Changes that were never made come last. Of the user's calls only missing ones are a fault.
+    call does. Changes that were never made come last. Of the user's calls only missing ones are a fault,
+    and then the right calls after them that were refused or without effect are none of the agent's.
     """
     aligned = align(tool_calls, expected)
     missing, surplus = _relevant(aligned, rows)
@@ -202,9 +211,12 @@ def first_fault(
         *_of_pairs(pairs, aligned, expected),
         *_of_surplus([call for call in surplus if call.index not in paired], unpaired),
     ]
+    user_is_late = undone is not None and undone < min(missing, default=len(expected))
+    if user_is_late:  # what was refused next, or had no effect, was right but for the user
+        faults = [fault for fault in faults if not fault.is_right_call]
     if faults:
         return min(faults, key=lambda fault: fault.made.index if fault.made else 0)
-    if undone is not None and asked is not None and undone < min(missing, default=len(expected)):
+    if user_is_late and asked is not None:
         return FirstFault("user_did_not_act", f"the user did not call {_line(asked)}", None, asked)
     if unpaired:
         return _never_done(unpaired[0], len(missing), tool_calls, expected, stop_reason)
