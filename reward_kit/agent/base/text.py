@@ -43,6 +43,13 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f" (did you mean {close!r}?)" if close else ""
 
 
+def side_hint(name: str, by: str, others: Collection[str]) -> str:
+    """`` (the user has one: …)`` if the side that is not ``by`` has the name, else an empty text."""
+    if name not in others:
+        return ""
+    return ' (the user has one: add "by": "user")' if by == "agent" else ' (the agent has one: drop "by")'
+
+
 def closest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
     """The known name that is most like ``name``, if their likeness is at least ``cutoff``."""
     if len(name) > LONGEST_COMPARED:

@@ -8,7 +8,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import BundleImports
@@ -248,10 +248,14 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
     faults = RowFaults()
     for row, *sides in zip(rows, registries, user_registries, strict=True):
         for name, kind, number, call in _function_calls(row):
+            own, other = sides[:: -1 if call["by"] == "user" else 1]
             try:
-                sides[call["by"] == "user"].check_arguments(kind, call["name"], call["arguments"])
+                own.check_arguments(kind, call["name"], call["arguments"])
             except BundleError as error:
-                faults.add(row, f"{name}[{number}]", str(error))
+                is_known = call["name"] in own.functions[kind]
+                hint = "" if is_known else side_hint(call["name"], call["by"], other.functions[kind])
+                fault = f"there is no {kind} {call['name']!r}{hint}" if hint else str(error)
+                faults.add(row, f"{name}[{number}]", fault)
     functions = [reward.function for reward in rewards]
     for place, (row, reward) in enumerate(zip(rows, rewards, strict=True)):
         given = row.given_fields()

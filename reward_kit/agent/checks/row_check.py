@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.places import shown_line
-from reward_kit.agent.base.text import closest, did_you_mean
+from reward_kit.agent.base.text import closest, did_you_mean, side_hint
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.checks.findings import Fault
@@ -207,7 +207,8 @@ def _call_faults(
             why = f"is missing in gold_db, which is made without a `rollout`: {shown_line(raised)}"
             yield Fault("gold-call", f"{name} {why}")
         elif call.status == "unknown_tool":
-            hint = did_you_mean(call.name, list(task.registry_of(call.by).tools))
+            own, other = (task.registry, task.user_registry)[:: 1 if call.by == "agent" else -1]
+            hint = side_hint(call.name, call.by, other.tools) or did_you_mean(call.name, own.tools)
             yield Fault("gold-call", f"actions[{number}]: there is no tool {call.name!r}{hint}")
         elif call.status in FAULTY:
             yield Fault("gold-call", f"{name} answered {shown_line(repr(call.content))}")

@@ -14,7 +14,7 @@ from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
 from reward_kit.agent.rows.gold_reference import arguments_match
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, DatabaseError
 from reward_kit.models import EvaluateResult, MetricResult
 
 if TYPE_CHECKING:
@@ -186,14 +186,18 @@ def checks_hold(checks: Iterable[str | Mapping[str, Any]], db: Any) -> MetricRes
 
     A check is SQL, whose first value is to be true, or ``{"name": …, "arguments": {…}, "by": …, "is": …}``:
     a function registered with ``@R.check``, which is to return the value ``is`` (default: true). One that
-    raises does not hold.
+    raises does not hold. Raises ``DatabaseError`` for faulty SQL.
     """
     faults = []
     db = getattr(db, "sync", db)
-    for check in checks:
+    for number, check in enumerate(checks):
         if isinstance(check, str):
-            if not db.execute(check).scalar():
-                faults.append(f"does not hold: {' '.join(check.split())}")
+            try:
+                if not db.execute(check).scalar():
+                    faults.append(f"does not hold: {' '.join(check.split())}")
+            except DatabaseError as error:
+                error.place = f"checks[{number}]"
+                raise
             continue
         task = _TASK.get()
         if task is None:

@@ -9,7 +9,7 @@ from door_bundle import ROW, TOOLS, USER_TOOLS, door_bundle
 from reward_kit.agent import TaskBundle, ToolRegistry
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.rollout.opening import base_of
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, RewardError
 
 AGENT_FUNCTIONS = """
 
@@ -89,7 +89,11 @@ class TestSetup:
         ("call", "fault"),
         [
             ({"name": "unlock"}, r"field 'setup\[0\]': there is no setup 'unlock' \(did you mean 'unlocked'"),
-            ({"name": "tired"}, "there is no setup 'tired'"),
+            ({"name": "tired"}, r"""there is no setup 'tired' \(the user has one: add "by": "user"\)"""),
+            (
+                {**SETUP[0], "by": "user"},
+                r"""there is no setup 'unlocked' \(the agent has one: drop "by"\)""",
+            ),
             ({"name": "unlocked"}, "invalid arguments for setup 'unlocked'"),
         ],
     )
@@ -156,6 +160,12 @@ class TestChecks:
             result = await episode.finish()
         assert result.score == score
         assert reason in result.reason
+
+    async def test_a_query_that_sqlite_refuses_is_named(self, tmp_path):
+        row = {"checks": ["SELECT 1", "SELECT colour FROM doors"], "end_goal_sql": None}
+        fault = r"checks\[1\]: no such column: colour"
+        with TaskBundle.load(bundle_of(tmp_path, row)) as bundle, pytest.raises(RewardError, match=fault):
+            await bundle.episode("row0").finish()
 
     @pytest.mark.parametrize(
         "row", [{"actions": ROW["actions"]}, {"required_calls": ["unlock", ROW["actions"][1]]}]
