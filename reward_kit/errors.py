@@ -25,7 +25,8 @@ class RewardKitError(Exception):
         text = f"{self.place}: {self.fault}" if self.place else self.fault
         if not self.remedy:
             return text
-        return f"{text.rstrip('.')}. {self.remedy}"
+        space = "" if self.remedy.startswith("\n") else " "
+        return f"{text.rstrip('.')}.{space}{self.remedy}"
 
     def to_json(self) -> dict[str, str | None]:
         """Return the error as plain JSON, for another process."""

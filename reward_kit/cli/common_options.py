@@ -78,12 +78,13 @@ def rows_option(help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
 
 def listening_options(when: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that say where a server listens."""
-    port: dict[str, Any] = {"type": click.IntRange(0, 65535), "default": 8000, "show_default": True}
+    port: dict[str, Any] = {"type": click.IntRange(0, 65535), "default": 8000, "metavar": "PORT"}
 
     def options(function: Callable[..., Any]) -> Callable[..., Any]:
-        asked = click.option("--port", help=f"The port to listen on{when}; 0: a free one.", **port)(function)
-        about = f"The address to listen on{when}."
-        return click.option("--host", default=LOOPBACK, show_default=True, help=about)(asked)
+        about = f"The port to listen on{when}; 0: a free one. Default: 8000."
+        asked = click.option("--port", help=about, **port)(function)
+        about = f"The address to listen on{when}. Default: {LOOPBACK}."
+        return click.option("--host", default=LOOPBACK, metavar="ADDRESS", help=about)(asked)
 
     return options
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="The simulated user's model.",
 )
 @click.option("--user", metavar="NAME", help="The simulated user: react, none, module:function and others.")
-@click.option("--reasons", is_flag=True, help="Tell why a reward is what it is, which may name the answer.")
+@click.option("--reasons", is_flag=True, help="Send the whole reason of a reward, which may name the answer.")
 @listening_options()
 def serve(bundle: str, user_model: str | None, user: str | None, reasons: bool, host: str, port: int) -> None:
     """Serve episodes of a bundle over HTTP, for trainers.

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @command("view")
 @click.argument("evaluations", metavar="[EVALUATION]...", nargs=-1)
 @runs_option
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port. Default: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port. Default: a free one."
+)
 @click.option("--out", metavar="DIR", help="Write the pages to this folder instead of serving them.")
 def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | None) -> int:
     """Read evaluations and rollouts in a browser.

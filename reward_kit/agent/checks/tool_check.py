@@ -53,7 +53,7 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
                 text = (
                     f"has never run: no gold action calls it, and an example answers {shown_line(answer)!r}"
                 )
-                yield f"{Path(path).name}:{line} {tool.name}", text
+                yield f"{Path(path).name}:{line} {tool.name}" if path else tool.name, text
 
 
 def _arguments(tool: Tool, given: dict[str, Any], base: Database) -> dict[str, Any]:

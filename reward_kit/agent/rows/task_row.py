@@ -343,7 +343,7 @@ def _faults_in(error: ValidationError) -> Iterator[FieldFault]:
         elif kind == "unexpected_keyword_argument":
             yield (
                 field_name(way),
-                'an action has "name", "arguments", "refused" and "by" only; drop it or write "arguments"',
+                'a call has "name", "arguments", "refused" and "by" only; drop it or write "arguments"',
             )
         else:
             got = "is missing" if kind == "missing" else f"got {show(item['input'])}"

@@ -125,7 +125,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(row_id: str) -> None:
         ({"actions": [{"name": ""}]}, 'actions[0].name: got "" (a string), expected the name of a tool'),
         (
             {"actions": [{"name": "f", "kwargs": {}}]},
-            'actions[0].kwargs: an action has "name", "arguments", "refused" and "by" only; drop it',
+            'actions[0].kwargs: a call has "name", "arguments", "refused" and "by" only; drop it',
         ),
         (
             {"actions": [{"name": "f", "arguments": "{}"}]},
