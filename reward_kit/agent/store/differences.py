@@ -117,7 +117,8 @@ def _unequal(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _seed_difference(row: PlannedRow, before: str, bases: Path) -> str:
     """``before`` is the start of the key that the seed had; its base shows what it was."""
     seed = row.seed
-    fault = f"its seed has changed ({seed.origin})"
+    calls = ", or the setup and first calls of the row" if row.row.setup or seed.opening else ""
+    fault = f"its seed has changed ({seed.origin}{calls})"
     script = seed.script if isinstance(seed.script, SeedScript) else None
     if row.row.now is None and SeedSource(seed.sql, script).reads_clock:
         return f"{fault}: it reads the clock; a field `now` gives a row its time"

@@ -48,8 +48,9 @@ class Recordings:
         try:
             return cls(_records(source), source)
         except StorageError as error:
-            fault = f"the recording cannot be read: {error.fault}"
-            raise BundleError(fault, place=error.place or str(source)) from error
+            fault = f"the recording cannot be read: {error.fault.removeprefix('cannot be read: ')}"
+            remedy = None if source.exists() else f"Name a file, such as runs/evals/{source.name}.db"
+            raise BundleError(fault, place=error.place or str(source), remedy=remedy) from error
 
     def check(self, row_id: str) -> None:
         """Raise ``BundleError`` if no rollout of the row was recorded."""

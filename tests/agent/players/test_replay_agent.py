@@ -80,5 +80,7 @@ def test_a_faulty_recording_is_told(tmp_path: Path, text: str, fault: str) -> No
 def test_a_missing_or_empty_source_is_told(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="cannot be read"):
         load_agent(f"replay:{tmp_path / 'missing.json'}")
+    with pytest.raises(BundleError, match=r"Name a file, such as runs/evals/first\.db"):
+        load_agent("replay:first")
     with pytest.raises(BundleError, match="no recorded rollouts"):
         load_agent(f"replay:{tmp_path}")
