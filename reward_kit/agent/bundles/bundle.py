@@ -353,10 +353,10 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
                 by = call.get("by") if isinstance(call, dict) else None
                 calls += [(field, call_name(call), by or "agent")]
         for field, name, by in dict.fromkeys(calls):
-            known = task.registry_of(by).tools
-            if name not in known:
+            own, other = (task.registry, task.user_registry)[:: 1 if by == "agent" else -1]
+            if name not in own.tools:
                 effect = SKIPPED if field == "actions" else "nothing can call it"
-                hint = did_you_mean(name, list(known))
+                hint = side_hint(name, by, other.tools) or did_you_mean(name, own.tools)
                 kind = "tool" if by == "agent" else "tool of the user"
                 faults.add(task.row, field, f"there is no {kind} {name!r}{hint}; {effect}")
     return faults.lines()

@@ -162,7 +162,7 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
         try:
             with_joined_tools(task)
         except BundleError as error:
-            report.add("toolset", f"{task.row.place} {task.row.id}", str(error), [task.row.id], grade="error")
+            report.add("solo", f"{task.row.place} {task.row.id}", str(error), [task.row.id])
     sides = (side for task in tasks for side in (task.registry, task.user_registry))
     for tool in {tool.place: tool for side in sides for tool in side.tools.values()}.values():
         path, _, line = tool.place.rpartition(":")

@@ -39,6 +39,7 @@ KINDS: dict[str, Kind] = {
     "clock": Kind("error", "Give the row a now, or leave the time out of what the reward compares."),
     "no-op": Kind("error", "Ask for a change or an answer that the reward can tell from doing nothing."),
     "ignored-outputs": Kind("warning", "Let the reward look at outputs, or drop them."),
+    "solo": Kind("error", "Rename the tool, or drop the tickets if the rows are not for solo mode."),
     "no-effect": Kind(
         "warning", "Let the reward check the field (docs/rewards.md lists checks), or drop it."
     ),

@@ -125,7 +125,7 @@ class TestNames:
             ):
                 bundle.episode("front", mode="solo")
             [error] = validate(bundle).errors
-            assert (error.kind, error.rows) == ("toolset", ("front",))
+            assert (error.kind, error.rows) == ("solo", ("front",))
         with pytest.raises(BundleError, match="field 'user_toolset': in solo mode"):
             TaskBundle.load(tmp_path / "door_task", mode="solo")
 
