@@ -69,6 +69,7 @@ test-integrations: $(READY)  ## reward_kit.integrations with the real packages, 
 		$(BIN)/uv pip install --quiet --python $(INTEGRATIONS)/bin/python --editable . pytest $$one && \
 		$(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations || exit 1; \
 	done
+	@$(NEMO_GYM_PYTHON) --version || { echo "NeMo Gym needs Python 3.12: set NEMO_GYM_PYTHON to its path"; exit 1; }
 	rm -rf $(NEMO_GYM) && $(NEMO_GYM_PYTHON) -m venv $(NEMO_GYM)  # beside the last one: its pins exclude ours
 	$(BIN)/uv pip install --quiet --python $(NEMO_GYM)/bin/python nemo-gym==0.4.0
 	NEMO_GYM_ENVIRONMENT=$(NEMO_GYM) $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir . tests_integrations -k nemo_gym
