@@ -17,7 +17,7 @@ from stub_server import Answer, StubServer, calls
 from their_code import AGENT_MODEL, USER_MODEL
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.tau.tau_bench.command import port
+from reward_kit.agent.tau.tau_bench.bundle import port
 
 TAU_BENCH = os.environ.get("TAU_BENCH")
 tau_bench = pytest.mark.skipif(not TAU_BENCH, reason="TAU_BENCH names no checkout of tau-bench")

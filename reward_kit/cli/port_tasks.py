@@ -70,7 +70,7 @@ def tau_bench(folder: Path, source: Path) -> None:
     from the checkout. No code of it is run: the tools, the reward and the tables are those of the bundle
     tau_retail.
     """
-    from reward_kit.agent.tau.tau_bench.command import port as port_retail
+    from reward_kit.agent.tau.tau_bench.bundle import port as port_retail
 
     written = port_retail(source, folder / "tau_bench_retail")
     for warning in written.warnings:

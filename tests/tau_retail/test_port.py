@@ -20,8 +20,8 @@ from small_sources import (
 )
 
 from reward_kit.agent import TaskBundle, agent_eval, validate
-from reward_kit.agent.tau.tau_bench.build_seed import SourceError
-from reward_kit.agent.tau.tau_bench.command import port
+from reward_kit.agent.tau.source import SourceError
+from reward_kit.agent.tau.tau_bench.bundle import port
 from reward_kit.agent.tau.tau_bench.seed import make_seed
 
 CANCEL = {"order_id": "#W0000001", "reason": "no longer needed"}

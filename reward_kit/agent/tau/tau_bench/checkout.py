@@ -1,55 +1,209 @@
-"""The commit of a checkout, read from its ``.git`` without running git."""
+"""A checkout of tau-bench: its data, its policy, and tasks and tool descriptions from Python files."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reward_kit.agent.tau.python_source import PythonFile
+from reward_kit.agent.tau.source import SourceError, SourceFiles, commit_of
+from reward_kit.agent.tau.tau_bench.prompts import tau_bench_prompts
+from tau_retail_task.tools import R
 
 if TYPE_CHECKING:
-    from .source import SourceFiles
+    from pathlib import Path
 
-_COMMIT = re.compile(r"[0-9a-f]{40,64}")
-UNKNOWN = "unknown commit: the folder has no readable .git"
+    from reward_kit.agent.tau.tau_bench.seed import Domain
 
+Row = dict[str, Any]
+"""A row of a dataset without ``toolset``, which depends on the bundle's name."""
 
-def commit_of(files: SourceFiles) -> str:
-    """Return ``commit 0123…``; uncommitted changes do not show in it."""
-    commit = _commit(files.root) if isinstance(files.root, Path) else None
-    return f"commit {commit}" if commit else UNKNOWN
-
-
-def _commit(root: Path) -> str | None:
-    git = root / ".git"
-    pointer = _line(git)  # in a worktree or submodule, .git is a file
-    if pointer is not None and pointer.startswith("gitdir: "):
-        git = root / pointer.removeprefix("gitdir: ")
-    head = _line(git / "HEAD")
-    if head is None or not head.startswith("ref: "):
-        return _checked(head)
-    name = head.removeprefix("ref: ")
-    shared = git / (_line(git / "commondir") or ".")
-    for folder in (git, shared):
-        commit = _checked(_line(folder / name))
-        if commit:
-            return commit
-    return _packed(shared / "packed-refs", name)
+FOLDER = "tau_bench/envs/retail"
+_CHECKOUT = f"a checkout of tau-bench (with {FOLDER})"
+_SPLITS = (("test", "task.jsonl"), ("dev", "task_dev.jsonl"), ("train", "task_train.jsonl"))
+_TOOLS = "ALL_TOOLS = [...] with classes imported from modules of the same folder"
+_PARAMETERS = {
+    **{name: frozenset(tool.schema["properties"]) for name, tool in R.tools.items()},
+    "get_item_details": frozenset({"item_id"}),
+}
+"""Names of the parameters of each tool."""
 
 
-def _packed(path: Path, name: str) -> str | None:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    return next((_checked(line.split(" ")[0]) for line in lines if line.endswith(f" {name}")), None)
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """The parts of a checkout.
+
+    ``tools`` are the offered ones in the OpenAI format, ``left_out`` the names of those without code here.
+    ``rows`` are by file name, ``domain`` has ``users``, ``products`` and ``orders`` by id, ``texts`` are
+    files to copy unchanged.
+    """
+
+    files: SourceFiles
+    version: str
+    tools: list[dict[str, Any]]
+    left_out: tuple[str, ...]
+    rows: dict[str, list[Row]]
+    domain: Domain
+    texts: dict[str, bytes]
 
 
-def _line(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
+def read_checkout(path: Path) -> Checkout:
+    """Read the parts of a bundle from a checkout; raises ``SourceError``."""
+    if not path.is_dir():
+        raise SourceError(f"{path} does not exist. Expected: {_CHECKOUT}")
+    if not (path / FOLDER).is_dir():
+        more = " For tau2-bench, use port tau2" if (path / "src/tau2").is_dir() else ""
+        raise SourceError(f"{path} has no {FOLDER}. Expected: {_CHECKOUT}.{more}")
+    files = SourceFiles(path, str(path))
+    domain = {
+        name: files.json(f"{FOLDER}/data/{name}.json", f"the {name} by id, as JSON", dict)
+        for name in ("users", "products", "orders")
+    }
+    rows = {
+        file: _read_tasks(files, split)
+        for split, file in _SPLITS
+        if split == "test" or files.has(f"{FOLDER}/tasks_{split}.py")
+    }
+    tools, left_out = _offered(_read_tools(files), rows)
+    texts = {
+        "policy.md": files.data(f"{FOLDER}/wiki.md", "the agent's policy"),
+        "LICENSE": files.data("LICENSE", "the licence of the benchmark"),
+        **tau_bench_prompts(files),
+    }
+    return Checkout(files, commit_of(files), tools, left_out, rows, domain, texts)
 
 
-def _checked(text: str | None) -> str | None:
-    return text if text and _COMMIT.fullmatch(text) else None
+def _read_tasks(files: SourceFiles, split: str) -> list[Row]:
+    name = f"TASKS_{split.upper()}"
+    expected = f"{name} = [Task(...), ...], the {split} tasks"
+    file = PythonFile.read(files, f"{FOLDER}/tasks_{split}.py", expected)
+    tasks = file.elements(file.assigned(name, expected), expected)
+    if not tasks:
+        raise SourceError(f"{file.place} has no tasks. Expected there: {expected}")
+    return [_row(file, node, split, index) for index, node in enumerate(tasks)]
+
+
+def _row(file: PythonFile, node: ast.expr, split: str, index: int) -> Row:
+    given = file.arguments(node, "Task")
+    missing = {"user_id", "instruction", "actions", "outputs"} - given.keys()
+    if missing:
+        raise file.fault(node, f"a Task with {', '.join(sorted(missing))}")
+    outputs = file.literal(given["outputs"], "a list of texts")
+    if not isinstance(outputs, list) or not all(isinstance(output, str) for output in outputs):
+        raise file.fault(given["outputs"], "a list of texts")
+    return {
+        "id": f"retail.{split}.{index:03}",
+        "system_prompt": "file:policy.md",
+        "sim_user_prompt": file.text(given["instruction"], "the user's instruction, a text"),
+        "actions": [
+            _action(file, action) for action in file.elements(given["actions"], "[Action(...), ...]")
+        ],
+        "outputs": outputs,
+        "metadata": {"split": split, "index": index, "user_id": file.text(given["user_id"], "a user id")},
+    }
+
+
+def _action(file: PythonFile, node: ast.expr) -> dict[str, Any]:
+    given = file.arguments(node, "Action")
+    if not {"name", "kwargs"} <= given.keys():
+        raise file.fault(node, "Action(name=..., kwargs={...})")
+    arguments = file.literal(given["kwargs"], "a dict of arguments")
+    if not isinstance(arguments, dict):
+        raise file.fault(given["kwargs"], "a dict of arguments")
+    return {"name": file.text(given["name"], "the name of a tool"), "arguments": arguments}
+
+
+def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
+    """Read the descriptions, in the order in which the benchmark offers the tools."""
+    folder = f"{FOLDER}/tools"
+    index = PythonFile.read(files, f"{folder}/__init__.py", _TOOLS)
+    modules = {
+        alias.asname or alias.name: (statement.module, alias.name)
+        for statement in index.body
+        if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module
+        for alias in statement.names
+    }
+    tools = []
+    for node in index.elements(index.assigned("ALL_TOOLS", _TOOLS), _TOOLS):
+        if not isinstance(node, ast.Name) or node.id not in modules:
+            raise index.fault(node, "a class that the file imports")
+        module, class_name = modules[node.id]
+        expected = f"class {class_name} with get_info()"
+        path = f"{folder}/{module.replace('.', '/')}.py"
+        tools.append(_read_info(PythonFile.read(files, path, expected), class_name))
+    return tools
+
+
+def _read_info(file: PythonFile, class_name: str) -> dict[str, Any]:
+    """Return the dict that ``get_info`` returns as a literal."""
+    functions = [
+        function
+        for statement in file.body
+        if isinstance(statement, ast.ClassDef) and statement.name == class_name
+        for function in statement.body
+        if isinstance(function, ast.FunctionDef) and function.name == "get_info"
+    ]
+    if len(functions) != 1:
+        raise SourceError(f"{file.place} has no class {class_name} with one get_info()")
+    *before, last = functions[0].body
+    strays = [statement for statement in before if not _is_docstring(statement)]
+    if strays or not isinstance(last, ast.Return) or last.value is None:
+        raise file.fault((strays or [last])[0], "only `return {...}`, the tool's description")
+    info: Any = file.literal(last.value, "the tool's description")
+    return info if isinstance(info, dict) else {}
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+# --- the tools that the bundle offers
+
+
+def _offered(
+    tools: list[dict[str, Any]], rows: dict[str, list[Row]]
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """The tools that have code in ``tau_retail_task``, and the names of the others.
+
+    Raises ``SourceError`` for other parameters, or a gold action without a tool.
+    """
+    by_name = {_name(tool): tool for tool in tools}
+    for name, tool in by_name.items():
+        expected = _PARAMETERS.get(name)
+        found = tool["function"]["parameters"]["properties"].keys()
+        if expected is not None and found != expected:
+            raise SourceError(
+                f"the tool {name} of tau-bench takes {_listed(found)}. Expected: {_listed(expected)}"
+            )
+    offered = {name: tool for name, tool in by_name.items() if name in _PARAMETERS}
+    for file, row in ((file, row) for file, some in rows.items() for row in some):
+        for action in row["actions"]:
+            if action["name"] not in offered:
+                raise SourceError(
+                    f"{row['id']} in {file} has the gold action {action['name']}, a tool without code here"
+                )
+    return list(offered.values()), tuple(name for name in by_name if name not in offered)
+
+
+def _name(tool: dict[str, Any]) -> str:
+    """Return the name of a tool; raise ``SourceError`` for an incomplete description."""
+    function = tool.get("function")
+    parts = function if isinstance(function, dict) else {}
+    name, description, parameters = (parts.get(part) for part in ("name", "description", "parameters"))
+    complete = (
+        isinstance(name, str)
+        and isinstance(description, str)
+        and isinstance(parameters, dict)
+        and isinstance(parameters.get("properties"), dict)
+    )
+    if not complete:
+        raise SourceError(
+            f"the description of the tool {name or '(without a name)'} of tau-bench is incomplete. "
+            "Expected: name, description and parameters with properties"
+        )
+    return str(name)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names)) or "nothing"

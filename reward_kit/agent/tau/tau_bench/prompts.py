@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .python_source import PythonFile
+from reward_kit.agent.tau.python_source import PythonFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .source import SourceFiles
+    from reward_kit.agent.tau.source import SourceFiles
 
 TAU_USER = "tau_bench/envs/user.py"
 TAU_CHAT = "tau_bench/agents/chat_react_agent.py"

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.toolset import load_registry
 from reward_kit.agent.objects import TABLE
+from reward_kit.agent.tau.source import SourceError
 from reward_kit.agent.tau.tau2.domain import Tau2Registry
 from reward_kit.agent.tau.tau2.port.code import DomainCode, read_code
 from reward_kit.agent.tau.tau2.port.readme import readme
@@ -34,7 +35,6 @@ from reward_kit.agent.tau.tau2.port.texts import (
 from reward_kit.agent.tau.tau2.port.variants import BANKING, KNOWLEDGE, check_variant
 from reward_kit.agent.tau.tau2.shape import rows_of
 from reward_kit.agent.tau.tau2.state import SCHEMA, SEED, STATE
-from reward_kit.agent.tau.tau_bench.source import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.tau.tau_bench.source import SourceError
+from reward_kit.agent.tau.source import SourceError
 
 if TYPE_CHECKING:
     from reward_kit.agent.tau.tau2.port.source import Tau2Source

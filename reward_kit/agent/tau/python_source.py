@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from .source import SourceError, SourceFiles
+from reward_kit.agent.tau.source import SourceError, SourceFiles
 
 _QUOTED = 70
 
