@@ -65,6 +65,16 @@ class Domain:
         }
         self.classes = {kind.__name__: kind for kind in self._classes()}
         """The models and enumerations of the benchmark's code, by name."""
+        self.held: dict[Side, list[tuple[str, BaseModel]]] = {
+            side: [
+                (name, value.model_copy(deep=True))
+                for base in getattr(kit, "__mro__", ())
+                for name, value in vars(base).items()
+                if isinstance(value, BaseModel)
+            ]
+            for side, kit in self.toolkits.items()
+        }
+        """Models that the classes of the toolkits hold, where they would outlive a rollout."""
         self.one_database = self.databases.get("user") is self.databases["agent"]
         self.fields = {
             side: fields_of(database, self.prefix(side)) for side, database in self.databases.items()
@@ -131,10 +141,9 @@ class Environment:
         else:
             view = View(self.state, database, self.domain.fields[side], self.domain.prefix(side))
         kit = kind(view, *(self.domain.search if side == "agent" else ()))
-        for base in kind.__mro__:  # what the class holds would outlive the rollout
-            for name, value in vars(base).items():
-                if isinstance(value, BaseModel) and name not in vars(kit):
-                    setattr(kit, name, value.model_copy(deep=True))
+        for name, value in self.domain.held[side]:
+            if name not in vars(kit):
+                setattr(kit, name, value.model_copy(deep=True))
         if (stored := self.state.note(f"@{side}")) is not None:
             restore(vars(kit), exact_value(stored, self.domain.classes))
         return kit
@@ -220,13 +229,17 @@ def environment_on(domain: Domain, db: Any, *, writes: bool) -> Iterator[Environ
         DATABASE.reset(reset)
         environment.write()
         if writes:
-            _KEPT[domain, environment.state.name] = environment
-            while len(_KEPT) > _MOST_KEPT:
-                _KEPT.popitem(last=False)
+            _keep((domain, environment.state.name), environment)
 
 
 _KEPT: OrderedDict[tuple[Domain, str | None], Environment] = OrderedDict()
 _MOST_KEPT = 256
+
+
+def _keep(key: tuple[Domain, str | None], environment: Environment) -> None:
+    _KEPT[key] = environment
+    while len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)
 
 
 def _call(domain: Domain, side: Side, name: str, mutates: bool, arguments: dict[str, Any], db: Any) -> str:
@@ -246,9 +259,11 @@ def _set_up(domain: Domain, side: Side, name: str, arguments: dict[str, Any], db
 
 def _check(domain: Domain, side: Side, name: str, arguments: dict[str, Any], db: Any) -> Any:
     """A function for ``checks`` of a row, on data that are only read."""
-    environment = _KEPT.pop((domain, name_of(db)), None) or Environment(domain, db, writes=True)
+    key = domain, f"checks of {name_of(db)}"
+    if (environment := _KEPT.get(key)) is None:
+        _keep(key, environment := Environment(domain, db, writes=True))
+        environment.sync()
     environment.state.db = db
-    environment.sync()
     return environment.run(name, side, arguments)
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ from reward_kit.agent.tau.tau2.state import STATE
 from reward_kit.models import EvaluateResult, MetricResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.tau.tau2.domain import Domain
 
 MAX_ERRORS, MAX_STEPS = 10, 200
@@ -52,8 +54,10 @@ def judge(
     reason = getattr(rollout, "stop_reason", None)
     if reason is not None and reason not in FINISHED:
         return EvaluateResult(score=0.0, reason=f"the conversation was cut off: {reason}")
-    trajectory = list(_trajectory(messages, rollout))
-    if (limit := _limit_reached(trajectory, rollout, len(initial_messages))) is not None:
+    made = getattr(rollout, "tool_calls", [])  # a rollout hands out copies
+    of_user = getattr(rollout, "user_messages", None) or {}
+    trajectory = list(_trajectory(messages, of_user))
+    if (limit := _limit_reached(trajectory, made, len(initial_messages))) is not None:
         return EvaluateResult(score=0.0, reason=limit)
     nothing = MetricResult(score=1.0, reason="There are no gold actions and no checks")
     parts = {
@@ -61,7 +65,9 @@ def judge(
         "checks": checks_hold(checks or (), db),
     }
     compared = (metadata or {}).get("compare_args") or [None] * len(actions or ())
-    parts["calls"] = calls_match(actions or (), compared, _calls(messages, rollout))
+    opening = _opening_calls(chain(messages, *of_user.values()))
+    calls = [*opening, *((call.name, call.arguments) for call in made)]
+    parts["calls"] = calls_match(actions or (), compared, calls)
     said = [text_of(one.get("content")) for one in messages if one["role"] == "assistant"]
     missing = missing_outputs(outputs, [text for text in said if text.strip()], anywhere=True)
     parts["outputs"] = check_of([f"never said: {text!r}" for text in missing], "All outputs were said")
@@ -87,37 +93,36 @@ def _data(domain: Domain, db: Any, gold_db: Any) -> MetricResult:
     for kind, key in sorted({*ours, *gold}):
         if kind in lists:
             continue
-        have, want = (_text(view, kind, key) for view in (db, gold_db or db))
-        want = ours[kind, key] if gold_db is None else want
-        if _canonical(have) != _canonical(want):
+        start, _ = ours.get((kind, key)) or gold[kind, key]
+        _, have = ours.get((kind, key), (start, start))
+        _, want = gold.get((kind, key), (start, start))
+        if not _same(have, want):
             faults += [f"{kind} {key!r} is not as after the gold actions"]
     for kind in sorted(lists & {kind for kind, _ in (*ours, *gold)}):
-        if gold_db is None or _list(db, kind) != _list(gold_db, kind):
+        items, gold_items = _list(db, kind), None if gold_db is None else _list(gold_db, kind)
+        if gold_items is None or len(items) != len(gold_items) or not all(map(_same, items, gold_items)):
             faults += [f"{kind} are not as after the gold actions"]
     return check_of(faults, "The data equal those after the gold actions")
 
 
-def _changed(db: Any) -> dict[tuple[str, str], str | None]:
-    """The objects that differ from the row's start, with their text there."""
-    found: dict[tuple[str, str], str | None] = {}
-    for one in db.changes():
-        if one.table != STATE and one.key is not None:
-            found[str(one.key["kind"]), str(one.key["id"])] = (one.before or {}).get("json")
-    return found
+def _changed(db: Any) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+    """The objects that differ from the row's start, with their text there and now."""
+    return {
+        (one.key["kind"], one.key["id"]): ((one.before or {}).get("json"), (one.after or {}).get("json"))
+        for one in db.changes()
+        if one.table != STATE
+    }
 
 
-def _text(db: Any, kind: str, key: str) -> str | None:
-    text: str | None = db.execute("SELECT json FROM objects WHERE kind = ? AND id = ?", [kind, key]).scalar()
-    return text
+def _list(db: Any, kind: str) -> list[str]:
+    return list(db.execute("SELECT json FROM objects WHERE kind = ? ORDER BY rowid", [kind]).scalars())
 
 
-def _list(db: Any, kind: str) -> list[str | None]:
-    rows = db.execute("SELECT json FROM objects WHERE kind = ? ORDER BY rowid", [kind]).scalars()
-    return [_canonical(text) for text in rows]
-
-
-def _canonical(text: str | None) -> str | None:
-    return None if text is None else json.dumps(json.loads(text), sort_keys=True)
+def _same(one: str | None, other: str | None) -> bool:
+    """True for the same JSON, in any order of the keys."""
+    if one == other or one is None or other is None:
+        return one == other
+    return json.dumps(json.loads(one), sort_keys=True) == json.dumps(json.loads(other), sort_keys=True)
 
 
 # --- ACTION
@@ -149,27 +154,22 @@ def _matches(action: Mapping[str, Any], names: Sequence[str] | None, tool: str, 
     return not counted or ours == theirs
 
 
-def _calls(messages: Sequence[dict[str, Any]], rollout: Any) -> list[tuple[str, Any]]:
-    """The calls of both sides: those of the opening, and those that were made."""
-    made = [(call.name, call.arguments) for call in getattr(rollout, "tool_calls", ())]
-    opening = []
-    of_user = (getattr(rollout, "user_messages", None) or {}).values()
-    for message in chain(messages, *of_user):
+def _opening_calls(messages: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The calls that messages have, those of the opening among them."""
+    for message in messages:
         for call in message.get("tool_calls") or ():
             function = call["function"]
-            try:
-                opening.append((function["name"], json.loads(function["arguments"])))
-            except ValueError:
-                continue
-    return [*opening, *made]
+            with suppress(ValueError):
+                yield function["name"], json.loads(function["arguments"])
 
 
 # --- NL_ASSERTION, and limits
 
 
-def _trajectory(messages: Sequence[dict[str, Any]], rollout: Any) -> Iterator[tuple[str, Any]]:
+def _trajectory(
+    messages: Sequence[dict[str, Any]], of_user: Mapping[int, Sequence[dict[str, Any]]]
+) -> Iterator[tuple[str, Any]]:
     """Role and content of the messages of both sides, in their order."""
-    of_user = getattr(rollout, "user_messages", None) or {}
     for position, message in enumerate([*messages, None]):
         for own in of_user.get(position, ()):
             yield ("user" if own["role"] == "assistant" else own["role"]), own.get("content")
@@ -177,9 +177,11 @@ def _trajectory(messages: Sequence[dict[str, Any]], rollout: Any) -> Iterator[tu
             yield message["role"], message.get("content")
 
 
-def _limit_reached(trajectory: Sequence[tuple[str, Any]], rollout: Any, opening: int) -> str | None:
+def _limit_reached(
+    trajectory: Sequence[tuple[str, Any]], calls: Sequence[ToolCall], opening: int
+) -> str | None:
     """The limit at which the benchmark would have ended the conversation, with reward 0."""
-    errors = sum(call.status != "ok" for call in getattr(rollout, "tool_calls", ()))
+    errors = sum(call.status != "ok" for call in calls)
     if errors >= MAX_ERRORS:
         return f"{errors} tool calls failed, and the limit is {MAX_ERRORS}"
     roles = [role for role, _ in trajectory]

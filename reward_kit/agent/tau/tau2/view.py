@@ -93,27 +93,31 @@ class Items:
     def __init__(self, state: State, one: Field) -> None:
         self._state = state
         self._field = one
+        self._is_list = one.form == "list"
         self._marks: dict[str, bytes] = {}
         values = []
         for key in state.keys(one.kind):
             value, self._marks[key] = state.read(one, key)
             values.append(value)
-        self.value: Any = values if one.form == "list" else values[0]
-        self._mark = self._whole_mark()
+        self.value: Any = values if self._is_list else values[0]
+        self._whole = self._whole_mark()
         state.parts.append(self)
 
-    def _whole_mark(self) -> bytes:
+    def _whole_mark(self) -> bytes | None:
+        """The mark of a list; that of a single object is its own."""
+        if not self._is_list or not self._state.writes:
+            return None
         return self._field.whole.dump_json(self.value, warnings=False)
 
     def write(self) -> None:
         """Write what has changed; all items if some were removed, or moved."""
         whole = self._whole_mark()
-        if whole == self._mark:
+        if self._is_list and whole == self._whole:
             return
-        self._mark = whole
+        self._whole = whole
         kind = self._field.kind
-        values = self.value if self._field.form == "list" else [self.value]
-        keys = list_ids(values) if self._field.form == "list" else list(self._marks)
+        values = self.value if self._is_list else [self.value]
+        keys = list_ids(values) if self._is_list else list(self._marks)
         if keys[: len(self._marks)] != list(self._marks):
             for key in self._marks:
                 self._state.delete_one(kind, key)
