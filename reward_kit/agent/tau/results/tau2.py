@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, Positive
 
 from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.tau import PARTS, SIDES
 from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
 from reward_kit.errors import BundleError
 
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Side
 
-PARTS = {
-    "DB": "data",
-    "ENV_ASSERTION": "checks",
-    "ACTION": "calls",
-    "COMMUNICATE": "outputs",
-    "NL_ASSERTION": "criteria",
-}
-"""The parts of a grade by their names there, each with the metric of a ported bundle's reward."""
 STOPS = {
     "user_stop": "user_stop",
     "agent_stop": "agent_done",
@@ -44,7 +37,6 @@ STOPS = {
     "unexpected_error": "infrastructure_error",
 }
 """Reasons for the end of a simulation, each with the stop reason of a rollout."""
-SIDES: dict[str, Side] = {"assistant": "agent", "user": "user"}
 
 _Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
 

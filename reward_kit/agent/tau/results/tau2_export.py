@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import text_of
-from reward_kit.agent.tau.results.tau2 import PARTS, SIDES, id_of
+from reward_kit.agent.tau import MAX_ERRORS, PARTS, SIDES
+from reward_kit.agent.tau.results.tau2 import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +33,6 @@ TASKS = "theirs/tasks.json"
 _POLICY = re.compile(r"<policy>\n(.*)\n</policy>", re.DOTALL)
 _ROLES: dict[Side, str] = {side: role for role, side in SIDES.items()}
 _NAMES = {ours: theirs for theirs, ours in PARTS.items()}
-MAX_ERRORS = 10
 
 
 def tau2_parts(

@@ -1,32 +1,22 @@
-"""A domain of the benchmark: its toolkits on the rows of a bundle, and the registries of both sides.
-
-A call makes the toolkits anew on the state of the database, as the benchmark's environment has them in
-memory: the tool runs, then the synchronisation of both sides, and what has changed is written.
-"""
+"""A domain of the benchmark: its toolkits, and the registries of both sides with their tools and schemas."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections import OrderedDict
-from contextlib import contextmanager
+import re
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 
 from reward_kit.agent.base.text import foreign_name
-from reward_kit.agent.tau.tau2.exact import exact_text, exact_value, restore
-from reward_kit.agent.tau.tau2.knowledge import Documents
-from reward_kit.agent.tau.tau2.models import merged
-from reward_kit.agent.tau.tau2.schema import describe
+from reward_kit.agent.tau.tau2.environment import UPDATE_DATA, checking_environment, environment_on
 from reward_kit.agent.tau.tau2.shape import fields_of, is_model, models_in
-from reward_kit.agent.tau.tau2.state import SHARED, STATE, State, name_of
-from reward_kit.agent.tau.tau2.toolkit import DATABASE, DISCOVERABLE_ATTR, ToolKitBase
-from reward_kit.agent.tau.tau2.view import View
+from reward_kit.agent.tau.tau2.state import STATE
+from reward_kit.agent.tau.tau2.toolkit import DISCOVERABLE_ATTR, ToolKitBase
 from reward_kit.agent.tools.execution import Tool, ToolResult
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import ToolError
@@ -35,10 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.base.types import Side
+    from reward_kit.agent.tau.tau2.knowledge import Documents
 
 STOP = "###STOP###"
 NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "title": "parameters", "type": "object"}
 _ANY: dict[str, Any] = {"type": "object", "properties": {}}
+_SECTIONS = (
+    "Arguments|Args|Parameters|Params|Raises|Exceptions|Except|Attributes|Example|Examples|Returns|Yields"
+)
+_SECTION = re.compile(rf"^({_SECTIONS}):[ \t\r\f\v]*$", re.MULTILINE)
+_ARGUMENTS = ("Arguments", "Args", "Parameters", "Params")
+_TYPED = re.compile(r"(\w+)\s*\((\S.*?)\)")
 
 
 class Domain:
@@ -118,130 +115,6 @@ class Domain:
         return registry
 
 
-class Environment:
-    """The toolkits of a domain on a database, as the benchmark's tools and its ``sync_tools`` know them."""
-
-    def __init__(self, domain: Domain, db: Any, *, writes: bool) -> None:
-        self.domain = domain
-        self.db = db
-        self.state = State(db, domain.classes, writes=writes)
-        self.tools = self._toolkit("agent")
-        self.user_tools = self._toolkit("user")
-        self.is_shared = False
-        if self.state.note(SHARED):
-            self.share()
-
-    def _toolkit(self, side: Side) -> Any:
-        kind = self.domain.toolkits[side]
-        if kind is None:
-            return None
-        database = self.domain.databases[side]
-        if side == "user" and self.domain.one_database:
-            view = self.tools.db
-        else:
-            view = View(self.state, database, self.domain.fields[side], self.domain.prefix(side))
-        kit = kind(view, *(self.domain.search if side == "agent" else ()))
-        for name, value in self.domain.held[side]:
-            if name not in vars(kit):
-                setattr(kit, name, value.model_copy(deep=True))
-        if (stored := self.state.note(f"@{side}")) is not None:
-            restore(vars(kit), exact_value(stored, self.domain.classes))
-        return kit
-
-    def share(self) -> None:
-        """Let the user's tools work on the agent's data."""
-        self.is_shared = True
-        self.user_tools.db = self.tools.db
-
-    def kit(self, side: Side) -> Any:
-        """The toolkit of a side."""
-        return self.user_tools if side == "user" else self.tools
-
-    def sync(self) -> None:
-        """Bring the data of both sides in line."""
-        if self.domain.sync is not None:
-            self.domain.sync(self)
-
-    def make_tool_call(self, tool_name: str, requestor: Side = "agent", **kwargs: Any) -> Any:
-        """Call a tool; raises whatever the benchmark's code raises."""
-        kit = self.kit(requestor)
-        if kit is None:
-            raise ValueError("User tools not available")
-        return kit.use_tool(tool_name=tool_name, **kwargs)
-
-    def respond(self, name: str, side: Side, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The answer to a call of a tool, and True if it failed; the sync is part of the call."""
-        try:
-            value = self.make_tool_call(name, side, **arguments)
-            self.sync()
-        except Exception as error:  # noqa: BLE001 - the border to the benchmark's code: its errors are answers
-            return f"Error: {error}", True
-        return answer_of(value), False
-
-    def run(self, name: str, side: Side, arguments: dict[str, Any]) -> Any:
-        """Call any function of a toolkit."""
-        result = getattr(self.kit(side), name)(**arguments)
-        self.sync()
-        return result
-
-    def set_up(self, name: str, side: Side, arguments: dict[str, Any]) -> None:
-        """Call a function for ``setup``: one of a toolkit, or the update of a side's data."""
-        if name != UPDATE_DATA:
-            self.run(name, side, arguments)
-            return
-        view = self.kit(side).db
-        view.update(self.domain.databases[side].model_validate(merged(view.dump(), arguments)))
-        if side == "agent" and self.user_tools is not None and not self.domain.one_database:
-            self.share()
-
-    def write(self) -> None:
-        """Write what has changed."""
-        for side, kit in (("agent", self.tools), ("user", self.user_tools)):
-            if kit is not None:
-                own = {
-                    name: value
-                    for name, value in vars(kit).items()
-                    if name != "db" and not isinstance(value, Documents)
-                }
-                if text := exact_text(own) if own else "":
-                    self.state.set_note(f"@{side}", text)
-        if self.is_shared:
-            self.state.set_note(SHARED, "true")
-        if self.state.writes:
-            self.state.write()
-        self.state.rename()
-
-
-@contextmanager
-def environment_on(domain: Domain, db: Any, *, writes: bool) -> Iterator[Environment]:
-    """The environment of a database; what has changed in it is written at the end.
-
-    One that has been written stays in memory under the name of its state, for the next call on that state.
-    """
-    environment = _KEPT.pop((domain, name_of(db)), None) if writes else None
-    if environment is None:
-        environment = Environment(domain, db, writes=writes)
-    environment.state.db = db
-    reset = DATABASE.set(db)
-    try:
-        yield environment
-    finally:
-        DATABASE.reset(reset)
-        environment.write()
-        if writes:
-            _keep((domain, environment.state.name), environment)
-
-
-_KEPT: OrderedDict[tuple[Domain, str | None], Environment] = OrderedDict()
-_MOST_KEPT = 256
-
-
-def _keep(key: tuple[Domain, str | None], environment: Environment) -> None:
-    _KEPT[key] = environment
-    while len(_KEPT) > _MOST_KEPT:
-        _KEPT.popitem(last=False)
-
-
 def _call(domain: Domain, side: Side, name: str, mutates: bool, arguments: dict[str, Any], db: Any) -> str:
     """A tool call, as the benchmark's environment answers it."""
     with environment_on(domain, db, writes=mutates) as environment:
@@ -259,16 +132,7 @@ def _set_up(domain: Domain, side: Side, name: str, arguments: dict[str, Any], db
 
 def _check(domain: Domain, side: Side, name: str, arguments: dict[str, Any], db: Any) -> Any:
     """A function for ``checks`` of a row, on data that are only read."""
-    key = domain, f"checks of {name_of(db)}"
-    if (environment := _KEPT.get(key)) is None:
-        _keep(key, environment := Environment(domain, db, writes=True))
-        environment.sync()
-    environment.state.db = db
-    return environment.run(name, side, arguments)
-
-
-UPDATE_DATA = "update_data"
-"""The function of ``setup`` that merges data into the database."""
+    return checking_environment(domain, db).run(name, side, arguments)
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -314,7 +178,7 @@ class Tau2Registry(ToolRegistry):
 
 def _tool(name: str, function: Callable[..., Any], described: Callable[..., Any] | None = None) -> Tool:
     """A tool whose arguments are not checked."""
-    description, schema = describe(name, described) if described is not None else (name, _ANY)
+    description, schema = _described(name, described) if described is not None else (name, _ANY)
     return Tool(
         name=name,
         description=description,
@@ -327,22 +191,52 @@ def _tool(name: str, function: Callable[..., Any], described: Callable[..., Any]
     )
 
 
-def answer_of(value: Any) -> str:
-    """The text with which the benchmark answers a call."""
-    return value if isinstance(value, str) else json.dumps(_answer(value), default=str)
+# --- description and schema of a tool, as the benchmark makes them of a function
 
 
-def _answer(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(warnings=False)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [_answer(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _answer(one) for key, one in value.items()}
-    if isinstance(value, date):
-        return value.isoformat()
-    raise ValueError(f"Unsupported type: {type(value)}")
+def _described(name: str, function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """The description of a method, and the JSON schema of its arguments."""
+    lead, documented = _read(function.__doc__ or "")
+    first, _, rest = lead.partition("\n")
+    rest = rest.strip()
+    description = (f"{first}\n\n{rest}" if rest else first) or name
+    _, *parameters = inspect.signature(function, eval_str=True).parameters.values()  # without self
+    fields: dict[str, Any] = {}
+    for one in parameters:
+        default = ... if one.default is one.empty else one.default
+        if one.name in documented:
+            default = Field(default, description=documented[one.name])
+        fields[one.name] = (Any if one.annotation is one.empty else one.annotation, default)
+    model: type[BaseModel] = create_model("parameters", **fields)
+    return description, model.model_json_schema()
+
+
+def _read(docstring: str) -> tuple[str, dict[str, str]]:
+    """The text before the first section, and the descriptions of the parameters."""
+    text = inspect.cleandoc(docstring)
+    marks = list(_SECTION.finditer(text))
+    found: dict[str, str] = {}
+    for place, mark in enumerate(marks, 1):
+        if mark[1] in _ARGUMENTS:
+            end = marks[place].start() if place < len(marks) else len(text)
+            found |= _parameters(text[mark.end() : end].strip("\n"))
+    return (text[: marks[0].start()] if marks else text).strip(), found
+
+
+def _parameters(section: str) -> dict[str, str]:
+    """The parameters of a section; deeper lines continue a text and lose their indentation."""
+    lines = section.splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+    found: dict[str, list[str]] = {}
+    last: list[str] = []
+    for line in lines:
+        if line[:indent].strip() == "" and line[indent : indent + 1].strip() and ":" in line:
+            before, _, after = line.strip().partition(":")
+            typed = _TYPED.match(before)
+            last = found[typed[1] if typed else before.strip()] = [after.strip()]
+        else:
+            last.append(line)
+    return {
+        name: "\n".join([first, *inspect.cleandoc("\n".join(more)).splitlines()]).strip()
+        for name, (first, *more) in found.items()
+    }

@@ -15,6 +15,7 @@ from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import call_line, filled, text_of
 from reward_kit.agent.rewards.checks import FINISHED, check_of, checks_hold, missing_outputs
 from reward_kit.agent.rewards.criteria import NO_JUDGE, ask_judge, judge_name
+from reward_kit.agent.tau import MAX_ERRORS
 from reward_kit.agent.tau.tau2.state import STATE
 from reward_kit.models import EvaluateResult, MetricResult
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.tau.tau2.domain import Domain
 
-MAX_ERRORS, MAX_STEPS = 10, 200
-"""Limits of the benchmark: failed calls of both sides; messages of all sides, results of calls together."""
+MAX_STEPS = 200
+"""The benchmark's limit of messages of all sides; the results of a message's calls count as one."""
 
 
 def judge(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -15,14 +13,16 @@ from pydantic import ValidationError
 from reward_kit.agent.bundles.imports import BundleImports
 from reward_kit.agent.bundles.toolset import load_registry
 from reward_kit.agent.objects import TABLE
-from reward_kit.agent.tau.source import SourceError
+from reward_kit.agent.tau.source import SourceError, new_folder, put
 from reward_kit.agent.tau.tau2.domain import Tau2Registry
 from reward_kit.agent.tau.tau2.port.code import DomainCode, read_code
 from reward_kit.agent.tau.tau2.port.readme import readme
-from reward_kit.agent.tau.tau2.port.refusals import mark_refused
-from reward_kit.agent.tau.tau2.port.tasks import RowMaker, rows_by_file
+from reward_kit.agent.tau.tau2.port.tasks import RowMaker, mark_refused, rows_by_file
 from reward_kit.agent.tau.tau2.port.texts import (
+    BANKING,
+    KNOWLEDGE,
     agent_prompt,
+    check_variant,
     documents,
     greeting,
     judge_prompts,
@@ -32,16 +32,17 @@ from reward_kit.agent.tau.tau2.port.texts import (
     stop_tokens,
     user_prompts,
 )
-from reward_kit.agent.tau.tau2.port.variants import BANKING, KNOWLEDGE, check_variant
 from reward_kit.agent.tau.tau2.shape import rows_of
 from reward_kit.agent.tau.tau2.state import SCHEMA, SEED, STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from reward_kit.agent.tau.tau2.domain import Domain
     from reward_kit.agent.tau.tau2.port.source import Tau2Source
 
+_USER_TOOLS = '"""The tools of the user."""\n\nfrom .tools import DOMAIN\n\nR = DOMAIN.registry("user")\n'
 _REWARD = '''\
 """The reward: the benchmark's rules, see README.md."""
 
@@ -59,8 +60,6 @@ def evaluate(messages, *, db, gold_db=None, rollout=None, **row) -> EvaluateResu
     """Judge a rollout by the benchmark's rules."""
     return judge(DOMAIN, JUDGE, messages=messages, db=db, gold_db=gold_db, rollout=rollout, **row)
 '''
-
-
 _ROWS = 500
 """Rows of one statement of ``seed.sql``."""
 
@@ -88,11 +87,8 @@ def port_domain(
         raise SourceError(f"{target} exists. Choose another folder, or remove it")
     if not source.has_code(f"domains/{domain}/tools.py"):
         raise SourceError(f"{source.files.name} has no domain {domain}. Give a checkout with --source")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=out) as temporary:
-        folder = Path(temporary) / name
+    with new_folder(target) as folder:
         rows = _Writer(source, domain, variant, folder).write(tasks)
-        folder.rename(target)
     return Ported(domain, target, rows)
 
 
@@ -123,21 +119,21 @@ class _Writer:
         if search is not None and search.retrievers:
             files["theirs/documents.json"] = json.dumps(documents(source), ensure_ascii=False) + "\n"
         for path, text in files.items():
-            _put(folder / path, text)
+            put(folder / path, text)
         with closing(BundleImports(folder)) as imports:
             registry = load_registry(imports, ".tools")
             assert isinstance(registry, Tau2Registry)
             found = registry.domain
             seed = _seed(source, domain, found)
-            _put(folder / "seed.sql", seed)
+            put(folder / "seed.sql", seed)
             datasets, tasks = self.datasets(found, only)
             every = {row["id"]: row for rows in datasets.values() for row in rows}
             mark_refused(found, seed, every.values())
-        _put(folder / "theirs/tasks.json", json.dumps(tasks, ensure_ascii=False) + "\n")
+        put(folder / "theirs/tasks.json", json.dumps(tasks, ensure_ascii=False) + "\n")
         for file, rows in datasets.items():
-            _put(folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+            put(folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         counts = {file: len(rows) for file, rows in datasets.items()}
-        _put(folder / "README.md", readme(source, domain, self.variant, counts))
+        put(folder / "README.md", readme(source, domain, self.variant, counts))
         return counts
 
     @property
@@ -187,11 +183,6 @@ class _Writer:
         return files, [task for task in tasks if str(task["id"]) in written]
 
 
-def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
 def _own_code(domain: str, code: DomainCode, retrievers: Sequence[str], done: str | None) -> dict[str, str]:
     """``tools.py``, ``user_tools.py`` and ``reward.py``."""
     toolkits = [code.toolkits[side] for side in ("agent", "user") if side in code.toolkits]
@@ -207,18 +198,15 @@ def _own_code(domain: str, code: DomainCode, retrievers: Sequence[str], done: st
         made = ", ".join(f"{name}(Path(__file__).parent)" for name in retrievers)
         arguments.append(f"search=[{made}]")
     ending = "" if done is None else f", done={json.dumps(done, ensure_ascii=False)}"
-    files = {
+    return {
         "tools.py": (
             f'"""The tools of the agent; ``theirs`` has the code of the benchmark."""\n\n'
             f"{first}\n{''.join(sorted(imports))}\n"
             f'DOMAIN = Domain({", ".join(arguments)})\nR = DOMAIN.registry("agent"{ending})\n'
         ),
+        "user_tools.py": _USER_TOOLS,
         "reward.py": _REWARD,
     }
-    files["user_tools.py"] = (
-        '"""The tools of the user."""\n\nfrom .tools import DOMAIN\n\nR = DOMAIN.registry("user")\n'
-    )
-    return files
 
 
 def _seed(source: Tau2Source, domain: str, found: Domain) -> str:

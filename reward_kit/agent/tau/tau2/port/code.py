@@ -1,7 +1,7 @@
 """The benchmark's code of a domain, copied into a bundle with other imports.
 
 Modules of the domain import each other in the bundle; the rest of the benchmark's package is replaced by
-``reward_kit.agent.tau.tau2.toolkit`` and ``models``, which have what these modules use.
+``reward_kit.agent.tau.tau2.toolkit``, which has what these modules use.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _OURS = "reward_kit.agent.tau.tau2"
 _REPLACED = {
     "tau2.environment.toolkit": f"{_OURS}.toolkit",
-    "tau2.environment.db": f"{_OURS}.models",
-    "tau2.utils": f"{_OURS}.models",
-    "tau2.utils.utils": f"{_OURS}.models",
-    "tau2.utils.pydantic_utils": f"{_OURS}.models",
+    "tau2.environment.db": f"{_OURS}.toolkit",
+    "tau2.utils": f"{_OURS}.toolkit",
+    "tau2.utils.utils": f"{_OURS}.toolkit",
+    "tau2.utils.pydantic_utils": f"{_OURS}.toolkit",
     "loguru": f"{_OURS}.toolkit",
 }
 _REPEATABLE = ("import uuid", f"from {_OURS}.toolkit import uuid")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import textwrap
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.tau.tau2.port.variants import BANKING, VARIANTS
+from reward_kit.agent.tau.tau2.port.texts import BANKING, VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +42,6 @@ until the state is judged, which leaves it out.
 def readme(source: Tau2Source, domain: str, variant: str, rows: Mapping[str, int]) -> str:
     """The text of ``README.md``."""
     name = f"tau2_{domain}"
-    digests = "".join(f"{digest}  {path}\n" for path, digest in sorted(source.files.digests.items()))
     deviations = [*_DEVIATIONS, *(_OF_BANKING if domain == BANKING else [])]
     listed = "\n".join(f"| `{file}` | {number} |" for file, number in rows.items())
     about = f" Variant: `{variant}`." if domain in VARIANTS else ""
@@ -71,7 +69,7 @@ The score is the product of the parts that `score_by` of a row names: `data` (in
 ## Source
 
 - {source.version}
-- SHA-256 over all files that were read: `{hashlib.sha256(digests.encode()).hexdigest()}`
+- SHA-256 over all files that were read: `{source.files.content_hash()}`
 - Barres, Dong, Ray, Si, Narasimhan: τ²-Bench: Evaluating Conversational Agents in a Dual-Control Environment,
   2025, https://arxiv.org/abs/2506.07982
 

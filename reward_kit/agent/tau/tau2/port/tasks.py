@@ -5,31 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tempfile
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.database import Database
 from reward_kit.agent.rows.expected import MAX_ID_LENGTH
+from reward_kit.agent.tau import PARTS, SIDES
 from reward_kit.agent.tau.source import SourceError
-from reward_kit.agent.tau.tau2.domain import UPDATE_DATA
+from reward_kit.agent.tau.tau2.environment import UPDATE_DATA, Environment
+from reward_kit.agent.tau.tau2.toolkit import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from reward_kit.agent.base.types import Side
+    from reward_kit.agent.tau.tau2.domain import Domain
 
 Row = dict[str, Any]
 
 MAX_STEPS = 100
 """Messages of the agent. The benchmark's limit, 200 of all sides, is kept by the reward."""
-SCORE_BY = {
-    "DB": "data",
-    "ENV_ASSERTION": "checks",
-    "ACTION": "calls",
-    "COMMUNICATE": "outputs",
-    "NL_ASSERTION": "criteria",
-}
-"""The parts of a score by the benchmark's names."""
 _DEFAULT_BASIS = ("DB", "COMMUNICATE")
-_SIDES = {"assistant": "agent", "user": "user"}
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -79,7 +78,7 @@ class RowMaker:
             "checks": _checks(criteria.get("env_assertions")),
             "outputs": criteria.get("communicate_info"),
             "criteria": criteria.get("nl_assertions"),
-            "score_by": [SCORE_BY[name] for name in basis],
+            "score_by": [PARTS[name] for name in basis],
             "ticket": task.get("ticket"),
             "max_steps": MAX_STEPS,
             "metadata": {
@@ -157,7 +156,7 @@ def _indented(text: str) -> str:
 
 def _by(side: str) -> dict[str, str]:
     """The field ``by`` of a call, left out for the agent."""
-    return {} if _SIDES[side] == "agent" else {"by": "user"}
+    return {} if SIDES[side] == "agent" else {"by": "user"}
 
 
 def _action(action: dict[str, Any]) -> dict[str, Any]:
@@ -209,3 +208,32 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     ]
     said = {"role": message["role"], "content": message.get("content")}
     return {**said, "tool_calls": calls} if calls else said
+
+
+# --- gold calls that fail
+
+
+def mark_refused(domain: Domain, seed: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Mark the gold calls that fail with ``"refused": true``; they are made in memory.
+
+    The benchmark's tasks have some, and ignore it.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Database.seed(Path(folder) / "base.db", seed, origin="seed.sql") as base,
+    ):
+        db: Any = base.read_only()
+        DATABASE.set(db)
+        for row in rows:
+            environment = Environment(domain, db, writes=True)
+            for call in row.get("setup") or ():
+                environment.set_up(call["name"], call.get("by", "agent"), call["arguments"])
+            for message in row["initial_messages"]:
+                side: Side = "user" if message["role"] == "user" else "agent"
+                for call in message.get("tool_calls") or ():
+                    function = call["function"]
+                    environment.respond(function["name"], side, json.loads(function["arguments"]))
+            for action in row.get("actions") or ():
+                by = action.get("by", "agent")
+                if environment.respond(action["name"], by, action["arguments"])[1]:
+                    action["refused"] = True

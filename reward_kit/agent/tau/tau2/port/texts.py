@@ -1,25 +1,79 @@
-"""The benchmark's prompts, read from code that is parsed and never run."""
+"""The benchmark's prompts and policies, by variant; code that has them is parsed and never run."""
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.tau.source import SourceError
-from reward_kit.agent.tau.tau2.port.variants import BANKING, KNOWLEDGE
 from reward_kit.agent.tau.tau_bench.prompts import filled_prompt
 
 if TYPE_CHECKING:
     from reward_kit.agent.tau.python_source import PythonFile
     from reward_kit.agent.tau.tau2.port.source import Tau2Source
 
+BANKING = "banking_knowledge"
 _USER = "user/user_simulator.py"
 _STOPS = ("user/user_simulator_base.py", "user/base.py")
 _AGENT = "agent/llm_agent.py"
 _NL = "evaluator/evaluator_nl_assertions.py"
 _DONE = "done"
 _PERSONA = "<PERSONA_GUIDELINES>"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A way to search: the prompt, the toolkit in ``retrieval_toolkits``, and its retrievers."""
+
+    prompt: str
+    toolkit: str = "KnowledgeToolsPlain"
+    retrievers: tuple[str, ...] = ()
+
+
+KNOWLEDGE = {
+    "bm25_grep": Search("classic_rag_bm25", "KnowledgeToolsWithKBSearchAndGrep", ("BM25", "Grep")),
+    "bm25": Search("classic_rag_bm25_no_grep", "KnowledgeToolsWithKBSearch", ("BM25",)),
+    "grep_only": Search("grep_only", "KnowledgeToolsWithGrep", ("Grep",)),
+    "golden_retrieval": Search("required_docs"),
+    "full_kb": Search("full_kb"),
+    "no_knowledge": Search("no_knowledge"),
+}
+_NEEDS_NETWORK = (
+    "alltools",
+    "alltools-qwen",
+    "terminal_use",
+    "terminal_use_write",
+    "bm25_reranker",
+    "bm25_reranker_grep",
+    "qwen_embeddings",
+    "qwen_embeddings_grep",
+    "qwen_embeddings_reranker",
+    "qwen_embeddings_reranker_grep",
+    "openai_embeddings",
+    "openai_embeddings_grep",
+    "openai_embeddings_reranker",
+    "openai_embeddings_reranker_grep",
+)
+VARIANTS = {
+    "telecom": ("manual", "workflow", "solo", "workflow-solo"),
+    BANKING: tuple(KNOWLEDGE),
+    "mock": ("default", "solo"),
+}
+"""The variants by domain, the default first."""
+
+
+def check_variant(domain: str, variant: str | None) -> str:
+    """The variant, by default the first; raises ``SourceError`` for one that there is not."""
+    known = VARIANTS.get(domain, ("default",))
+    if variant is None or variant in known:
+        return variant or known[0]
+    if domain == BANKING and variant in _NEEDS_NETWORK:
+        fault = f"{variant!r} is not available: it needs embeddings, a reranking model or a shell"
+    else:
+        fault = f"{domain} has no variant {variant!r}"
+    raise SourceError(f"{fault}. Choose one of {', '.join(known)}" if domain in VARIANTS else fault)
 
 
 def agent_prompt(source: Tau2Source, policy: str) -> str:
