@@ -34,9 +34,13 @@ def _encoded(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if kind is list:
-        return [_encoded(one) for one in value]
+        return [one if type(one) in _PLAIN else _encoded(one) for one in value]
     if isinstance(value, BaseModel):
-        return {"model": kind.__name__, "is": {key: _encoded(one) for key, one in vars(value).items()}}
+        fields = {
+            key: one if type(one) in _PLAIN else _encoded(one)  # most are, and a call costs more than this
+            for key, one in vars(value).items()
+        }
+        return {"model": kind.__name__, "is": fields}
     if isinstance(value, dict):
         return {"dict": [[_encoded(key), _encoded(one)] for key, one in value.items()]}
     if isinstance(value, Enum):
@@ -63,7 +67,9 @@ def _decoded(value: Any, classes: Mapping[str, type]) -> Any:
         return value
     (form, content), *more = value.items()
     if form == "model":
-        fields = {key: _decoded(one, classes) for key, one in more[0][1].items()}
+        fields = {
+            key: one if type(one) in _PLAIN else _decoded(one, classes) for key, one in more[0][1].items()
+        }
         return classes[content].model_construct(**fields)  # type: ignore[attr-defined]
     if form == "dict":
         return {_decoded(key, classes): _decoded(one, classes) for key, one in content}
