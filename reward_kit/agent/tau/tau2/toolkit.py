@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from contextvars import ContextVar
 from enum import Enum
@@ -23,7 +21,6 @@ logger = logging.getLogger("reward_kit.tau2")
 logger.addHandler(logging.NullHandler())
 
 TOOL_ATTR = "__tool__"
-TOOL_TYPE_ATTR = "__tool_type__"
 MUTATES_STATE_ATTR = "__mutates_state__"
 DISCOVERABLE_ATTR = "__discoverable__"
 
@@ -53,9 +50,7 @@ def is_tool(
     mutates = tool_type == ToolType.WRITE if mutates_state is None else mutates_state
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        vars(function).update(
-            {TOOL_ATTR: True, TOOL_TYPE_ATTR: tool_type, MUTATES_STATE_ATTR: mutates},
-        )
+        vars(function).update({TOOL_ATTR: True, MUTATES_STATE_ATTR: mutates})
         return function
 
     return mark
@@ -107,22 +102,13 @@ class ToolKitBase:
         """True if there is a tool of this name."""
         return tool_name in cls.tool_functions()
 
-    def is_discoverable(self, tool_name: str) -> bool:
-        """True if there is such a tool and it is offered to no model."""
-        return self.has_tool(tool_name) and hasattr(getattr(self, tool_name), DISCOVERABLE_ATTR)
-
     def get_discoverable_tools(self) -> dict[str, Callable[..., Any]]:
         """The tools that are offered to no model."""
         return {name: tool for name, tool in self.tools.items() if hasattr(tool, DISCOVERABLE_ATTR)}
 
     def has_discoverable_tool(self, tool_name: str) -> bool:
         """True if there is such a tool and it is offered to no model."""
-        return self.is_discoverable(tool_name)
-
-    def tool_type(self, tool_name: str) -> ToolType:
-        """The kind of a tool."""
-        kind: ToolType = getattr(self.tools[tool_name], TOOL_TYPE_ATTR)
-        return kind
+        return tool_name in self.get_discoverable_tools()
 
     @classmethod
     def tool_mutates_state(cls, tool_name: str) -> bool:
@@ -153,16 +139,6 @@ class BaseModelNoExtra(BaseModel):
 
 class DB(BaseModelNoExtra):
     """The base of a domain's database."""
-
-
-def get_dict_hash(obj: Any) -> str:
-    """The hash by which τ²-bench compares states."""
-    return hashlib.sha256(json.dumps(obj, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def get_pydantic_hash(obj: BaseModel) -> str:
-    """The hash of a model."""
-    return get_dict_hash(obj.model_dump())
 
 
 def update_pydantic_model_with_dict(model_instance: M, update_data: dict[str, Any]) -> M:
