@@ -77,10 +77,11 @@ def tau2(folder: Path, domain: str, tasks: str | None, variant: str | None, sour
     help="A checkout of tau-bench.",
 )
 def tau_bench(folder: Path, source: Path) -> None:
-    """Write the retail domain of τ-bench as the bundle DIR/tau_bench_retail.
+    """Write the retail domain of τ-bench as a bundle.
 
-    Instructions, policy, tool descriptions and gold actions are copied from the checkout. No code of it is
-    run: the tools, the reward and the tables are those of the bundle tau_retail.
+    The bundle is DIR/tau_bench_retail. Instructions, policy, tool descriptions and gold actions are copied
+    from the checkout. No code of it is run: the tools, the reward and the tables are those of the bundle
+    tau_retail.
     """
     from reward_kit.agent.tau.tau_bench.bundle import port as port_retail
 
