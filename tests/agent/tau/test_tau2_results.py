@@ -253,3 +253,24 @@ def test_what_was_said_is_exported_in_its_order(grade: Grade) -> None:
     assert written["termination_reason"] == "max_steps"
     ids = [call["id"] for one in written["messages"] for call in one.get("tool_calls") or ()]
     assert ids == [one["id"] for one in written["messages"] if one["role"] == "tool"]
+
+
+def test_an_opening_in_which_the_user_has_acted_comes_back(grade: Grade, tmp_path: Path) -> None:
+    """The calls of the row's first messages are made once, on its base, and not again by the replay."""
+    dataset = tmp_path / "phone_task" / "task.jsonl"
+    defaults, *rows = map(json.loads, dataset.read_text().splitlines())
+    (row,) = [one for one in rows if one["id"] == "data_off"]
+    call = {"id": "c1", "type": "function", "function": {"name": "check_status_bar", "arguments": "{}"}}
+    row["initial_messages"] = [
+        {"role": "user", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "(see the screen)"},
+        {"role": "user", "content": "Pages do not load."},
+    ]
+    dataset.write_text("\n".join(map(json.dumps, [defaults, row])) + "\n")
+    gold = agent_eval(tmp_path / "phone_task", agent="gold", eval_id="g", output_dir=str(tmp_path / "runs"))
+    assert [one.reward for one in gold.outcomes] == [1.0]
+    (tmp_path / "g.json").write_bytes(b"".join(tau2_parts(gold, "phone")))
+    again = grade(tmp_path / "g.json", eval_id="again")
+    assert outcomes(again) == [("data_off", 0, 1.0, "agent_done")]
+    made = [(one.by, one.name) for one in again.record(again.outcomes[0]).tool_calls]
+    assert made == [("user", "toggle")]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, cut
+from reward_kit.agent.rows.message_check import split_opening
 from reward_kit.agent.store.recording import Recordings
 from reward_kit.agent.tau.results.agreement import Agreement, agreement_of
 from reward_kit.agent.tau.results.file import Results, read_results, task_ids
@@ -95,12 +97,14 @@ def _check_domain(path: str, domain: str | None, folder: str) -> None:
 
 def _begun(trial: Trial, opening: Sequence[Message]) -> Trial:
     """The trial with the row's first messages, which the rollout begins with, in place of its own."""
-    shapes, ours = list(map(_shape, trial.messages)), list(map(_shape, opening))
-    if opening and shapes[: len(ours)] == ours:
-        return replace(trial, calls=trial.calls[sum(calls for _, calls in ours) :])
+    seen, own = split_opening(opening)
+    shapes, ours = list(map(_shape, trial.messages)), list(map(_shape, seen))
+    if seen and shapes[: len(ours)] == ours:
+        calls = sum(calls for _, calls in map(_shape, chain(seen, *own.values())))
+        return replace(trial, calls=trial.calls[calls:])
     greeting = next((at for at, shape in enumerate(shapes) if shape != ("assistant", 0)), 0)
-    later = {max(place - greeting, 0) + len(opening): given for place, given in trial.user_messages.items()}
-    return replace(trial, messages=[*opening, *trial.messages[greeting:]], user_messages=later)
+    later = {max(place - greeting, 0) + len(seen): given for place, given in trial.user_messages.items()}
+    return replace(trial, messages=[*seen, *trial.messages[greeting:]], user_messages=later)
 
 
 def _shape(message: Message) -> tuple[str, int]:
