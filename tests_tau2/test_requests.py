@@ -57,6 +57,7 @@ def both(stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert done.returncode == 0, done.stderr
         theirs = sent()
         source = ["--source", CHECKOUT] if CHECKOUT else []
+        source += ["--variant", mode] if mode else []
         assert main(["port", "tau2", "--domain", domain, str(tmp_path), *source]) == 0
         options: dict[str, Any] = {"model": AGENT, "provider": "openai", "temperature": 0.0}
         if mode:
@@ -148,6 +149,39 @@ def test_agent_and_user_send_what_they_send_there(both: Callable[..., Any], doma
             assert their.get("tool_choice", "auto") == "auto"
             assert set(their) - set(our) <= {"tool_choice"}
             assert set(our) <= set(their)
+
+
+SOLO: dict[str, tuple[str, str, list[Any]]] = {
+    "mock": (
+        "create_task_1_with_env_assertions",
+        "create_task_1_with_env_assertions",
+        [
+            called("a", ("get_users", {})),
+            called("b", ("create_task", {"user_id": "user_1", "title": "Important Meeting"})),
+            called("c", ("done", {})),
+        ],
+    ),
+    "telecom": (
+        TELECOM,
+        "mobile_data_issue.airplane_mode_on.data_mode_off.PERSONA.None",
+        [
+            called("a", ("get_customer_by_phone", {"phone_number": "555-123-2002"})),
+            called("u", ("toggle_airplane_mode", {}), ("check_network_status", {})),
+            called("c", ("done", {})),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("domain", SOLO)
+def test_without_a_user_the_agent_sends_what_it_sends_there(both: Callable[..., Any], domain: str) -> None:
+    task, row, agent = SOLO[domain]
+    end, theirs, ours, result = both(domain, task, row, agent, [], "solo")
+    assert (end, result.outcomes[0].stop_reason) == ("agent_stop", "terminal_tool")
+    assert len(theirs[AGENT]) == 3
+    assert plain(ours[AGENT]) == plain(theirs[AGENT])
+    assert {one["tool_choice"] for one in (*theirs[AGENT], *ours[AGENT])} == {"required"}
+    assert theirs[USER] == ours[USER] == []
 
 
 def test_a_model_that_writes_arguments_its_own_way_gets_them_back_as_it_wrote_them(
