@@ -19,7 +19,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (55_308, 37_000),
+    "lines": (55_306, 37_000),
     "files": (341, 260),
     "files under 80 lines": (36, 35),
     "modules at the top of agent/": (2, 4),

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.tau import MAX_ERRORS, PARTS
+
 if TYPE_CHECKING:
     from collections import Counter
 
     from trajectories import Domain
 
-PARTS = {
-    "DB": "data",
-    "ENV_ASSERTION": "checks",
-    "ACTION": "calls",
-    "COMMUNICATE": "outputs",
-    "NL_ASSERTION": "criteria",
-}
-MAX_ERRORS = 10
 CHANCE = "texts with the id of a new bill, or with a timing"
 LIMIT = "10 failed calls: their orchestrator ends it, their evaluator does not know"
 RAISES = "their evaluator raises, ours gives 0"

@@ -51,8 +51,7 @@ class ToolRegistry:
     ``parallel_tool_calls=False`` only the first call of an answer is run; models are not asked to make only
     one. ``tool_timeout`` is in seconds per call; ``None`` sets no limit. ``hidden`` names tables that are
     neither compared nor shown. With ``rollback=False`` a call that fails keeps what it has changed, and the
-    functions of ``after_call`` run after it, too.
-    ``folder`` is the folder of the module that made the registry, None at a prompt.
+    functions of ``after_call`` run after it. ``folder`` is that of the module that made it, None at a prompt.
     """
 
     def __init__(
@@ -395,8 +394,7 @@ def _place(frame: FrameType) -> str:
 
 def _bundle_folder(maker: FrameType) -> Path | None:
     """The folder of the module that made the registry; the one above for ``tools/__init__.py``."""
-    file = maker.f_globals.get("__file__")
-    if not file:
+    if not (file := maker.f_globals.get("__file__")):
         return None
     path = Path(file).resolve()
     return path.parent.parent if (path.name, path.parent.name) == ("__init__.py", "tools") else path.parent
