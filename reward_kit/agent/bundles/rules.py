@@ -162,7 +162,7 @@ def _database(*, query_only: bool = False) -> sqlite3.Connection:
     for limit, value in numeric_limits(Limits()):
         connection.setlimit(limit, value)
     guard = Guard(Limits(), base_size=0)
-    guard.start(Statement("", None, None))
+    guard.statement = Statement("", None, None)
     connection.set_authorizer(guard.authorize)
     return connection
 

@@ -161,7 +161,7 @@ class Connection:
         before = sqlite.total_changes()
         randomness = self._functions.randomness
         draws = randomness.position
-        guard.start(statement)
+        guard.statement = statement
         self.last_use = next(_ticks)
         try:
             if statement.many is not None:
@@ -187,7 +187,7 @@ class Connection:
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         finally:
-            guard.statement = None
+            guard.statement = guard.stopped = None
 
     def _run_many(self, statement: Statement, many: Iterable[Parameters]) -> ExecuteResult:
         changed = 0
@@ -249,4 +249,5 @@ class Connection:
     def _admit_write(self, statement: Statement) -> None:
         if not statement.writes:  # the first of several runs is let in for all of them
             self.guard.admit(statement)
-        self._recorder.note_write(schema_changed=self.guard.schema_changed)
+        recorder = self._recorder
+        recorder.known, recorder.schema_changed = None, self.guard.schema_changed

@@ -27,7 +27,6 @@ from reward_kit.agent.database.statement import (
     SyncStatements,
     first_row_of,
     first_value_of,
-    plain,
     rows_of,
 )
 from reward_kit.agent.database.table_diff import diff_databases
@@ -88,11 +87,6 @@ class _View:
         )
         return difference.equals(NO_CHANGES, (*ignore, *ours.hidden), exact=exact)
 
-    def _statement(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> Statement:
-        if not isinstance(sql, str):
-            sql, params = plain(sql, params)
-        return Statement(sql, params, self._refusal, first=first, call=self._call)
-
 
 class AsyncView(_View):
     """Statements for ``async def`` functions.
@@ -108,25 +102,26 @@ class AsyncView(_View):
 
     def execute(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, ExecuteResult]:
         """Run a statement of any kind."""
-        work = self._turns.run(self._statement(sql, params))
+        work = self._turns.run(Statement(sql, params, self._refusal, self._call))
         log = self.pending_log
         return work if log is None else log.noted(work, "db.execute", sql)
 
     def fetch_all(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, list[Row]]:
         """All rows."""
-        work = self._turns.run(self._statement(sql, params), rows_of)
+        work = self._turns.run(Statement(sql, params, self._refusal, self._call), rows_of)
         log = self.pending_log
         return work if log is None else log.noted(work, "db.fetch_all", sql)
 
     def fetch_one(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, Row | None]:
         """The first row, or None."""
-        work = self._turns.run(self._statement(sql, params, first=True), first_row_of)
+        work = self._turns.run(Statement(sql, params, self._refusal, self._call, first=True), first_row_of)
         log = self.pending_log
         return work if log is None else log.noted(work, "db.fetch_one", sql)
 
     def fetch_val(self, sql: str | TextClause, params: Parameters = None) -> Coroutine[Any, Any, Any]:
         """The first column of the first row, or None."""
-        work = self._turns.run(self._statement(sql, params, first=True), first_value_of)
+        statement = Statement(sql, params, self._refusal, self._call, first=True)
+        work = self._turns.run(statement, first_value_of)
         log = self.pending_log
         return work if log is None else log.noted(work, "db.fetch_val", sql)
 
@@ -141,7 +136,7 @@ class AsyncView(_View):
         remaining = iter(params)
         async with self.transaction():
             while chunk := list(islice(remaining, _CHUNK)):
-                statement = Statement(sql, None, self._refusal, many=chunk, call=self._call)
+                statement = Statement(sql, None, self._refusal, self._call, many=chunk)
                 changed += max((await self._turns.run(statement)).rowcount, 0)
         return changed
 
@@ -154,11 +149,11 @@ class SyncView(_View, SyncStatements):
     """Statements for ``def`` functions, from any thread; parameters and errors are those of ``AsyncView``."""
 
     def _run(self, sql: str | TextClause, params: Parameters, *, first: bool = False) -> ExecuteResult:
-        return self._turns.run_blocking(self._statement(sql, params, first=first))
+        return self._turns.run_blocking(Statement(sql, params, self._refusal, self._call, first=first))
 
     def executemany(self, sql: str, params: Iterable[Parameters]) -> int:
         """Run a statement for each set of parameters, all or none; returns the number of changed rows."""
-        statement = Statement(sql, None, self._refusal, many=list(params), call=self._call)
+        statement = Statement(sql, None, self._refusal, self._call, many=list(params))
         with self.transaction():
             return max(self._turns.run_blocking(statement).rowcount, 0)
 
@@ -286,7 +281,7 @@ class Database(AsyncView):
     @property
     def is_idle(self) -> bool:
         """True if no statement runs and no tool call or transaction is under way."""
-        return not self._turns.root.held
+        return not self._turns.root.held()
 
     @property
     def randomness(self) -> Randomness:

@@ -189,7 +189,7 @@ class FileStore:
     def run(self, statement: Statement) -> ExecuteResult:
         text = describe_statement(statement.sql)
         draws = self.randomness.position
-        self._guard.start(statement)
+        self._guard.statement = statement
         try:
             if not text.reads:
                 self._guard.admit(statement)
@@ -205,7 +205,7 @@ class FileStore:
                 self.randomness.position = draws  # it starts again, elsewhere
             raise self._translated(error) from error
         finally:
-            self._guard.statement = None
+            self._guard.statement = self._guard.stopped = None
         return ExecuteResult(tuple([name[0] for name in names or ()]) or None, values, changed, last or 0)
 
     def _execute(self, statement: Statement) -> sqlite3.Cursor:
@@ -249,6 +249,12 @@ class FileStore:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         except sqlite3.Error as error:
             raise self._translated(error) from error
+
+    @property
+    def recorder(self) -> FileStore:
+        return self
+
+    missed = None
 
     def mark(self, *, recorded: bool) -> tuple[int, Changes]:
         return self.randomness.position, self.changes() if recorded else NO_CHANGES

@@ -55,7 +55,6 @@ _QUERIES = frozenset({"SELECT", "VALUES"})
 _READS = _QUERIES | {"EXPLAIN", "PRAGMA"}
 _TRANSACTION = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK"})
 _SAVEPOINT = frozenset({"SAVEPOINT", "RELEASE", "ROLLBACK TO"})
-_CACHED_LENGTH = 4096
 _QUERY = re.compile(r"\bSELECT\b", re.IGNORECASE)
 _UPDATE_QUERY = re.compile(r"\b(?:SELECT|FROM)\b", re.IGNORECASE)
 
@@ -79,13 +78,9 @@ class StatementText(NamedTuple):
     changes_rows: bool
 
 
+@functools.lru_cache(maxsize=512)
 def describe_statement(sql: str) -> StatementText:
     """Classify ``sql`` (a single statement)."""
-    return _describe(sql) if len(sql) <= _CACHED_LENGTH else _describe.__wrapped__(sql)
-
-
-@functools.lru_cache(maxsize=4096)
-def _describe(sql: str) -> StatementText:
     verb = _verb(sql)
     if verb == "PRAGMA" and "=" in sql:
         verb = "PRAGMA ="
@@ -145,13 +140,6 @@ class Guard:
         self._large = base_size > _LARGE_BASE
         self._refused: str | None = None
         self.statement: Statement | None = None
-        self._started: float | None = None
-
-    def start(self, statement: Statement) -> None:
-        """A statement begins; its clock starts at the first look at it."""
-        statement.writes = False
-        self.statement = statement
-        self._started = self.stopped = None
 
     def admit(self, statement: Statement) -> None:
         """Called between preparing a statement that may write and its first step.
@@ -175,10 +163,10 @@ class Guard:
             )
         if statement.refusal is not None:
             raise ReadOnlyError(statement.refusal)
-        statement.writes = True
         # a write that is stopped takes its transaction with it, so it starts where it can go on to its end
         if not statement.in_thread and (text.compound or self._large):
             raise NotNowError
+        statement.writes = True
 
     def authorize(
         self, action: int, name: str | None, argument: str | None, _database: str | None, _trigger: str | None
@@ -205,9 +193,9 @@ class Guard:
         if statement is None:
             return False
         now = time.perf_counter()
-        if self._started is None:
-            self._started = now
-        seconds = now - self._started
+        if statement.started is None:
+            statement.started = now
+        seconds = now - statement.started
         if statement.over:
             self.stopped = "over"
         elif seconds > self.limits.timeout:

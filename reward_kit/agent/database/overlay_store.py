@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,17 +16,18 @@ from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.connection import Connection, Counters
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.recorder import Mark, Recorder
+from reward_kit.agent.database.recorder import Recorder
 from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
 from reward_kit.agent.database.vfs import freeze_clock
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from datetime import datetime
     from pathlib import Path
 
     from reward_kit.agent.database.database import Mode
+    from reward_kit.agent.database.recorder import Written
     from reward_kit.agent.database.statement import ExecuteResult, Limits, Statement
 
 _MANY_PAGES = 2000
@@ -121,7 +122,6 @@ class OverlayStore:
         self._connections = connections or _Connections()
         self._connection: Connection | None = None
         self._counters = Counters()
-        self._recorder: Recorder | None = None
 
     @classmethod
     def open(cls, path: Path, limits: Limits, base: Path | None = None) -> OverlayStore:
@@ -136,7 +136,7 @@ class OverlayStore:
         """The state to which ``delta`` leads from the base at ``path``, with these ``changes`` if known."""
         store = cls(Overlay.from_delta(delta, BaseImage.open(path), f"delta of {path}"), limits)
         if changes is not None:
-            store._recorder = Recorder(_schema_of(store.overlay.base), store._compare, changes)
+            store.recorder = store._recorder_after(changes)
         return store
 
     @property
@@ -156,13 +156,12 @@ class OverlayStore:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            recorder = self._recording
             self._borrows = self.overlay.is_reachable
             if self._borrows:
                 connection = self._connections.lend(self)
             else:
                 connection = Connection(self.overlay, self.limits)
-            connection.serve(self.overlay, self.randomness, recorder, self._counters)
+            connection.serve(self.overlay, self.randomness, self.recorder, self._counters)
             self._connection = connection
         return self._connection
 
@@ -173,14 +172,16 @@ class OverlayStore:
         self._connection = None
         return True
 
-    @property
-    def _recording(self) -> Recorder:
-        if self._recorder is None:
-            settled = NO_CHANGES
-            if not self.overlay.pristine:
-                settled = Changes(find=partial(overlay_changes, self.overlay.fork()))
-            self._recorder = Recorder(_schema_of(self.overlay.base), self._compare, settled)
-        return self._recorder
+    @cached_property
+    def recorder(self) -> Recorder:
+        """The record of writes, begun with the first statement."""
+        pristine = self.overlay.pristine
+        return self._recorder_after(
+            NO_CHANGES if pristine else Changes(find=partial(overlay_changes, self.overlay.fork()))
+        )
+
+    def _recorder_after(self, settled: Changes, log: Iterable[Written] = ()) -> Recorder:
+        return Recorder(_schema_of(self.overlay.base), self._compare, self.randomness, settled, log)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a query of this package's own."""
@@ -214,27 +215,11 @@ class OverlayStore:
 
     def changes(self) -> Changes:
         """The rows that differ from the base, those of an open transaction included."""
-        return self._recording.total()
+        return self.recorder.total()
 
     def _compare(self, unchanged: Collection[str]) -> Changes:
         with _faults_of_reading(), closing(Overlay(self.overlay.base).connect()) as before:
             return Changes(diff_databases(before.execute, self.query, unchanged))
-
-    def mark(self, *, recorded: bool) -> tuple[int, Mark]:
-        """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
-        recorder = self._recorder or self._recording
-        if recorded and recorder.missed is not None and not self.in_transaction:
-            recorder.settle()
-        return self.randomness.position, recorder.mark(recorded=recorded)
-
-    def since(self, mark: tuple[int, Mark]) -> Changes:
-        """The rows changed since ``mark``."""
-        return (self._recorder or self._recording).since(mark[1])
-
-    def restore(self, mark: tuple[int, Mark]) -> None:
-        """SQLite has taken back what was written since ``mark``."""
-        self._recording.restore(mark[1])
-        self.randomness.position = mark[0]
 
     def note_fault(self, error: BaseException) -> None:
         """Do nothing: no disk holds what is written."""
@@ -244,11 +229,11 @@ class OverlayStore:
     def fork(self, seed: int | Randomness | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""
         randomness = self.randomness.fork(seed)
-        overlay, recorder = self.overlay.fork(), self._recorder
+        overlay = self.overlay.fork()
         copy = OverlayStore(overlay, self.limits, randomness, now or self.now, connections=self._connections)
+        recorder: Recorder | None = vars(self).get("recorder")
         if recorder is not None and recorder.exact:
-            schema = _schema_of(overlay.base)
-            copy._recorder = Recorder(schema, copy._compare, recorder.settled, recorder.log)
+            copy.recorder = copy._recorder_after(recorder.settled, recorder.log)
         return copy
 
     def reader(self) -> OverlayStore:
@@ -265,7 +250,8 @@ class OverlayStore:
 
     def close(self) -> None:
         """Close the connection, or leave it to a later fork; an open transaction is lost."""
-        connection, self._connection, self._recorder = self._connection, None, None
+        connection, self._connection = self._connection, None
+        vars(self).pop("recorder", None)
         if connection is not None:
             self._connections.end_loan(connection, left=self._borrows and connection.leave())
         if self._is_base:

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     import apsw
 
     from reward_kit.agent.database.changes import RowChange
+    from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.database.table_diff import Schema, Table
 
 _MOST_ROWS = 20_000
 """Above this number of recorded writes the tables are compared as a whole."""
 
 _Row = tuple[Any, ...]
-_Written = tuple[str, _Row | None, _Row | None]
+Written = tuple[str, _Row | None, _Row | None]
 """The table of a row, its values before and after one write."""
 
 
-Mark = tuple[int, frozenset[str] | None, Changes | None]
-"""A moment of a recording: length and gaps of the log, and the changes so far if the log is not exact."""
+Mark = tuple[int, int, frozenset[str] | None, Changes | None]
+"""A moment: random numbers drawn, length and gaps of the log, the changes so far if the log is not exact."""
 
 
 class Recorder:
@@ -45,16 +46,18 @@ class Recorder:
         self,
         schema: Schema,
         compare: Callable[[Collection[str]], Changes],
+        randomness: Randomness,
         settled: Changes,
-        log: Iterable[_Written] = (),
+        log: Iterable[Written] = (),
     ) -> None:
         self._schema = schema
         self._compare = compare
+        self._randomness = randomness
         self.settled = settled
         self.log = list(log)
         self.schema_changed = False
         self.missed: frozenset[str] | None = None
-        self._known: Changes | None = None
+        self.known: Changes | None = None
 
     @property
     def exact(self) -> bool:
@@ -77,11 +80,6 @@ class Recorder:
         elif table in self._schema.unrecorded:
             self._miss(self._schema.unrecorded[table])
 
-    def note_write(self, *, schema_changed: bool) -> None:
-        """A statement that may write is about to run."""
-        self._known = None
-        self.schema_changed = schema_changed
-
     def cut(self, position: int) -> None:
         """Forget the entries from ``position`` on: what they record was undone."""
         del self.log[position:]
@@ -91,9 +89,9 @@ class Recorder:
         self.missed = self.missed or frozenset()
 
     def mark(self, *, recorded: bool) -> Mark:
-        """The present moment, for ``restore`` and, if it is ``recorded``, for ``since``."""
-        is_exact = self.missed is None and not self.schema_changed
-        return len(self.log), self.missed, None if is_exact or not recorded else self.total()
+        """The present content, for ``restore`` and, if it is ``recorded``, for ``since``."""
+        before = None if not recorded or (self.missed is None and not self.schema_changed) else self.total()
+        return self._randomness.position, len(self.log), self.missed, before
 
     def settle(self) -> None:
         """Begin the log anew, if it is not exact; no transaction is open."""
@@ -101,14 +99,14 @@ class Recorder:
             self.settled, self.log, self.missed = self.total(), [], None
 
     def restore(self, mark: Mark) -> None:
-        """The writes since ``mark`` were undone."""
-        position, self.missed, _ = mark
-        self._known = None
+        """SQLite has taken back what was written since ``mark``."""
+        self._randomness.position, position, self.missed, _ = mark
+        self.known = None
         self.cut(position)
 
     def since(self, mark: Mark) -> Changes:
-        """The changes from ``mark`` to now."""
-        position, _, before = mark
+        """The rows changed since ``mark``."""
+        _, position, _, before = mark
         if self.missed is None and not self.schema_changed:
             written = self.log[position:]
             if not written:
@@ -120,27 +118,27 @@ class Recorder:
 
     def total(self) -> Changes:
         """The changes from the base to the present state; ``DatabaseError`` if they cannot be read."""
-        if self._known is None and self.exact:
-            self._known = self.settled.then(self._recorded(self.log))
-        elif self._known is None:
+        if self.known is None and self.exact:
+            self.known = self.settled.then(self._recorded(self.log))
+        elif self.known is None:
             written = {table for table, _, _ in self.log} | {change.table for change in self.settled}
             tables = self._schema.tables.keys() - written - (self.missed or frozenset())
-            self._known = self._compare(() if self.schema_changed else tables)
-        return self._known
+            self.known = self._compare(() if self.schema_changed else tables)
+        return self.known
 
-    def _recorded(self, log: Iterable[_Written]) -> Changes:
+    def _recorded(self, log: Iterable[Written]) -> Changes:
         return Changes(_net(log, self._schema.recordable))
 
     def _miss(self, table: str) -> None:
         self.missed = (self.missed or frozenset()) | {table}
 
 
-def _net(written: Iterable[_Written], tables: Mapping[str, Table]) -> Iterable[RowChange]:
+def _net(written: Iterable[Written], tables: Mapping[str, Table]) -> Iterable[RowChange]:
     steps = [change for entry in written for change in _changes_of(entry, tables)]
     return net(steps) if len(steps) > 1 else steps
 
 
-def _changes_of(entry: _Written, tables: Mapping[str, Table]) -> Iterator[RowChange]:
+def _changes_of(entry: Written, tables: Mapping[str, Table]) -> Iterator[RowChange]:
     """The change of one write; two if it gave the row another key, or the row has none."""
     name, before, after = entry
     table = tables[name]

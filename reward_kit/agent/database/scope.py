@@ -17,7 +17,7 @@ from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from reward_kit.agent.database.turns import Turns
 
@@ -31,16 +31,12 @@ _guard = threading.Lock()
 class Lock:
     """A lock for tasks of any event loop and for threads, given in the order of asking; not reentrant.
 
-    ``_lock`` is one that blocks threads only.
+    ``_lock`` is one that blocks threads only.  ``held()`` is true if somebody has it.
     """
 
     _lock: threading.Lock
+    held: Callable[[], bool]
     _waiting: deque[futures.Future[None]] | None = None
-
-    @property
-    def held(self) -> bool:
-        """True if somebody has the lock."""
-        return self._lock.locked()
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free."""
@@ -119,6 +115,7 @@ class Scope(Lock):
 
     def __init__(self, turns: Turns, call: Scope | None = None) -> None:
         self._lock = threading.Lock()
+        self.held = self._lock.locked
         self.turns = turns
         self._call = call
 
@@ -152,7 +149,7 @@ class Scope(Lock):
         current_scope.set(self.outer)
         innermost = self.end()
         if self.entered:
-            if innermost.held:
+            if innermost.held():
                 return self.turns.finish(self, failed=failed)
             self.turns.settle(self, failed=failed)
         return None
@@ -204,11 +201,12 @@ class Scope(Lock):
         """Take the lock, and with the first statement those around it, if none has to be waited for."""
         if self.over or not self._lock.acquire(blocking=False):
             return False
-        if self.entered or self.parent is None:
+        parent = self.parent
+        if self.entered or parent is None:
             return True
-        if self.parent.try_take():
+        if parent.try_acquire() if parent.parent is None else parent.try_take():
             self.entered = True
-            self.parent.child = self
+            parent.child = self
             if not self.over:
                 return True
             self.leave()  # it ended in the meantime

@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -120,25 +120,27 @@ def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:
 class Statement:
     """A statement and what is known of it before it runs.
 
+    ``sql`` may be SQLAlchemy's ``text()`` until it is run.
     ``refusal`` is the text of the error if it writes, None if writing is allowed.  ``first``: of a query,
     only the first row is wanted.  ``many``, if given, are the parameters of several runs; they take the place
     of ``parameters``.  ``call`` is the tool call, if any, that was given the database on which it is run.
 
     ``Turns`` sets ``in_thread`` (it does not hold up an event loop), ``in_transaction``, and ``over`` if its
-    result is no longer wanted; the guard sets ``writes``.
+    result is no longer wanted; the guard sets ``writes``, and ``started`` when it first looks at the clock.
     """
 
-    sql: str
+    sql: Any
     parameters: Parameters
     refusal: str | None
+    call: Scope | None = None
     first: bool = False
     many: Sequence[Parameters] | None = None
-    call: Scope | None = None
 
     in_thread = False
     in_transaction = False
     over = False
     writes = False
+    started: float | None = field(default=None, init=False)
 
 
 @dataclass(repr=False, eq=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from reward_kit.agent.database.guard import NotNowError, describe_statement
 from reward_kit.agent.database.scope import Scope, current_scope
+from reward_kit.agent.database.statement import plain
 from reward_kit.errors import DatabaseError, QueryTimeoutError
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ class Turns:
 
     def _perform(self, scope: Scope, statement: Statement) -> ExecuteResult:
         """Run a statement whose turn it is."""
+        if statement.sql.__class__ is not str:
+            statement.sql, statement.parameters = plain(statement.sql, statement.parameters)
         with self._in_use:
             if self.closed:
                 self.open_store()
@@ -161,11 +164,11 @@ class Turns:
                 while each.parent is not None:
                     each.begun, each.lost = False, str(error)
                     outermost, each = each, each.parent
-                store.restore(outermost.mark)
+                store.recorder.restore(outermost.mark)
             raise
 
     async def _perform_in_thread(self, scope: Scope, statement: Statement) -> ExecuteResult:
-        statement.in_thread = True
+        statement.in_thread, statement.started = True, None
         self._running = statement
         running = _threads.submit(self._perform, scope, statement)
         waiting = asyncio.wrap_future(running)
@@ -244,7 +247,7 @@ class Turns:
         if not scope.entered:
             return
         cancelled: asyncio.CancelledError | None = None
-        if innermost.held:
+        if innermost.held():
             if failed:
                 self.stop_running()
             cancelled = await self._end_of_running(innermost)
@@ -256,7 +259,7 @@ class Turns:
         """``finish`` in a thread."""
         innermost = scope.end()
         if scope.entered:
-            if innermost.held:
+            if innermost.held():
                 innermost.acquire_blocking()
                 innermost.release()
             self.settle(scope, failed=failed)
@@ -266,7 +269,7 @@ class Turns:
         scope = self.root.child
         if scope is not None:
             await self.finish(scope, failed=True)
-        elif self.root.held:  # a single statement, in a thread that was left behind
+        elif self.root.held():  # a single statement, in a thread that was left behind
             self.stop_running()
             await self.root.acquire()
             self.root.release()
@@ -320,7 +323,7 @@ class Turns:
             if scope.lost is not None:
                 scope.check_not_lost()
             if scope.is_call:  # may fail, so before the scope is committed
-                changes = store.since(scope.mark)
+                changes = store.recorder.since(scope.mark)
             if scope.begun:
                 store.control("COMMIT" if scope.depth == 1 else f"RELEASE {_savepoint(scope)}")
             if scope.is_call:
@@ -334,7 +337,11 @@ class Turns:
         if scope.mark is None and parent is not None:
             if parent.depth:
                 self._note_start(parent)
-            scope.mark = self.store.mark(recorded=scope.is_call)
+            store = self.store
+            recorder = store.recorder
+            if scope.is_call and recorder.missed is not None and not store.in_transaction:
+                recorder.settle()
+            scope.mark = recorder.mark(recorded=scope.is_call)
 
     def _begin(self, scope: Scope) -> None:
         if scope.lost is not None:
@@ -355,7 +362,7 @@ class Turns:
                 store.control(f"ROLLBACK TO {_savepoint(scope)}")
                 store.control(f"RELEASE {_savepoint(scope)}")
         if scope.mark is not None:
-            store.restore(scope.mark)
+            store.recorder.restore(scope.mark)
 
 
 def _savepoint(scope: Scope) -> str:

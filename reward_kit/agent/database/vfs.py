@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import operator
 import os
 import threading
 import time
@@ -47,6 +48,7 @@ class PageFile:
     """
 
     __slots__ = ("__weakref__", "is_locked", "overlay", "page_size")
+    xFileControl = operator.is_  # never true of an operation and an address; SQLite asks twice a commit
     _CHARACTERISTICS = apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
     def __init__(self, overlay: Overlay) -> None:
@@ -63,9 +65,6 @@ class PageFile:
         pass
 
     def xCheckReservedLock(self) -> bool:
-        return False
-
-    def xFileControl(self, _op: int, _pointer: int) -> bool:
         return False
 
     def xDeviceCharacteristics(self) -> int:
@@ -91,7 +90,9 @@ class PageFile:
     def xWrite(self, data: bytes, offset: int) -> None:
         if len(data) != self.page_size or offset % self.page_size:
             raise apsw.ReadOnlyError("the page size of a base cannot be changed")
-        self.overlay.write(offset, bytes(data))
+        overlay = self.overlay
+        overlay.size = max(overlay.size, offset + self.page_size)
+        overlay.pages[offset] = bytes(data)
 
     def xTruncate(self, size: int) -> None:
         self.overlay.truncate(size)

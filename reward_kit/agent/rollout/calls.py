@@ -95,7 +95,8 @@ async def call(
         if call.arguments.__class__ is str:  # not read, as of an unknown tool
             parsed = parse_arguments(call.arguments)
             call.arguments = call.arguments if parsed is None else parsed
-        call.id = episode.history_of(by).answer(call_id, call.name, call.arguments, call.content)
+        history = episode.history if by == "agent" else episode.history_of(by)
+        call.id = history.answer(call_id, call.name, call.arguments, call.content)
         call.index = len(trace.tool_calls)
         trace.tool_calls.append(call)
     if result.terminal or trace.stop_reason is not None or episode.database.fault is not None:

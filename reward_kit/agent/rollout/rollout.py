@@ -137,7 +137,7 @@ class Rollout:
         ``record``; any other call is announced here. Raises ``RolloutStopped`` once the rollout is over, also
         after a terminal tool.
         """
-        episode = episode_of(self)
+        episode = self._episode() or episode_of(self)
         work = episode.content_of_call(name, arguments, call_id, self._by)
         return episode.pending_log.noted(work, "rollout.call_tool", name)
 
@@ -156,7 +156,7 @@ class Rollout:
         each. Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
         rollout is over.
         """
-        episode = episode_of(self)
+        episode = self._episode() or episode_of(self)
         work = episode.complete(messages, tools=tools, role=role, again=again)
         return episode.pending_log.noted(work, "rollout.complete", messages)
 

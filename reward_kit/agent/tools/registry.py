@@ -275,7 +275,7 @@ class ToolRegistry:
         ``pending`` is the log of what was made on ``rollout`` and is not awaited.
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
-        tool = self.find(name)
+        tool = self.tools.get(name) or self.find(name)
         after = tuple(self.functions["after_call"].values() if after is None else after)
         if tool is None:
             return self.unknown(name, list(self.tools), db, () if self.rollback else after)
