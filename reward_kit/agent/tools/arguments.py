@@ -1,23 +1,26 @@
-"""The arguments that a model wrote for a tool: parsing, and messages that say what is wrong with them."""
+"""The arguments that a model wrote for a tool: parsing, checks, and messages that say what is wrong."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
 from pydantic_core import from_json, to_jsonable_python
 
 from reward_kit.agent.base.encoding import plain
-from reward_kit.agent.base.strict_json import MAX_DEPTH, is_too_deep, parsed_json
+from reward_kit.agent.base.strict_json import MAX_DEPTH, is_too_deep, parsed_json, whole
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from jsonschema.exceptions import ValidationError
+    from jsonschema.exceptions import ValidationError as Violation
     from jsonschema.protocols import Validator
+    from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 8
@@ -82,6 +85,63 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
     if not isinstance(arguments, dict):
         raise ArgumentError([f"the arguments must be a JSON object, got {_shown(arguments)}"])
     return arguments, text
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check of a tool's arguments.
+
+    ``types`` are pydantic's, for typed parameters. ``rules`` hold the ``handwritten`` schemas, and those of
+    types with objects inside, of which only unknown names are reported.
+    """
+
+    schema: dict[str, Any]
+    types: TypeAdapter[dict[str, Any]] | None = None
+    rules: Validator | None = None
+    handwritten: frozenset[str] = frozenset()
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        if self.rules is None and self.types is not None:
+            try:  # the usual case, at once
+                return self.types.validate_json(text, strict=True)
+            except ValidationError:
+                pass
+        values, problems = self._typed(text)
+        if self.rules is not None:
+            given = json.loads(text)
+            problems += schema_problems(self.rules, given, self.handwritten if self.types else None)
+            for name in self.handwritten & values.keys():
+                values[name] = _whole_numbers(values[name], self.schema["properties"][name])
+        if problems:
+            raise ArgumentError(list(dict.fromkeys(problems)))
+        return values
+
+    def _typed(self, text: str) -> tuple[dict[str, Any], list[str]]:
+        if self.types is None:
+            return json.loads(text), []
+        try:
+            # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
+            # the same.
+            return self.types.validate_json(text, strict=True), []
+        except ValidationError:
+            # JSON does not tell 5.0 from 5, pydantic does
+            given = json.loads(text, parse_float=lambda number: whole(float(number)))
+        try:
+            return self.types.validate_json(json.dumps(given), strict=True), []
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            return {}, pydantic_problems(faults, json.loads(text), self.schema["properties"])
+
+
+def _whole_numbers(value: Any, schema: Any) -> Any:
+    """``value`` with whole floats as ``int`` where the JSON ``schema`` wants integers."""
+    known = schema if isinstance(schema, dict) else {}
+    if isinstance(value, dict):
+        return {key: _whole_numbers(one, known.get("properties", {}).get(key)) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(one, known.get("items")) for one in value]
+    types = known.get("type")
+    return whole(value) if types == "integer" or (isinstance(types, list) and "integer" in types) else value
 
 
 def without_refused_nulls(value: Any, check: Callable[[str], object]) -> tuple[Any, list[Path]]:
@@ -177,7 +237,7 @@ def schema_problems(
     return problems
 
 
-def _unknown_names(error: ValidationError) -> list[str] | None:
+def _unknown_names(error: Violation) -> list[str] | None:
     """The sentences on unknown names; None if the error is another one.
 
     Of the alternatives of a union, the one with the fewest unknown names and no other fault counts.

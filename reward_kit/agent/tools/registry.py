@@ -17,9 +17,8 @@ from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.tools.arguments import ArgumentError
-from reward_kit.agent.tools.docstring import parse_docstring
 from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool, unknown_tool
-from reward_kit.agent.tools.parameters import inner_function
+from reward_kit.agent.tools.parameters import inner_function, parse_docstring
 from reward_kit.agent.tools.schema import read_signature
 from reward_kit.errors import BundleError, RewardKitError, ToolError
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, Optional, get_args
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from reward_kit.agent.base.strict_json import whole
-from reward_kit.agent.tools.arguments import ArgumentError, pydantic_problems, schema_problems
+from reward_kit.agent.tools.arguments import Check
 from reward_kit.agent.tools.json_schema import (
     ClosedObjects,
     Schema,
@@ -34,7 +33,6 @@ from reward_kit.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jsonschema.protocols import Validator
 
 _INEXPRESSIBLE = (PydanticUserError, PydanticSerializationError, SchemaError, TypeError, NameError)
 """Errors of pydantic for a type that it cannot read, or whose values it cannot write as JSON."""
@@ -103,64 +101,7 @@ def _is_object_schema(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """The check of a tool's arguments.
-
-    ``types`` are pydantic's, for typed parameters. ``rules`` hold the ``handwritten`` schemas, and those of
-    types with objects inside, of which only unknown names are reported.
-    """
-
-    schema: Schema
-    types: TypeAdapter[dict[str, Any]] | None = None
-    rules: Validator | None = None
-    handwritten: frozenset[str] = frozenset()
-
-    def __call__(self, text: str) -> dict[str, Any]:
-        if self.rules is None and self.types is not None:
-            try:  # the usual case, at once
-                return self.types.validate_json(text, strict=True)
-            except ValidationError:
-                pass
-        values, problems = self._typed(text)
-        if self.rules is not None:
-            given = json.loads(text)
-            problems += schema_problems(self.rules, given, self.handwritten if self.types else None)
-            for name in self.handwritten & values.keys():
-                values[name] = _whole_numbers(values[name], self.schema["properties"][name])
-        if problems:
-            raise ArgumentError(list(dict.fromkeys(problems)))
-        return values
-
-    def _typed(self, text: str) -> tuple[dict[str, Any], list[str]]:
-        if self.types is None:
-            return json.loads(text), []
-        try:
-            # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
-            # the same.
-            return self.types.validate_json(text, strict=True), []
-        except ValidationError:
-            # JSON does not tell 5.0 from 5, pydantic does
-            given = json.loads(text, parse_float=lambda number: whole(float(number)))
-        try:
-            return self.types.validate_json(json.dumps(given), strict=True), []
-        except ValidationError as error:
-            faults = error.errors(include_url=False)
-            return {}, pydantic_problems(faults, json.loads(text), self.schema["properties"])
-
-
-def _whole_numbers(value: Any, schema: Any) -> Any:
-    """``value`` with whole floats as ``int`` where the JSON ``schema`` wants integers."""
-    known = schema if isinstance(schema, dict) else {}
-    if isinstance(value, dict):
-        return {key: _whole_numbers(one, known.get("properties", {}).get(key)) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_whole_numbers(one, known.get("items")) for one in value]
-    types = known.get("type")
-    return whole(value) if types == "integer" or (isinstance(types, list) and "integer" in types) else value
-
-
-def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> _Check:
+def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> Check:
     """The check of arguments whose JSON schema was written by hand.
 
     ``required`` are names that the function needs. Unlisted names are refused unless it is ``open_ended``.
@@ -171,10 +112,10 @@ def _of_schema(schema: Schema, required: Sequence[str], *, open_ended: bool) -> 
     names = list(dict.fromkeys([*whole.pop("required", []), *needed]))
     closed = whole.get("additionalProperties", True) if open_ended else False
     complete = {**_object(properties, names, definitions), **whole, "additionalProperties": closed}
-    return _Check(complete, rules=compile_schema(complete), handwritten=frozenset(properties))
+    return Check(complete, rules=compile_schema(complete), handwritten=frozenset(properties))
 
 
-def _of_parameters(parameters: Sequence[Parameter]) -> _Check:
+def _of_parameters(parameters: Sequence[Parameter]) -> Check:
     """The check of typed parameters; raises ``BundleError`` for a type that JSON cannot express."""
     types, whole = _types(parameters)
     whole, definitions = inline_references(whole)
@@ -197,7 +138,7 @@ def _of_parameters(parameters: Sequence[Parameter]) -> _Check:
     required = [parameter.name for parameter in parameters if parameter.required]
     handwritten = frozenset(parameter.name for parameter in parameters if parameter.schema is not None)
     ruled = {name: schema for name, schema in properties.items() if name in handwritten or is_closed(schema)}
-    return _Check(
+    return Check(
         _object(properties, required, definitions),
         types,
         rules=compile_schema({"properties": ruled, "$defs": definitions}) if ruled else None,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reward_kit.agent.tools.docstring import parse_docstring
+from reward_kit.agent.tools.parameters import parse_docstring
 
 GOOGLE = """List flights that have
     seats left.
