@@ -154,15 +154,14 @@ def evaluated(config: EvaluationConfig, players: Mapping[Role, Any] | None = Non
 
     A rollout of people is not continued.
     """
-    from reward_kit.agent.evaluation.progress import Display
+    from reward_kit.agent.evaluation.progress import Display, default_progress
     from reward_kit.agent.evaluation.run import run as run_evaluation
     from reward_kit.agent.evaluation.signals import run_in_loop
-    from reward_kit.agent.evaluation.terminal_progress import default_progress
     from reward_kit.agent.models.local.server import shown_on
 
     server = None
     if config.workers and config.ray is None:
-        from reward_kit.agent.evaluation.fork_server import ForkServer
+        from reward_kit.agent.evaluation.connection import ForkServer
         from reward_kit.agent.evaluation.worker import main
         from reward_kit.agent.players.participants import needs_litellm
 

@@ -92,7 +92,7 @@ compare.renamed = {"--write-baseline": "reward-kit export EVALUATION --format ca
 def _origin(name: str, output_dir: str) -> str:
     """The file of the evaluation whose rollout those of ``name`` are branches of."""
     from reward_kit.agent.comparison.compare import load
-    from reward_kit.agent.store.branches import origin_of
+    from reward_kit.agent.store.stored_evaluation import origin_of
 
     if name:
         stored = load(name, output_dir)

@@ -231,7 +231,7 @@ def _over(result: EvaluationResult, saving: _Saving | None) -> int:
 
 def _in_browser(config: EvaluationConfig, side: str, saving: _Saving | None) -> int:
     """Play on a page, and serve it with the others until Ctrl-C."""
-    from reward_kit.agent.evaluation.terminal_progress import outcome_line
+    from reward_kit.agent.evaluation.progress import outcome_line
     from reward_kit.agent.reports.pages.play_page import PlayPage
     from reward_kit.agent.reports.pages.rendering import rollout_address
     from reward_kit.agent.reports.pages.site import served

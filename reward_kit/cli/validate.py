@@ -99,7 +99,7 @@ def validate(
 
 def check(config: EvaluationConfig, output: BinaryIO | None) -> int:
     """Check the rows that the options of ``agent-eval`` choose; returns the exit code."""
-    from reward_kit.agent.evaluation.schedule import chosen_tasks
+    from reward_kit.agent.evaluation.options import chosen_tasks
 
     report = _report(
         config.dataset,

@@ -9,7 +9,7 @@ from flight_bundle import Bundle
 from planned_agent import change_log, evaluate
 
 from reward_kit.agent import EvaluationResult, load_rollout
-from reward_kit.agent.after.lines import COLUMNS, FORMATS
+from reward_kit.agent.after.export import COLUMNS, FORMATS
 from reward_kit.errors import StorageError
 
 PLAN = {"a": [1, 0], "b": [1, 1]}

@@ -25,7 +25,7 @@ from fake_server import Behaviour, all_gone, install, starts
 from model_files import model_folder
 
 from reward_kit.agent import Database, TaskBundle, compare
-from reward_kit.agent.after.lines import COLUMNS
+from reward_kit.agent.after.export import COLUMNS
 from reward_kit.agent.players.agents.few_shot import read_displays
 
 DOCS = ROOT / "docs"

@@ -21,7 +21,7 @@ from reward_kit.agent.base import network
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.checks.findings import KINDS, Kind
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
-from reward_kit.agent.evaluation import spans
+from reward_kit.agent.evaluation import telemetry
 from reward_kit.agent.models.limits import aimd, circuit_breaker, limiter
 from reward_kit.agent.models.local import backends, server
 from reward_kit.agent.players.agents.fastworkflow import preflight
@@ -149,7 +149,7 @@ def test_kinds_of_findings() -> None:
 
 
 def test_attributes_of_spans() -> None:
-    source = Path(spans.__file__).read_text()
+    source = Path(telemetry.__file__).read_text()
     for name in set(re.findall(r'"((?:gen_ai|reward_kit)\.[\w.]+)"', source)):
         short = name.removeprefix("reward_kit").removeprefix("gen_ai.usage")
         known = {name, short, f".{name.rpartition('.')[2]}"}

@@ -20,8 +20,8 @@ from measuring import measure, parse_arguments
 from reward_kit_user import DELAY, answer
 
 from reward_kit.agent import EvaluationConfig
-from reward_kit.agent.evaluation.collector import rare_collections
 from reward_kit.agent.evaluation.run import run_evaluation
+from reward_kit.agent.evaluation.signals import rare_collections
 
 if TYPE_CHECKING:
     from reward_kit.agent import EvaluationResult

@@ -13,14 +13,22 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.after.judging import DAMAGED, REWARD_TIMEOUT, judge_record
 from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option import check_eval_id
+from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.config import EvaluationConfig
-from reward_kit.agent.rollout.judge import names_argument, plain_result
+from reward_kit.agent.rewards.checks import checking
+from reward_kit.agent.rollout.judge import (
+    call_reward,
+    judged_with_retries,
+    names_argument,
+    plain_result,
+    takes_async_faces,
+)
 from reward_kit.agent.rollout.outcome import Outcome, Played, is_success
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.rows import row_results
@@ -33,20 +41,25 @@ from reward_kit.agent.store.writer import Store
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from reward_kit.agent.base.types import ModelCall
     from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.resume import Run
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.models import EvaluateResult, RewardOutput
 
 logger = logging.getLogger(__name__)
 
 FORMAT = "reward-kit.rescoring/1"
 AT_A_TIME = 8
+REWARD_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,3 +357,49 @@ def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Play
     file = f"evals/{eval_id}.db/{record.id}"
     outcome = replace(rollout.now, id=record.id, file=file, database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
+
+
+DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+"""Exceptions of reading a trajectory whose fields are not of their types."""
+
+
+async def judge_record(
+    record: Trace,
+    reward: Callable[..., Any],
+    *,
+    rules: Sequence[Rule] = (),
+    mode: Mode = "overlay",
+    task: Task | None = None,
+    timeout: float | None = REWARD_TIMEOUT,
+    retries: int = 0,
+    calls: list[ModelCall] | None = None,
+) -> EvaluateResult | RewardOutput:
+    """The result of ``reward`` on a stored rollout.
+
+    The ``rules`` set the violations of ``record``. Each try gets a record of its own, with the fields of
+    ``record``. ``task`` has the functions of its checks and its hidden tables. Model calls that the reward
+    counts are added to ``calls``. Raises ``RewardError`` as ``judge``
+    does, ``StorageError`` and ``DatabaseError`` if the stored databases cannot be read.
+    """
+    assert record.path is not None, "it was read"
+    path = record.path
+    record.violations = await asyncio.to_thread(
+        violations_of, rules, record.fields, record.messages, record.tool_calls, record.user_messages
+    )
+
+    async def judge_once() -> EvaluateResult | RewardOutput:
+        with load_rollout(path) as given:
+            given.fields = copied(record.fields)
+            given.violations = copied(record.violations)
+            before = len(given.model_calls)
+            hidden = () if task is None else task.hidden
+            is_async = takes_async_faces(reward)
+            arguments = given.reward_arguments(is_async=is_async, mode=mode, hidden=hidden)
+            try:
+                with checking(task):
+                    return await call_reward(reward, arguments, timeout=timeout)
+            finally:
+                if calls is not None:
+                    calls.extend(given.model_calls[before:])
+
+    return await judged_with_retries(judge_once, retries)

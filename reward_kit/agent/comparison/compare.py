@@ -23,8 +23,7 @@ from reward_kit.agent.comparison.measures import (
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.rollout.outcome import BrokenOff
 from reward_kit.agent.scoring.rows import row_result
-from reward_kit.agent.store.branches import origin_of
-from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
+from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation, origin_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:

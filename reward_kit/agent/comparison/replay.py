@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.store.recording import Recordings
+    from reward_kit.agent.store.loading import Recordings
 
 SHOWN = 10
 """Rollouts that the report shows."""

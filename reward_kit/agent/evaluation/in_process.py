@@ -17,9 +17,9 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.database import Changes
 from reward_kit.agent.evaluation.branching import Branching
+from reward_kit.agent.evaluation.options import chosen_tasks, seed_of
 from reward_kit.agent.evaluation.protocol import Description, Executor
-from reward_kit.agent.evaluation.row_states import RowStates, expected_calls
-from reward_kit.agent.evaluation.schedule import chosen_tasks, seed_of
+from reward_kit.agent.evaluation.row_states import KeptGold, RowStates, expected_calls
 from reward_kit.agent.evaluation.telemetry import open_telemetry
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
@@ -32,7 +32,6 @@ from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
 from reward_kit.agent.rollout.outcome import Played, total_usage
 from reward_kit.agent.store.fingerprints import code_facts
-from reward_kit.agent.store.kept_gold import KeptGold
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
@@ -256,7 +255,7 @@ class InProcess(Executor):
 
         Raises ``DatabaseError`` if what is stored is damaged.
         """
-        from reward_kit.agent.after.judging import DAMAGED
+        from reward_kit.agent.after.rescore import DAMAGED
         from reward_kit.agent.rollout.trace import redacted_warning
         from reward_kit.agent.store.loading import load_rollout
 
@@ -278,7 +277,7 @@ class InProcess(Executor):
 
     async def _judge(self, trace: Trace, task: Task, account: Account) -> None:
         """Set the reward of the trace, or its error."""
-        from reward_kit.agent.after.judging import judge_record
+        from reward_kit.agent.after.rescore import judge_record
 
         calls: list[ModelCall] = []
         trace.reward = trace.result = trace.error = None

@@ -7,7 +7,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
@@ -15,8 +15,8 @@ from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.base.waiters import completed
+from reward_kit.agent.evaluation.options import seed_of
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
-from reward_kit.agent.evaluation.schedule import run_jobs, seed_of
 from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.outcome import Played, broken_off
 from reward_kit.agent.rollout.trace import Trace
@@ -24,15 +24,20 @@ from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
+    from reward_kit.agent.evaluation.plan import Job
     from reward_kit.agent.evaluation.progress import Display, Tally
     from reward_kit.agent.evaluation.protocol import Description, Executor
-    from reward_kit.agent.evaluation.schedule import Job
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.writer import Saver
+
+_Job = TypeVar("_Job")
+
+SETTLING = 0.01
+"""Seconds in which jobs that have begun make their first calls, before it is asked for room for more."""
 
 
 @dataclass(slots=True)
@@ -192,3 +197,53 @@ class _Account:
             usage.setdefault(role, Usage()).add(used)
         self.calls.clear()
         self._runner.saver.add_usage(broken_off(usage))
+
+
+async def run_jobs(
+    jobs: Sequence[_Job],
+    play: Callable[[_Job], Awaitable[None]],
+    *,
+    concurrency: int,
+    may_start: Callable[[], bool] = lambda: True,
+    room: Callable[[], Awaitable[int]] | None = None,
+) -> None:
+    """Play the jobs in order, at most ``concurrency`` at a time.
+
+    ``room`` waits until further jobs may begin, and gives their number: the number of running ones grows with
+    it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish.
+    The first error, or a cancellation, cancels all others and is raised when they have ended.
+    """
+    waiting = iter(jobs)
+    most = min(concurrency, len(jobs))
+    stopping = False
+    workers: list[asyncio.Future[None]] = []
+
+    async def work() -> None:
+        for job in waiting:
+            if stopping or not may_start():
+                return
+            await play(job)
+
+    async def start() -> None:
+        while len(workers) < most and may_start():
+            more = most - len(workers) if room is None else min(most - len(workers), await room())
+            for _ in range(more):
+                workers.append(asyncio.ensure_future(work()))
+                workers[-1].add_done_callback(lambda _: starting.cancel())  # no job is left, or one failed
+            if len(workers) < most:
+                await asyncio.sleep(SETTLING)
+
+    starting = asyncio.ensure_future(start())
+    try:
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
+        if workers:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            for worker in done:
+                worker.result()
+    finally:
+        stopping = True  # a job that ends in spite of its cancellation starts no other
+        for worker in (starting, *workers):
+            worker.cancel()
+        await asyncio.gather(starting, *workers, return_exceptions=True)

@@ -7,26 +7,32 @@ config = resolve(config, rows.rows)
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.bundles.solo import NO_TICKET, SOLO
-from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig
-from reward_kit.agent.evaluation.schedule import chosen_tasks
+from reward_kit.agent.bundles.task import select_tasks
+from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig, flag_of
 from reward_kit.agent.players.names import NO_USER, name_of, user_of, uses_model
-from reward_kit.agent.rows.task_row import RowFaults
+from reward_kit.agent.rollout.opening import rollout_seed
+from reward_kit.agent.rows.task_row import RowFaults, TaskRow
+from reward_kit.agent.scoring.groups import values_at
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import resumed_options
-from reward_kit.errors import UsageError
+from reward_kit.agent.store.stored_evaluation import origin_of
+from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from reward_kit.agent.base.types import Model, Role
-    from reward_kit.agent.rows.task_row import TaskRow
+    from reward_kit.agent.bundles.task import Task
+
+_Row = TypeVar("_Row", "Task", TaskRow)
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -186,3 +192,36 @@ def resolve(
     asking["sim_model"] = any(uses_model(user_of(row, agent, asked)) for row in chosen)
     from_environment = {name: config.or_environment(name) for name, asks in asking.items() if asks}
     return replace(config, **{**from_environment, **known})
+
+
+def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
+    """The tasks (or rows) that the configuration selects, in the order in which they run.
+
+    Shuffling comes before ``max_tasks``, so that both together draw a sample. Raises ``BundleError`` for
+    unknown rows.
+    """
+    chosen = select_tasks(
+        tasks,
+        task_ids=config.task_ids,
+        start_index=config.start_index,
+        end_index=config.end_index,
+        called=flag_of,
+    )
+    for field, value in config.filter.items():
+        chosen = [one for one in chosen if value in values_at(_row(one).reward_fields(), field)]
+    if not chosen:
+        wanted = ", ".join(f"{field}={value}" for field, value in config.filter.items())
+        raise BundleError(f"no row has {wanted}", place=flag_of("filter"))
+    if config.shuffle:
+        random.Random(config.seed).shuffle(chosen)  # noqa: S311 - an order that can be had again, not a secret
+    return chosen[: config.max_tasks]
+
+
+def _row(one: _Row) -> TaskRow:
+    return one if isinstance(one, TaskRow) else one.row
+
+
+def seed_of(config: EvaluationConfig, row_id: str, index: int, attempt: int = 0) -> int:
+    """The seed of one rollout of an evaluation; branches have others than their origin."""
+    origin = origin_of(config.branch_of)
+    return rollout_seed(config.seed, f"{row_id} {origin}" if origin else row_id, index, attempt)

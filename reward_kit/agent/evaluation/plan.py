@@ -12,29 +12,39 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.comparison.compare import load
 from reward_kit.agent.comparison.gate import decide_against, left_out_of, reasons
 from reward_kit.agent.evaluation.progress import Tally
-from reward_kit.agent.evaluation.schedule import jobs_of
 from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.scoring.sequential import RowProgress, decide
-from reward_kit.agent.store.differences import check_same
 from reward_kit.agent.store.loading import StoredRollout
-from reward_kit.agent.store.resume import more_than_asked
+from reward_kit.agent.store.resume import check_same, more_than_asked
 from reward_kit.agent.store.stored_evaluation import has_runs, judged_places, read_evaluation
 from reward_kit.errors import DatabaseError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.job_runner import JobRunner
-    from reward_kit.agent.evaluation.schedule import Job
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.store.layout import RunsFolder
-    from reward_kit.agent.store.resume import Run
+    from reward_kit.agent.store.resume import PlannedRow, Run
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
     from reward_kit.agent.store.writer import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rollout to run: the ``index``-th (from 0) of ``task``."""
+
+    task: PlannedRow
+    index: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Row id and index, which tell a rollout from all others of its evaluation."""
+        return self.task.row.id, self.index
 
 
 @dataclass(slots=True)
@@ -92,6 +102,21 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
         before.seconds if before is not None else 0.0,
         more_than_asked(asked, finished),
     )
+
+
+def jobs_of(
+    rows: Sequence[PlannedRow], asked: Mapping[str, int], finished: Collection[tuple[str, int]] = ()
+) -> list[Job]:
+    """The rollouts that are left to run: the first of every row, then the second of every row, and so on.
+
+    ``asked`` are their numbers by row id; ``finished`` holds ``(row id, index)``.
+    """
+    return [
+        Job(row, index)
+        for index in range(max(asked.values(), default=0))
+        for row in rows
+        if index < asked[row.row.id] and (row.row.id, index) not in finished
+    ]
 
 
 def _is_kept(rollout: StoredRollout) -> bool:

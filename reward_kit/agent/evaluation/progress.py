@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from reward_kit.agent.base.text import count, tamed
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.scoring.numbers import duration, money, score, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TextIO
+
+    from rich.console import Console
+    from rich.live import Live
 
     from reward_kit.agent.rollout.outcome import Outcome
-
 
 logger = logging.getLogger(__name__)
 
@@ -162,3 +170,202 @@ class Display:
         noted: Callable[[str], None] | None = getattr(self.progress, "noted", None)
         if noted is not None:
             noted(text)
+
+
+LINES = 20
+"""Plain lines that are written at most, about, for any number of rollouts."""
+SECONDS_BETWEEN = 0.5
+"""The shortest time between two of them, and between two changes of a notebook's display."""
+FIRST_ANSWERS, SECONDS_OF_SILENCE = 2.0, 60.0
+"""The time from which answers are written before a rollout ends, and the longest between two such lines."""
+BAR = 16
+"""Columns of the bar, if there is room for it."""
+
+
+def status_line(tally: Tally, width: int | None = None) -> str:
+    """``12/40  Pass^1 0.500  $0.12  34.1k tokens  1.2/s  0:25 left``, or less of it in ``width`` columns."""
+    used, rate = tally.usage, tally.per_second
+    parts = {"done": f"{tally.done}/{tally.planned}", "score": f"Pass^1 {score(tally.pass_1)}"}
+    if tally.unjudged:
+        parts["unjudged"] = f"{tally.unjudged} not judged"
+    if used.calls:
+        parts["cost"] = money(used)
+        parts["tokens"] = f"{tokens(used.input_tokens + used.output_tokens)} tokens"
+    if used.calls and tally.done == tally.earlier:
+        parts["score"] = f"none over yet, {count(used.calls, 'answer')}"
+    if rate is not None:
+        parts["rate"] = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
+    if tally.seconds_left is not None and tally.done < tally.planned:
+        parts["left"] = f"{duration(tally.seconds_left)} left"
+    for name in ("rate", "tokens", "cost"):
+        if width is not None and len("  ".join(parts.values())) > width:
+            parts.pop(name, None)
+    return "  ".join(parts.values())
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One rollout in a line."""
+    if outcome.reward is None:
+        verdict = f"not judged ({outcome.unjudged_reason})"
+    else:
+        verdict = "passed" if outcome.success else f"failed ({outcome.failure}, reward {outcome.reward:g})"
+    again = "" if outcome.final else ", will be retried"
+    trouble = "" if outcome.success else f": {outcome.trouble}"
+    return f"{outcome.row_id} #{outcome.index + 1} {verdict}{again}{trouble}"
+
+
+class PlainProgress:
+    """Lines on ``stream``: at fractions of the run, and for every rollout that could not be judged.
+
+    While models answer and no rollout ends, there is a line for the first answers, then one a minute.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._next_done = 0
+        self._next_seconds = SECONDS_BETWEEN
+        self._next_answer = FIRST_ANSWERS
+
+    def started(self, tally: Tally) -> None:
+        """Write the name and the number of rollouts."""
+        already = f", {tally.earlier} of them finished before" if tally.earlier else ""
+        self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
+        self._next_done = tally.done + max(1, tally.planned // LINES)
+
+    def answered(self, tally: Tally) -> None:
+        """Write the status if nothing has been written for a while."""
+        if tally.seconds >= self._next_answer:
+            self._write(tally)
+
+    def ended(self, outcome: Outcome, tally: Tally) -> None:
+        """Write an unjudged outcome, and the status if it is time."""
+        if not outcome.scored:
+            self.noted(outcome_line(outcome))
+        is_time = tally.done >= self._next_done and tally.seconds >= self._next_seconds
+        if is_time or tally.done == tally.planned:
+            self._write(tally)
+            self._next_done = tally.done + max(1, tally.planned // LINES)
+            self._next_seconds = tally.seconds + SECONDS_BETWEEN
+
+    def _write(self, tally: Tally) -> None:
+        self.noted(status_line(tally))
+        self._next_answer = tally.seconds + SECONDS_OF_SILENCE
+
+    def noted(self, text: str) -> None:
+        """Write a notice in one line."""
+        stream = self._stream or sys.stderr
+        stream.write(tamed(" ".join(text.split("\n"))) + "\n")
+        stream.flush()
+
+    def closed(self, tally: Tally) -> None:
+        """Nothing is left to write."""
+
+
+class LiveProgress:
+    """A bar and the status in one line that is redrawn; unjudged rollouts are printed above it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live: Live | None = None
+
+    def started(self, tally: Tally) -> None:
+        """Show the line, unless a person at the terminal plays the agent or the user."""
+        if tally.interactive:
+            return
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        console = _console(self._stream)
+
+        def line() -> Table:
+            status = Text(status_line(tally, console.width - 1), no_wrap=True, overflow="ellipsis")
+            table = Table.grid(padding=(0, 1))
+            room = min(BAR, console.width - len(status) - 2)
+            bar = ProgressBar(total=max(1, tally.planned), completed=tally.done, width=room)
+            table.add_row(*([bar] if room > 1 else []), status)
+            return table
+
+        console.print(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}")
+        self._live = Live(get_renderable=line, console=console, refresh_per_second=4)
+        self._live.start()
+
+    def ended(self, outcome: Outcome, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
+        """Print an unjudged outcome above the line."""
+        if not outcome.scored:
+            self.noted(outcome_line(outcome))
+
+    def noted(self, text: str) -> None:
+        """Print a notice above the line."""
+        if self._live is not None:
+            self._live.console.print(tamed(text))
+
+    def closed(self, tally: Tally) -> None:  # noqa: ARG002 - the protocol's signature
+        """Leave the last state of the line on the terminal."""
+        if self._live is not None:
+            self._live.stop()
+
+
+class NotebookProgress:
+    """A display in a notebook's output that is updated: the status, and the last notices below it."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._tally: Tally | None = None
+        self._display: Any = None
+        self._next = 0.0
+
+    def started(self, tally: Tally) -> None:
+        """Make the display."""
+        from IPython.display import display
+
+        self._tally = tally
+        self._display = display(self._shown(tally), raw=True, display_id=True)
+
+    def ended(self, outcome: Outcome, tally: Tally) -> None:
+        """Show an unjudged outcome, and the status if it is time."""
+        if not outcome.scored:
+            self.noted(outcome_line(outcome))
+        elif tally.seconds >= self._next:
+            self.closed(tally)
+
+    def answered(self, tally: Tally) -> None:
+        """Show the status if it is time."""
+        if tally.seconds >= self._next:
+            self.closed(tally)
+
+    def noted(self, text: str) -> None:
+        """Show a notice in one line."""
+        self._lines = [*self._lines, tamed(" ".join(text.split("\n")))][-LINES:]
+        if self._tally is not None:
+            self.closed(self._tally)
+
+    def closed(self, tally: Tally) -> None:
+        """Show the status."""
+        self._display.update(self._shown(tally), raw=True)
+        self._next = tally.seconds + SECONDS_BETWEEN
+
+    def _shown(self, tally: Tally) -> dict[str, str]:
+        name = f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}"
+        return {"text/plain": "\n".join([name, status_line(tally), *self._lines])}
+
+
+def default_progress() -> LiveProgress | NotebookProgress | PlainProgress:
+    """The progress for where this process shows its output."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is not None:
+        return NotebookProgress()
+    return LiveProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+def _console(stream: TextIO) -> Console:
+    """A console without markup; raises ``BrokenPipeError`` if the reader of ``stream`` has gone."""
+    from rich.console import Console
+
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would end the process with the code of a failed evaluation
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return PlainConsole(file=stream, markup=False, highlight=False, emoji=False)

@@ -20,10 +20,10 @@ from reward_kit.agent.evaluation.job_runner import JobRunner
 from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, resolve
 from reward_kit.agent.evaluation.plan import Rounds, make_plan
 from reward_kit.agent.evaluation.progress import Display, Progress
+from reward_kit.agent.evaluation.row_states import clear_gold
 from reward_kit.agent.evaluation.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.models.cache import FOLDER, AnswerStore
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.store import kept_gold
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.resume import make_run
 from reward_kit.agent.store.stored_evaluation import read_evaluation
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.evaluation.fork_server import ForkServer
+    from reward_kit.agent.evaluation.connection import ForkServer
     from reward_kit.agent.evaluation.plan import Plan
     from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.evaluation.protocol import Executor
@@ -74,7 +74,7 @@ async def evaluate_async(
     """
     config = config_of(dataset, options)
     if progress is True:
-        from reward_kit.agent.evaluation.terminal_progress import default_progress
+        from reward_kit.agent.evaluation.progress import default_progress
 
         progress = default_progress()
     given: dict[Role, Any] = {"agent": agent, "user": user}
@@ -209,7 +209,7 @@ def _executor(
 ) -> Executor:
     """The executor that ``config`` asks for; ``players`` and ``models`` are objects."""
     if config.clear_cache:
-        kept_gold.clear(root)
+        clear_gold(root)
         AnswerStore(root / FOLDER, warn=display.warn).clear()
     if config.branch_of and config.ray is not None:
         raise UsageError("branches cannot be played on a Ray cluster", remedy="Omit --ray.")
@@ -300,7 +300,7 @@ def _result(
     compared = None
     if agent.startswith("replay:"):
         from reward_kit.agent.comparison.replay import compare_replay
-        from reward_kit.agent.store.recording import Recordings
+        from reward_kit.agent.store.loading import Recordings
 
         recordings = Recordings.load(Path(agent.removeprefix("replay:")))
         compared = compare_replay(stored.outcomes, stored.folder, recordings)

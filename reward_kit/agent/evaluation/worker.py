@@ -1,4 +1,4 @@
-"""A worker: an in-process executor that another process drives. Forked by ``fork_server``.
+"""A worker: an in-process executor that another process drives. Forked by ``connection.ForkServer``.
 
 Both sides speak messages of ``protocol``, a line each, over a socket pair of their own, so that nothing a
 bundle prints, reads or closes gets between them. The worker begins with its ``pid``, gets its ``Setup``, then

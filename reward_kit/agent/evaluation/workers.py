@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
-from reward_kit.agent.evaluation.fork_server import ForkServer
+from reward_kit.agent.evaluation.connection import ForkServer, WorkerDiedError, WorkerProcess
+from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError, Setup
-from reward_kit.agent.evaluation.schedule import chosen_tasks
 from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.store.layout import RunsFolder

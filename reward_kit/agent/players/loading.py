@@ -69,7 +69,7 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
     module, _, attribute = spec.partition(":")
     if module == "replay":
         from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
-        from reward_kit.agent.store.recording import Recordings
+        from reward_kit.agent.store.loading import Recordings
 
         return partial(ReplayAgent if kind == "agent" else ReplayUser, Recordings.load(Path(attribute)))
     if not module or not attribute:

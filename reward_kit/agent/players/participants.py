@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.store.recording import Recordings
+    from reward_kit.agent.store.loading import Recordings
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reward_kit.agent.base.text import count
 from reward_kit.agent.reports.facts import strategy
 from reward_kit.agent.scoring.numbers import bracketed, score
-from reward_kit.agent.store.branches import Origin, branches_in
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.stored_evaluation import Origin, branches_in, load_evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

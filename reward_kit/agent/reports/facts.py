@@ -26,14 +26,14 @@ from reward_kit.agent.scoring.numbers import (
     tallied,
     tokens,
 )
-from reward_kit.agent.store.branches import origin_of
-from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
+from reward_kit.agent.store.shared_faults import count_answer_faults, count_cut_answers
+from reward_kit.agent.store.stored_evaluation import origin_of
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.after.explainer import Explanations
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.rows import RowResult

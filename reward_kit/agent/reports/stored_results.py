@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.after.explainer import Explanations
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 
@@ -43,7 +43,7 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
 
 def _explanations(stored: StoredEvaluation) -> Explanations:
     """The judgements that the results count, from the notes that hold them whole."""
-    from reward_kit.agent.after.explanation import Explanations, stored_explanations
+    from reward_kit.agent.after.explainer import Explanations, stored_explanations
 
     plain = stored.results["explanations"]
     known = {one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]}

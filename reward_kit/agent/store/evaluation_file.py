@@ -7,15 +7,17 @@ looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zlib
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
+from reward_kit.agent.base.files import as_storage_error
+from reward_kit.agent.store.schema import APPLICATION, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +31,6 @@ READ_AT_ONCE = 16
 """Traces that one statement reads."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
-ANSWER_FAULTS = f"""
-SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
-FROM traces AS t CROSS JOIN rollouts ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE instr(t.json, '"fault":"') AND {FINAL} AND json_valid(t.json) AND fault IS NOT NULL
-GROUP BY fault"""  # noqa: S608
-"""SQL of ``count_answer_faults``: its order of tables begins with the index that reads no other trace."""
 
 _FAULTS = {
     "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
@@ -96,60 +92,6 @@ def find_named(name: str, evals: Path) -> Path:
     near = get_close_matches(name, known, n=1)
     remedy = f"Did you mean {near[0]!r}? {remedy}" if near else remedy
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
-
-
-def count_answer_faults(path: Path) -> dict[str, int]:
-    """The number of rollouts with an answer that the set-up of the model's server had spoilt, by fault.
-
-    Raises ``StorageError`` for a missing or damaged file.
-    """
-    with reading(path) as connection:
-        return dict(connection.execute(ANSWER_FAULTS).fetchall())
-
-
-def count_cut_answers(path: Path) -> dict[str, int]:
-    """The number of answers that were cut at the token limit, by role; raises as ``count_answer_faults``."""
-    query = f"""
-SELECT json_extract(call.value, '$.role') AS role, count(*)
-FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND instr(t.json, '"finish_reason":"length"') AND json_valid(t.json)
-AND json_extract(call.value, '$.finish_reason') = 'length' GROUP BY role"""  # noqa: S608
-    with reading(path) as connection:
-        return dict(connection.execute(query).fetchall())
-
-
-def count_failed_calls(path: Path, repeated: int) -> list[tuple[str, int, int, str]]:
-    """Each kind of faulty call of the agent: its name, calls, failed rollouts, and the most frequent one.
-
-    A ``repeated_call`` is one that a rollout made ``repeated`` times or more before it ran out of steps or
-    time; its calls are the most of one rollout. Raises ``StorageError`` for a missing or damaged file.
-    """
-    query = f"""
-WITH failed AS (
-    SELECT rollout, stop_reason, t.json AS trace FROM rollouts JOIN traces AS t ON rollouts.id = rollout
-    WHERE {FINAL} AND failure IS NOT NULL AND json_valid(t.json)),
-calls AS (
-    SELECT rollout, stop_reason, json_extract(value, '$.name') AS name,
-    json_extract(value, '$.status') AS status, json_extract(value, '$.arguments') AS arguments,
-    json_type(value, '$.arguments') AS type
-    FROM failed, json_each(trace, '$.tool_calls') WHERE (stop_reason IN ('max_steps', 'timeout', 'budget')
-    OR instr(trace, '"status":"unknown_tool"') OR instr(trace, '"status":"invalid_arguments"'))
-    AND coalesce(json_extract(value, '$.by'), 'agent') = 'agent'),
-faulty AS (
-    SELECT rollout, CASE WHEN status = 'unknown_tool' THEN status
-        WHEN type = 'text' THEN 'invalid_json' ELSE status END AS kind,
-    CASE status WHEN 'unknown_tool' THEN name ELSE name || '(' || arguments || ')' END AS said
-    FROM calls WHERE status IN ('unknown_tool', 'invalid_arguments')),
-loops AS (
-    SELECT rollout, name || '(' || arguments || ')' AS said, count(*) AS number FROM calls
-    WHERE stop_reason IN ('max_steps', 'timeout', 'budget') GROUP BY 1, 2 HAVING count(*) >= :repeated)
-SELECT kind, count(*), count(DISTINCT rollout), (
-    SELECT said FROM faulty AS one WHERE one.kind = faulty.kind GROUP BY said ORDER BY count(*) DESC LIMIT 1)
-FROM faulty GROUP BY kind
-UNION ALL
-SELECT 'repeated_call', max(number), count(DISTINCT rollout), said FROM loops GROUP BY NULL"""  # noqa: S608
-    with reading(path) as connection:
-        return connection.execute(query, {"repeated": repeated}).fetchall()
 
 
 def check_log(path: Path) -> None:
@@ -339,3 +281,75 @@ def file_within(runs: Path, name: str) -> Path:
             remedy="The evaluation is damaged, or was made to read other files: do not trust it.",
         )
     return path
+
+
+PATIENCE = 0.5
+"""Seconds that the lock may be held by somebody who only looks whether it is free."""
+
+
+@contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it."""
+    place = _place(path)
+    lock = None
+    while lock is None:
+        lock = _taken(place, path)
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+        lock.close()
+
+
+def _taken(place: Path, path: Path) -> sqlite3.Connection | None:
+    """The locked file; None if its former holder has removed it since it was opened here."""
+    with as_storage_error(place):
+        place.touch()
+        before = place.lstat()
+    with sqlite_faults(place):
+        lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            holder = _last_writer(path)
+            raise StorageError(
+                f"another process{f' ({holder})' if holder else ''} is running this evaluation",
+                place=path.stem,
+                remedy="Wait for it to end, or choose another --eval-id.",
+            ) from error
+    with suppress(FileNotFoundError):
+        if os.path.samestat(before, place.lstat()):
+            return lock
+    lock.close()
+    return None
+
+
+def writer_of(path: Path) -> str | None:
+    """The process that writes the evaluation at ``path`` now; None if nobody does."""
+    place = _place(path)
+    if not place.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{place.absolute().as_uri()}?mode=rw", uri=True, timeout=0)) as probe:
+            probe.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            return f"process {_last_writer(path)}"
+    return None
+
+
+def _place(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _last_writer(path: Path) -> str | None:
+    """Number and host of the process that began the last run."""
+    try:
+        with reading(path) as connection:
+            found = connection.execute("SELECT writer FROM evaluation ORDER BY run DESC LIMIT 1").fetchone()
+    except StorageError:
+        return None
+    return None if found is None else str(found[0])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.after.explanation import Explanations
+    from reward_kit.agent.after.explainer import Explanations
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.comparison.replay import ReplayComparison
     from reward_kit.agent.rollout.outcome import Outcome

@@ -31,8 +31,13 @@ from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.waiters import Waiters, completed
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.store.evaluation_file import check_format, check_log, checksum, sqlite_faults
-from reward_kit.agent.store.lock import writer_lock
+from reward_kit.agent.store.evaluation_file import (
+    check_format,
+    check_log,
+    checksum,
+    sqlite_faults,
+    writer_lock,
+)
 from reward_kit.agent.store.schema import APPLICATION, SCHEMA, VERSION, WRITTEN, row_of, storable
 from reward_kit.errors import StorageError
 

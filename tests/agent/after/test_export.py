@@ -11,8 +11,7 @@ from planned_agent import change_log, evaluate, rows_of
 from stored_rollouts import change_trajectory, edit, query
 
 from reward_kit.agent import TaskBundle, agent_eval, export, load_rollout
-from reward_kit.agent.after.export import write_lines
-from reward_kit.agent.after.lines import COLUMNS
+from reward_kit.agent.after.export import COLUMNS, write_lines
 from reward_kit.errors import BundleError, UsageError
 
 PLAN = {"b": [1, 0, 1], "a": [0, 1, 1]}

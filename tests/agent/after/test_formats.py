@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.after.lines import conversation
+from reward_kit.agent.after.export import conversation
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASKED = {"role": "user", "content": "Seat 2, please."}

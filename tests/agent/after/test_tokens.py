@@ -11,7 +11,7 @@ from stub_server import StubServer
 from vllm_stub import ids_of, prompt_of, vllm, written
 
 from reward_kit.agent import Completion, Tokens, evaluate, export, load_rollout
-from reward_kit.agent.after.lines import TOKEN_COLUMNS
+from reward_kit.agent.after.export import TOKEN_COLUMNS
 
 ASKED = {"return_token_ids": True}
 

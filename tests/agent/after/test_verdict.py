@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.after.explanation import Judgement, read_verdict
+from reward_kit.agent.after.explainer import Judgement, read_verdict
 
 PLAIN: dict[str, Any] = {"author": "agent", "fault": "wrong_tool", "sentence": "It cancelled."}
 EXPECTED = Judgement("agent", "wrong_tool", "It cancelled.")

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from reward_kit.agent.evaluation import collector
-from reward_kit.agent.evaluation.collector import memory_of, rare_collections
+from reward_kit.agent.evaluation import signals
+from reward_kit.agent.evaluation.signals import memory_of, rare_collections
 
 pytestmark = pytest.mark.skipif(not memory_of(os.getpid()), reason="the system does not tell the memory")
 
@@ -22,9 +22,9 @@ class Loop:
 
 
 async def test_nothing_is_collected_until_the_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(collector, "GROWTH", 0.0)
-    monkeypatch.setattr(collector, "LEAST", 8 << 20)
+    monkeypatch.setattr(signals, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(signals, "GROWTH", 0.0)
+    monkeypatch.setattr(signals, "LEAST", 8 << 20)
     with rare_collections():
         assert not gc.isenabled()
         small = weakref.ref(Loop(1))

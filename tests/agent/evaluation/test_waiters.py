@@ -14,7 +14,7 @@ from virtual_time import simulate
 
 from reward_kit.agent import EvaluationResult, evaluate, load_rollout
 from reward_kit.agent.base.waiters import Waiters, completed
-from reward_kit.agent.evaluation import fork_server
+from reward_kit.agent.evaluation import connection
 from reward_kit.agent.evaluation.connection import Worker
 from reward_kit.agent.evaluation.protocol import Report
 from reward_kit.agent.store.writer import Store
@@ -128,12 +128,12 @@ def test_the_end_of_a_worker_that_cannot_be_taken_in_ends_the_run(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken:
-        size = fork_server._END.size
+        size = connection._END.size
 
         def unpack(self, data: bytes) -> None:
             raise RuntimeError("an end of nobody")
 
-    monkeypatch.setattr(fork_server, "_END", Broken())
+    monkeypatch.setattr(connection, "_END", Broken())
     assert len(run(bundle, workers=1).outcomes) == 6  # their ends come last
 
 

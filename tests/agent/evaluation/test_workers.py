@@ -14,7 +14,7 @@ from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.evaluation.fork_server import ForkServer
+from reward_kit.agent.evaluation.connection import ForkServer
 from reward_kit.agent.evaluation.protocol import Report, decoded, encoded
 from reward_kit.agent.evaluation.workers import worker_config
 from reward_kit.agent.players.participants import needs_litellm

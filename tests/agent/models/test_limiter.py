@@ -25,7 +25,7 @@ from virtual_time import simulate
 
 from reward_kit.agent.base import network
 from reward_kit.agent.base.types import Completion
-from reward_kit.agent.evaluation.schedule import run_jobs
+from reward_kit.agent.evaluation.job_runner import run_jobs
 from reward_kit.agent.models.calls import Call, Caller, Limiters
 from reward_kit.agent.models.limits import limiter
 from reward_kit.agent.models.limits.aimd import START

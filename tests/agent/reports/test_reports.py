@@ -12,12 +12,12 @@ import pytest
 from flight_bundle import GOLD, Bundle
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.after.explanation import Explanation, Explanations
+from reward_kit.agent.after.explainer import Explanation, Explanations
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.evaluation.progress import Tally
-from reward_kit.agent.evaluation.terminal_progress import (
+from reward_kit.agent.evaluation.progress import (
     LiveProgress,
     PlainProgress,
+    Tally,
     outcome_line,
     status_line,
 )

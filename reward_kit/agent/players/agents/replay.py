@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.rollout import Rollout, TaskView, UserRollout
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.store.recording import Recordings
+    from reward_kit.agent.store.loading import Recordings
 
 CUT_OFF = frozenset({"max_steps", "timeout", "budget", "agent_error", "user_error", "infrastructure_error"})
 """Stop reasons that nothing in the messages brings about."""

@@ -13,7 +13,7 @@ from reward_kit.agent.store.transcript import end_facts, player_facts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reward_kit.agent.after.explanation import Explanation
+    from reward_kit.agent.after.explainer import Explanation
     from reward_kit.agent.reports.branches import TreeLine
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import UndefinedError
 from markupsafe import escape
 
-from reward_kit.agent.after.explanation import stored_explanations
+from reward_kit.agent.after.explainer import stored_explanations
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, cut
 from reward_kit.agent.rows.message_check import split_opening
-from reward_kit.agent.store.recording import Recordings
+from reward_kit.agent.store.loading import Recordings
 from reward_kit.agent.tau.results.agreement import Agreement, agreement_of
 from reward_kit.agent.tau.results.file import Results, read_results, task_ids
 from reward_kit.errors import BundleError
