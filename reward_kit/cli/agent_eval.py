@@ -208,7 +208,7 @@ def _resume_hint(
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
-    from reward_kit.agent.store.shared_faults import has_begun
+    from reward_kit.agent.store.results import has_begun
 
     if result.status == "interrupted":
         return INTERRUPTED

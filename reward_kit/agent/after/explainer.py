@@ -8,7 +8,8 @@ import logging
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,7 @@ from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.rollout.outcome import Outcome
@@ -52,7 +53,6 @@ logger = logging.getLogger(__name__)
 
 @cache
 def prompt(name: str) -> str:
-    """The text of a prompt file, without the line break at its end."""
     return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
@@ -62,27 +62,17 @@ def prompt_version() -> str:
     return hashlib.sha256("\0".join((prompt("judge"), prompt("again"))).encode()).hexdigest()[:12]
 
 
-def make_explainer(config: EvaluationConfig) -> Explainer | None:
+def make_explainer(config: EvaluationConfig) -> Explainer:
     """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called."""
-    if config.explain is None:
-        return None
     from reward_kit.agent.models.calls import Limiters
     from reward_kit.agent.models.litellm import remote_model
 
-    limiters = Limiters(
-        ceiling=config.max_concurrency,
-        rpm=config.rpm,
-        tpm=config.tpm,
-        patience=min(config.patience, LONGEST_PATIENCE),
-    )
-    model = remote_model(
-        config.explain,
-        client=config.client,
-        retries=config.retries,
-        timeout=config.call_timeout,
-        limiters=limiters,
-    )
-    return Explainer(model, Budget(config.max_cost), concurrency=config.max_concurrency, seed=config.seed)
+    assert config.explain is not None, "a model is named"
+    at_once, patience = config.max_concurrency, min(config.patience, LONGEST_PATIENCE)
+    limits = Limiters(ceiling=at_once, rpm=config.rpm, tpm=config.tpm, patience=patience)
+    options: dict[str, Any] = {"client": config.client, "retries": config.retries, "limiters": limits}
+    model = remote_model(config.explain, timeout=config.call_timeout, **options)
+    return Explainer(model, Budget(config.max_cost), concurrency=at_once, seed=config.seed)
 
 
 async def explain_async(
@@ -101,7 +91,6 @@ async def explain_async(
     """
     options: dict[str, Any] = {"max_cost": max_cost, "max_concurrency": max_concurrency}
     explainer = make_explainer(EvaluationConfig(explain=model, **options))
-    assert explainer is not None, "a model is named"
     stored = load_evaluation(evaluation, output_dir)
     with Store(stored.path) as store:
         store.continue_run()
@@ -181,36 +170,23 @@ class Explainer:
                 continue
             self._unreachable = 0
             # not in a thread: a cancellation must not come in between
-            used = BrokenOff(1, {"explanation": explanation.usage})
-            store.add_note(NOTE, explanation.to_json(), rollout=explanation.rollout, used=used)
+            with store.transaction():
+                store.add_note(NOTE, explanation, explanation.rollout)
+                store.add_usage(NOTE, BrokenOff(1, {"explanation": explanation.usage}))
             made[outcome.id] = explanation
 
     async def _judge(self, record: Trace) -> Explanation:
-        usage = Usage()
+        made = Explanation(record.id, record.row_id, record.index, self.model.name, prompt_version())
         clock = time.perf_counter()
-        verdict: Judgement | None = None
-        problem: str | None = None
         try:
             try:
-                verdict = await self._verdict(context_of(record), usage)
+                verdict = await self._verdict(context_of(record), made.usage)
             except ModelInputError:
-                verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), usage)
+                verdict = await self._verdict(context_of(record, longest_result=SHORT_RESULT), made.usage)
+            made = replace(made, **verdict._asdict())
         except (ModelInputError, ValueError) as error:
-            problem = str(error)
-        author, fault, sentence = verdict or (None, None, None)
-        return Explanation(
-            rollout=record.id,
-            row_id=record.row_id,
-            index=record.index,
-            model=self.model.name,
-            prompt=prompt_version(),
-            author=author,
-            fault=fault,
-            sentence=sentence,
-            problem=problem,
-            usage=usage,
-            seconds=time.perf_counter() - clock,
-        )
+            made = replace(made, problem=str(error))
+        return replace(made, seconds=time.perf_counter() - clock)
 
     async def _verdict(self, context: str, usage: Usage) -> Judgement:
         """Ask, and once more if the answer cannot be used; then raises ``ValueError`` with the reason."""
@@ -236,7 +212,7 @@ def context_of(record: Trace, *, longest_result: int | None = None) -> str:
     """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
-    given = 1 if fields.get("system_prompt") is not None else 0
+    given = int(fields.get("system_prompt") is not None)
     said = [
         (place, message if by == "agent" else {**message, "role": _OF_USER[message["role"]]})
         for place, by, message in record.both_sides()
@@ -305,29 +281,17 @@ class Explanation:
     index: int
     model: str
     prompt: str
-    author: Author | None
-    fault: str | None
-    sentence: str | None
-    problem: str | None
-    usage: Usage
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**as_json(self), "usage": as_json(self.usage)}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Explanation:
-        """The inverse of ``to_json``; raises ``KeyError`` or ``TypeError`` for anything else."""
-        return cls(**{**plain, "usage": Usage(**plain["usage"])})
+    author: Author | None = None
+    fault: str | None = None
+    sentence: str | None = None
+    problem: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Explanations:
-    """The judgements of an evaluation's failed rollouts.
-
-    ``missing`` counts those that were not made; ``reason`` says why.
-    """
+    """The judgements of an evaluation's failed rollouts; ``missing`` were not made, ``reason`` says why."""
 
     model: str
     made: Sequence[Explanation]
@@ -341,7 +305,6 @@ class Explanations:
 
     @property
     def usable(self) -> list[Explanation]:
-        """Those with a usable answer."""
         return [one for one in self.made if one.author is not None]
 
     @property
@@ -355,21 +318,17 @@ class Explanations:
         return Counter(one.author for one in self.usable if one.author is not None)
 
     def faults(self, author: str) -> Counter[str]:
-        """The kinds of fault of one side."""
         return Counter(one.fault or "other" for one in self.usable if one.author == author)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as in the results file."""
         total = len(self.usable)
         shown = ("row_id", "index", "author", "fault", "sentence", "problem")
-        authors = {
-            author: {
-                "count": number,
-                "percent": 100 * number / total,
-                "faults": dict(self.faults(author).most_common()),
-            }
-            for author, number in self.authors.most_common()
-        }
+        authors: dict[str, Any] = {}
+        for author, number in self.authors.most_common():
+            faults = dict(self.faults(author).most_common())
+            authors[author] = {"count": number, "percent": 100 * number / total, "faults": faults}
+        rollouts = [{"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made]
         return {
             "model": self.model,
             "made": len(self.made),
@@ -378,16 +337,15 @@ class Explanations:
             "reason": self.reason,
             "authors": authors,
             "usage": as_json(self.usage),
-            "rollouts": [
-                {"id": one.rollout, **{name: getattr(one, name) for name in shown}} for one in self.made
-            ],
+            "rollouts": rollouts,
         }
 
 
 def stored_explanations(path: Path) -> list[Explanation]:
     """The explanations in the evaluation at ``path``; raises ``StorageError`` for a damaged one."""
     try:
-        return [Explanation.from_json(note) for note in read_notes(path, NOTE)]
+        notes = read_notes(path, NOTE)
+        return [Explanation(**{**note, "usage": Usage(**note["usage"])}) for note in notes]
     except (KeyError, TypeError) as error:
         raise StorageError("holds a damaged explanation", place=str(path)) from error
 
@@ -409,14 +367,12 @@ def read_verdict(text: str) -> Judgement:
     fault = ValueError("the answer holds no JSON object")
     braces = [found.start() for found in re.finditer(r"\{", text)]
     for position in islice(reversed(braces), MOST_TRIED):
-        try:
+        with suppress(ValueError):
             value, _ = read_object(text, position)
-        except ValueError:
-            continue
-        try:
-            return _verdict(value)
-        except ValueError as error:
-            fault = error
+            try:
+                return _verdict(value)
+            except ValueError as error:
+                fault = error
     raise fault
 
 

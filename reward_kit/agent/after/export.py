@@ -58,19 +58,28 @@ class Export:
         self.unusable.clear()
         stored = self.evaluation
         rewards = {row.row_id: row.rewards for row in stored.rows}
+        openings: dict[str, int] = {}  # of each row, whose fields are long to read
         for outcome, record in self.records():
             try:
                 if self.layout == "tokens":
                     lines = token_lines(stored, outcome, record)
                 else:
-                    line = line_of(stored, outcome, record, rewards[outcome.row_id], self.layout)
+                    row = outcome.row_id
+                    if row not in openings:
+                        openings[row] = record.opening
+                    line = line_of(stored, outcome, record, rewards[row], openings[row], self.layout)
                     lines = [] if line is None else [line]
             except StorageError as error:
                 self._leave_out(error)
                 continue
             self.unusable.extend(() if lines else [outcome])
             for line in lines:
-                yield {name: line[name] for name in self._columns_of(line)}
+                columns: Iterable[str] = self.columns
+                if self.layout == "openai":  # which refuses null, and all on tools if there are none
+                    has_tools = bool(line["tools"])
+                    known = {name for name in columns if has_tools and line[name] is not None}
+                    columns = (name for name in columns if name in known | {"messages"})
+                yield {name: line[name] for name in columns}
 
     def records(self) -> Iterator[tuple[Outcome, Trace]]:
         """The rollouts; one that is missing or damaged is noted in ``damaged``, with a warning."""
@@ -89,13 +98,6 @@ class Export:
         """The number of rollouts whose tools are not known."""
         return sum(self.evaluation.tools_of(outcome.row_id) is None for outcome in self.outcomes)
 
-    def _columns_of(self, line: Mapping[str, Any]) -> Sequence[str]:
-        """All but the columns that OpenAI refuses: null, and all on tools if there are none."""
-        if self.layout != "openai":
-            return self.columns
-        has_tools = bool(line["tools"])
-        return [one for one in self.columns if one == "messages" or (has_tools and line[one] is not None)]
-
 
 def export(
     name: Named,
@@ -112,22 +114,20 @@ def export(
 
     ``columns`` and ``rows`` (ids, patterns or positions) are lists, or texts with commas between names.
     Rewards may be as low as ``min_reward`` and as high as ``max_reward``. Rollouts without a reward are left
-    out unless ``unjudged``.
-    Raises ``UsageError`` for an unknown evaluation, format or column, ``BundleError`` for an unknown row,
-    ``StorageError`` for an evaluation
-    that is damaged.
+    out unless ``unjudged``. Raises ``UsageError`` for an unknown evaluation, format or column,
+    ``BundleError`` for an unknown row, ``StorageError`` for an evaluation that is damaged.
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
     known = known_columns(format)
-    there_are = f"There are: {', '.join(known)}."
-    chosen = known if columns is None else tuple(dict.fromkeys(_names(columns)))
-    for one in chosen:
-        if one not in known:
-            fault = f"there is no column {one!r} in the format {format}{did_you_mean(one, known)}"
-            raise UsageError(fault, remedy=there_are)
-    if not chosen:
-        raise UsageError("no column is named", remedy=there_are)
+    given = columns.split(",") if isinstance(columns, str) else known if columns is None else columns
+    chosen = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+    fault = None if chosen else "no column is named"
+    if unknown := [name for name in chosen if name not in known]:
+        hint = did_you_mean(unknown[0], known)
+        fault = f"there is no column {unknown[0]!r} in the format {format}{hint}"
+    if fault is not None:
+        raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
     stored = load_evaluation(name, output_dir)
     ids = [row.row_id for row in stored.rows]
     asked = ids
@@ -157,47 +157,31 @@ def export(
 
 
 def write_lines(lines: Iterable[Any], path: Path | None) -> int:
-    """Write a line of JSON for each value (to the standard output if ``path`` is None); return their number.
-
-    Raises ``StorageError`` if the file cannot be written; it then keeps its former content.
-    """
+    """Write a line of JSON for each value (to stdout without ``path``), whole or not at all; their number."""
     number = 0
+
+    from pydantic_core import to_json
 
     def encoded() -> Iterator[bytes]:
         nonlocal number
         for number, line in enumerate(lines, start=1):  # noqa: B007 - the last one is what is returned
-            yield _encoded(line) + b"\n"
+            try:  # without NaN and infinity, which a policy's log probabilities may hold
+                yield to_json(line, inf_nan_mode="null") + b"\n"
+            except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
+                yield json_bytes(line) + b"\n"
 
     write_output(encoded(), TO_OUTPUT if path is None else path)
     return number
 
 
 def write_rollouts(found: Export, folder: Path) -> int:
-    """Write each rollout to ``folder/roll_ID.json``, which ``load_rollout`` reads; return their number.
-
-    The folder is made if need be. Raises ``StorageError`` if a file cannot be written.
-    """
+    """Write each rollout to ``folder/roll_ID.json``, for ``load_rollout``; return their number."""
     with as_storage_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for outcome, record in found.records():
         text = json_bytes(record.to_json()) + b"\n"
         write_text(folder / f"roll_{outcome.id}.json", [text], durable=False)
     return len(found.outcomes) - len(found.damaged)
-
-
-def _encoded(line: Any) -> bytes:
-    """JSON that every reader takes: without NaN and infinity, which a policy's log probabilities may hold."""
-    from pydantic_core import to_json
-
-    try:
-        return to_json(line, inf_nan_mode="null")
-    except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
-        return json_bytes(line)
-
-
-def _names(given: str | Iterable[str]) -> list[str]:
-    names = given.split(",") if isinstance(given, str) else given
-    return [name.strip() for name in names if name.strip()]
 
 
 Format = Literal["full", "openai", "trl", "tokens"]
@@ -229,6 +213,7 @@ def line_of(
     outcome: Outcome,
     record: Trace,
     row_rewards: Sequence[float],
+    opening: int,
     layout: Format,
 ) -> dict[str, Any] | None:
     """At least ``COLUMNS`` of a rollout; None if it is for training and the agent says and calls nothing.
@@ -236,7 +221,7 @@ def line_of(
     Raises ``StorageError`` for a record that is damaged.
     """
     try:
-        messages = conversation(record.messages, record.opening, layout)
+        messages = conversation(record.messages, opening, layout)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         fault = f"is a damaged trace of a rollout: {error!r}"
         raise StorageError(fault, place=str(record.path)) from error
@@ -254,13 +239,12 @@ def line_of(
         "model": record.models.get("agent"),
         "agent": record.agent,
         "user": record.user,
-        "opening": record.opening,
+        "opening": opening,
         "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
     }
 
 
 def known_columns(layout: Format) -> tuple[str, ...]:
-    """The columns of a format."""
     return {"openai": OPENAI_COLUMNS, "tokens": TOKEN_COLUMNS}.get(layout, COLUMNS)
 
 

@@ -29,7 +29,7 @@ from reward_kit.agent.rollout.judge import (
     plain_result,
     takes_async_faces,
 )
-from reward_kit.agent.rollout.outcome import Outcome, Played, is_success
+from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.rows import row_results
 from reward_kit.agent.store.evaluation_file import rollout_at
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.resume import Run
@@ -64,20 +63,14 @@ REWARD_TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Rejudged:
-    """One rollout: ``before`` is its outcome as it was recorded, ``now`` as it is judged now.
-
-    ``result`` is what the reward returned, ``fields`` the row as the reward got it; both are None if it was
-    not called.
-    """
+    """One rollout as recorded ``before`` and judged ``now``; ``result`` is what the reward returned."""
 
     before: Outcome
     now: Outcome
     result: dict[str, Any] | None = None
-    fields: dict[str, Any] | None = None
 
     @property
     def failed(self) -> bool:
-        """True if judging failed."""
         return self.now.unjudged_reason == "reward_error"
 
     @property
@@ -99,10 +92,7 @@ class Rejudged:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """The evaluation ``stored``, judged again in ``seconds``.
-
-    ``written`` are the results of the new evaluation, if one was made.
-    """
+    """The evaluation ``stored``, judged again; ``written`` is the new evaluation, if one was made."""
 
     stored: StoredEvaluation
     config: EvaluationConfig
@@ -117,7 +107,6 @@ class Rescoring:
 
     @property
     def failed(self) -> list[Rejudged]:
-        """The rollouts for which judging failed."""
         return [one for one in self.rollouts if one.failed]
 
     @property
@@ -225,18 +214,8 @@ class _Judge:
                 fault = str(error)
             except DAMAGED as error:
                 fault = f"{outcome.file}: is damaged: {type(error).__name__}: {error}"
-        cleared = dict.fromkeys(
-            (
-                "reward",
-                "failure",
-                "failure_detail",
-                "failure_step",
-                "turn_of_success",
-                "metrics",
-                "violations",
-            )
-        )
-        return Rejudged(outcome, replace(outcome, error=fault, **cleared))  # type: ignore[arg-type]  # all None
+        now = replace(outcome, error=fault, reward=None, turn_of_success=None, metrics=None, violations=None)
+        return Rejudged(outcome, replace(now, failure=None, failure_detail=None, failure_step=None))
 
     async def _again(self, outcome: Outcome) -> Rejudged:
         record = load_rollout(self.folder / outcome.file)
@@ -244,24 +223,15 @@ class _Judge:
             self.redacted.append(outcome)
         reward, record.fields = self._found(record, outcome.base)
         task = self.tasks.get(record.row_id)
-        result = await judge_record(
-            record,
-            reward,
-            rules=self.bundle.rules,
-            mode=task.registry.database if task else "overlay",
-            task=task,
-            timeout=self.timeout,
-            retries=self.retries,
-        )
+        rules, limit = self.bundle.rules, self.timeout
+        result = await judge_record(record, reward, task, rules=rules, timeout=limit, retries=self.retries)
         plain = plain_result(result)
         record.reward, record.error = float(result.score), None
-        if is_success(record.reward):
-            record.failure = None
-        elif record.failure is None:
-            detail = str(plain.get("reason") or "the reward judges it so now")
-            record.failure = {"kind": "other", "detail": detail}
+        detail = str(plain.get("reason") or "the reward judges it so now")
+        failure = record.failure or {"kind": "other", "detail": detail}
+        record.failure = None if record.success else failure
         now = record.outcome(base=outcome.base, database=outcome.database)
-        return Rejudged(outcome, now, plain, record.fields)
+        return Rejudged(outcome, now, plain)
 
     def _found(self, record: Trace, base: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
@@ -272,21 +242,17 @@ class _Judge:
         for task in self.bundle.tasks:
             if (task.row.toolset, task.row.reward) == wanted:
                 return task.reward, record.fields
-        raise BundleError(
-            f"the dataset has no row {record.row_id}, and none with its toolset",
-            place=str(self.bundle.dataset),
-            remedy="Name the dataset that was evaluated with --dataset.",
-        )
+        fault = f"the dataset has no row {record.row_id}, and none with its toolset"
+        remedy = "Name the dataset that was evaluated with --dataset."
+        raise BundleError(fault, place=str(self.bundle.dataset), remedy=remedy)
 
     def _check_same_start(self, task: Task, record: Trace, base: str) -> None:
         place = f"row {record.row_id}"
         if task.row.reward_fields().get("actions") != record.fields.get("actions"):
             if names_argument(task.reward, "gold_db"):
-                raise RewardError(
-                    "its gold actions have changed, so the stored gold_db is not what they lead to",
-                    place=place,
-                    remedy="Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE.",
-                )
+                fault = "its gold actions have changed, so the stored gold_db is not what they lead to"
+                remedy = "Replay the evaluation instead: reward-kit agent-eval --agent replay:FILE."
+                raise RewardError(fault, place=place, remedy=remedy)
             self.warn_once(f"{place}: its gold actions have changed since; gold_db is that of the former")
         if task.seed.key != base:
             self.warn_once(f"{place}: its seed has changed since; the stored databases begin with the former")
@@ -296,18 +262,14 @@ class _Judge:
 
 
 def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
-    """Store ``done`` under the name that its configuration has.
-
-    The new trajectories share the databases of the old ones. Raises ``UsageError`` if there is an evaluation
-    of that name.
-    """
+    """Store ``done`` under its new name, with the databases of the old; ``UsageError`` if that exists."""
     config, stored = done.config, done.stored
     assert config.eval_id is not None
     path = stored.path.with_stem(config.eval_id)
     counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
     known = [task for task in bundle.tasks if task.row.id in counts]
-    facts = code_facts(known, bundle.folder, config)
-    facts = replace(facts, rows={task.row.id: counts[task.row.id] for task in known})
+    rows = {task.row.id: counts[task.row.id] for task in known}
+    facts = replace(code_facts(known, bundle.folder, config), rows=rows)
     source = {"rescored_from": str(stored.path)}
     run = _as_played(make_run(config, bundle.read, facts), stored)
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
@@ -325,11 +287,8 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
 def check_unused(path: Path) -> None:
     """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
     if path.exists() and has_runs(path):
-        raise UsageError(
-            f"there is an evaluation {path.stem} already",
-            place=str(path.parent),
-            remedy="Choose another --eval-id.",
-        )
+        remedy = "Choose another --eval-id."
+        raise UsageError(f"there is an evaluation {path.stem} already", place=str(path.parent), remedy=remedy)
 
 
 def _as_played(run: Run, stored: StoredEvaluation) -> Run:
@@ -346,16 +305,14 @@ def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Play
     """The rollout with its new reward and a new id."""
     address = stored.path / rollout.before.id
     kept, record = rollout_at(address), load_rollout(address)
-    record.id = uuid.uuid4().hex
-    record.eval_id = eval_id
-    record.violations = rollout.now.violations
-    record.reward, record.result, record.error = rollout.now.reward, rollout.result, rollout.now.error
-    if rollout.now.failure is None:
-        record.failure = None
-    elif record.failure is None:
-        record.failure = {"kind": rollout.now.failure, "detail": rollout.now.failure_detail}
+    now = rollout.now
+    record.id, record.eval_id = uuid.uuid4().hex, eval_id
+    record.reward, record.result, record.error = now.reward, rollout.result, now.error
+    record.violations = now.violations
+    failure = record.failure or {"kind": now.failure, "detail": now.failure_detail}
+    record.failure = None if now.failure is None else failure
     file = f"evals/{eval_id}.db/{record.id}"
-    outcome = replace(rollout.now, id=record.id, file=file, database=kept.database)
+    outcome = replace(now, id=record.id, file=file, database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
 
 
@@ -366,12 +323,11 @@ DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
 async def judge_record(
     record: Trace,
     reward: Callable[..., Any],
+    task: Task | None,
     *,
-    rules: Sequence[Rule] = (),
-    mode: Mode = "overlay",
-    task: Task | None = None,
-    timeout: float | None = REWARD_TIMEOUT,
-    retries: int = 0,
+    rules: Sequence[Rule],
+    timeout: float | None,
+    retries: int,
     calls: list[ModelCall] | None = None,
 ) -> EvaluateResult | RewardOutput:
     """The result of ``reward`` on a stored rollout.
@@ -386,15 +342,16 @@ async def judge_record(
     record.violations = await asyncio.to_thread(
         violations_of, rules, record.fields, record.messages, record.tool_calls, record.user_messages
     )
+    views: dict[str, Any] = {"is_async": takes_async_faces(reward)}
+    if task is not None:
+        views |= {"mode": task.registry.database, "hidden": task.hidden}
 
     async def judge_once() -> EvaluateResult | RewardOutput:
         with load_rollout(path) as given:
             given.fields = copied(record.fields)
             given.violations = copied(record.violations)
             before = len(given.model_calls)
-            hidden = () if task is None else task.hidden
-            is_async = takes_async_faces(reward)
-            arguments = given.reward_arguments(is_async=is_async, mode=mode, hidden=hidden)
+            arguments = given.reward_arguments(**views)
             try:
                 with checking(task):
                     return await call_reward(reward, arguments, timeout=timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -125,7 +126,7 @@ def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
     """
     part, before = b"", b"{\n "
     for name, value in members.items():
-        part += before + json_bytes(name) + b": "
+        part += before + json.dumps(name).encode() + b": "
         before = b",\n "
         if isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], dict)):
             start = b"[\n  "

@@ -79,27 +79,19 @@ def branch_config(name: str, given: Mapping[str, Any], *, tool_result: str | Non
     origin: dict[str, Any] = {"evaluation": file.stem, "rollout": trace.id, "step": step}
     if tool_result is not None:
         origin["tool_result"] = tool_result
-    return EvaluationConfig(
-        **{
-            **options,
-            "resume": None,
-            "eval_id": given.get("eval_id"),
-            "task_ids": (trace.row_id,),
-            "n_rollouts": ROLLOUTS if (number := given.get("n_rollouts")) is None else number,
-            "branch_of": origin,
-        }
-    )
+    options |= {"resume": None, "eval_id": given.get("eval_id"), "task_ids": (trace.row_id,)}
+    number = given.get("n_rollouts")
+    options |= {"n_rollouts": ROLLOUTS if number is None else number, "branch_of": origin}
+    return EvaluationConfig(**options)
 
 
 def _step_of(trace: Trace, asked: int | None) -> int:
     if asked is None:
         wrong = (trace.failure or {}).get("step")
         if not isinstance(wrong, int):
-            raise UsageError(
-                "no step is named, and no call of it is known to be wrong",
-                place=name_of(trace),
-                remedy=f"Name one of its steps, 0 to {trace.steps}: ROW#{trace.index + 1}@STEP.",
-            )
+            fault = "no step is named, and no call of it is known to be wrong"
+            remedy = f"Name one of its steps, 0 to {trace.steps}: ROW#{trace.index + 1}@STEP."
+            raise UsageError(fault, place=name_of(trace), remedy=remedy)
         return max(0, min(wrong - 1, trace.steps))
     if asked > trace.steps:
         fault = f"there is no step {asked}"
@@ -131,16 +123,16 @@ class Branching:
         if changed:
             fault = listed("cannot be branched, because the bundle has changed since:", changed)
             raise UsageError(fault, place=place, remedy="\nUndo the changes, or play the row again.")
-        _check_agent(participants)
-        make: Any = participants.make_user[participants.user_specs[task.row.id]]
-        check_user(make.trial() if isinstance(make, OwnFactory) else make())
+        agent = _made(participants.make_agent)
+        if getattr(agent, "sees_answers", False) or participants.agent_spec == "fastworkflow":
+            fault = "plays from the beginning, and cannot continue from a step"
+            remedy = "Name another one: --model NAME, or --agent NAME."
+            raise UsageError(f"the agent {participants.agent_spec} {fault}", remedy=remedy)
+        check_user(_made(participants.make_user[participants.user_specs[task.row.id]]))
         with await self.begin(task, index=0, base=base, seed=0, user=None) as episode:
             if episode.stop_reason is not None:
-                raise UsageError(
-                    f"the rollout is over at step {self._origin.step} ({episode.stop_reason})",
-                    place=place,
-                    remedy="Name an earlier step.",
-                )
+                fault = f"the rollout is over at step {self._origin.step} ({episode.stop_reason})"
+                raise UsageError(fault, place=place, remedy="Name an earlier step.")
 
     async def begin(self, task: Task, *, index: int, seed: int, **options: Any) -> Episode:
         """A branch at its first step."""
@@ -149,11 +141,5 @@ class Branching:
         return await Episode.from_trace(self._trace, step, bundle=task, seed=seed, **changed)
 
 
-def _check_agent(participants: Participants) -> None:
-    make: Any = participants.make_agent
-    agent = make.trial() if isinstance(make, OwnFactory) else make()
-    if getattr(agent, "sees_answers", False) or participants.agent_spec == "fastworkflow":
-        raise UsageError(
-            f"the agent {participants.agent_spec} plays from the beginning, and cannot continue from a step",
-            remedy="Name another one: --model NAME, or --agent NAME.",
-        )
+def _made(make: Any) -> Any:
+    return make.trial() if isinstance(make, OwnFactory) else make()

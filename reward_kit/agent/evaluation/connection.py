@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -57,14 +58,8 @@ class WorkerDiedError(Exception):
 
 
 def kill_group(pid: int) -> None:
-    """End a worker process at once, with its children."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def end_of(code: int) -> str:
-    """The end of a process with this exit code, in words."""
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +70,7 @@ class _Call:
     at: str | None = None
 
 
-class Worker:
+class Worker(ABC):
     """A process that answers calls; ``note`` receives its messages for people.
 
     ``heard`` is the time of its last sign of life; once it is ``ready`` it has loaded everything, so that it
@@ -94,25 +89,24 @@ class Worker:
         self._answers: Waiters[int, Report] = Waiters()
         self._number = 0
 
+    @abstractmethod
     async def start(self, setup: Setup) -> None:
         """Start the process; it loads the bundle on its first call. Raises ``WorkerDiedError``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, data: bytes) -> None:
         """Send bytes to the process; nothing happens if it is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, reason: str) -> None:
         """End the process at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Let the process end in order, or kill it; what it says until then still counts."""
-        raise NotImplementedError
 
     @property
     def load(self) -> int:
-        """The number of calls that wait for their answers."""
         return len(self._calls)
 
     @property
@@ -154,7 +148,6 @@ class Worker:
         raise WorkerDiedError(crash, began=self.ready, at=call.at)
 
     def receive(self, report: Report) -> None:
-        """Take in a message of the process."""
         self.heard = time.monotonic()
         for number, role, model, usage in report.used:
             call = self._calls.get(number)
@@ -170,7 +163,6 @@ class Worker:
                 self._answers.answer(report.id, report)
 
     def _lost(self, reason: str) -> None:
-        """The process has ended: so have all of its calls."""
         self.died = reason
         self._answers.fail_all(WorkerDiedError(reason))
 
@@ -231,15 +223,17 @@ class WorkerProcess(Worker):
             if (fault := self._end.exception()) is not None:  # of the process that forks
                 self.server = self._start
                 kill_group(self._pid)  # where the system has not
-            self._lost(self._reason or (str(fault) if fault else end_of(self._end.result())))
+            code = 0 if fault is not None else self._end.result()
+            ended = (
+                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            )
+            self._lost(self._reason or (str(fault) if fault else ended))
 
     async def _read(self) -> None:
-        """Take in the messages of the process, until its socket is closed."""
         with self._answers:
             try:
                 while line := await self._reader.readline():
-                    report = decoded(Report, line)
-                    self.receive(report)
+                    self.receive(decoded(Report, line))
             except ValueError:  # no message of ours
                 self.kill("was ended, since other code wrote into its socket")
             except (OSError, EOFError):

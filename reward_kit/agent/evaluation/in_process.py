@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.after.rescore import DAMAGED, judge_record
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
@@ -20,7 +22,6 @@ from reward_kit.agent.evaluation.branching import Branching
 from reward_kit.agent.evaluation.options import chosen_tasks, seed_of
 from reward_kit.agent.evaluation.protocol import Description, Executor
 from reward_kit.agent.evaluation.row_states import KeptGold, RowStates, expected_calls
-from reward_kit.agent.evaluation.telemetry import open_telemetry
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
@@ -30,9 +31,12 @@ from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
-from reward_kit.agent.rollout.outcome import Played, total_usage
+from reward_kit.agent.rollout.outcome import Played
+from reward_kit.agent.rollout.trace import redacted_warning
+from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import RunsFolder
+from reward_kit.agent.store.loading import load_rollout
 from reward_kit.errors import DatabaseError, RewardError, StorageError
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.protocol import Account, PlayRequest
     from reward_kit.agent.evaluation.row_states import RowState
+    from reward_kit.agent.evaluation.telemetry import Telemetry
     from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.tau.results.replay import RecordedRun
@@ -56,52 +61,40 @@ IMPORT_AFTER = 0.1
 """Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 
 
+@dataclass(eq=False)
 class InProcess(Executor):
-    """An executor that plays in this process."""
+    """An executor that plays in this process; ``config`` is resolved.
 
-    def __init__(
-        self,
-        config: EvaluationConfig,
-        rows: BundleRows,
-        root: str | Path,
-        note: Callable[[str], None],
-        *,
-        models: Mapping[Role, Model] | None = None,
-        players: Mapping[Role, Any] | None = None,
-    ) -> None:
-        """``config`` is resolved; ``models`` and ``players`` are objects that it has the names of."""
-        assert config.eval_id is not None
-        self.watch: Callable[[str], None] | None = None
-        """Called with each thing that a watched rollout begins: ``tool 'x'``."""
-        self.recorded: RecordedRun | None = None
-        """The results of tau-bench that are replayed, if any."""
-        self._config = config
-        self._rows = rows
-        self._root = root
-        self._note = note
-        self._eval_id = config.eval_id
-        self._given_models = models or {}
-        self._given_players = players or {}
-        self._bundle: TaskBundle | None = None
-        self._states: RowStates | None = None
-        self._tasks: dict[str, Task] = {}
-        self._branching: Branching | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._telemetry = open_telemetry()
+    ``models`` and ``players`` are objects that it has the names of. ``watch`` is called with each thing that
+    a watched rollout begins: ``tool 'x'``. ``recorded`` are the results of tau-bench that are replayed.
+    """
+
+    config: EvaluationConfig
+    rows: BundleRows
+    root: Path
+    note: Callable[[str], None]
+    models: Mapping[Role, Model] = field(default_factory=dict)
+    players: Mapping[Role, Any] = field(default_factory=dict)
+    watch: Callable[[str], None] | None = None
+    recorded: RecordedRun | None = None
+    _bundle: TaskBundle | None = None
+    _states: RowStates | None = None
+    _branching: Branching | None = None
+    _opening: asyncio.Task[None] | None = None
+    _telemetry: Telemetry | None = None
 
     async def describe(self) -> Description:
         """Import the bundle, the agent and the users, seed the bases, and say what they are."""
-        config = self._config
-        bundle = self._bundle = self._rows.open(unanswered="human" in (config.agent, config.user))
-        warnings = bundle.warnings[len(self._rows.warnings) :]
-        tasks = chosen_tasks(bundle.tasks, config)
-        recorded = None
-        if config.results_file is not None:
-            from reward_kit.agent.tau.results.replay import RecordedRun
+        config = self.config
+        if [name for name in os.environ if name.startswith("OTEL_")]:
+            from reward_kit.agent.evaluation.telemetry import open_telemetry
 
-            recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
-        if recorded is None:
-            participants = find_participants(config, tasks, self._given_models, self._given_players)
+            self._telemetry = open_telemetry()
+        bundle = self._bundle = self.rows.open(unanswered="human" in (config.agent, config.user))
+        warnings = bundle.warnings[len(self.rows.warnings) :]
+        tasks = chosen_tasks(bundle.tasks, config)
+        if config.results_file is None:
+            participants = find_participants(config, tasks, self.models, self.players)
             warnings += [f"skipped: {error}" for error in participants.unplayable.values()]
             tasks = [task for task in tasks if task.row.id not in participants.unplayable]
             if not tasks:
@@ -109,20 +102,23 @@ class InProcess(Executor):
             if participants.limiters.used:
                 _import_in_a_thread("aiohttp")
         else:
+            from reward_kit.agent.tau.results.replay import RecordedRun
+
+            recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
             tasks, participants = recorded.tasks, _recorded_participants(recorded, config)
             warnings += recorded.warnings
         warnings += participants.warnings
         self._participants = participants
         self._tasks = {task.row.id: task for task in tasks}
-        self._folder = RunsFolder(self._root)
+        self.folder = RunsFolder(self.root)
         for seed in {task.seed.key: task.seed for task in tasks}.values():
-            self._folder.ensure_base(seed)
-        notes = [getattr(model, "note", None) for model in participants.models.values()]
+            self.folder.ensure_base(seed)
+        notes = (getattr(model, "note", None) for model in participants.models.values())
         warnings += dict.fromkeys(filter(None, notes))
-        participants.limiters.tell = self._note
+        participants.limiters.tell = self.note
         self.room = participants.limiters.room if participants.limiters.used else None
         if config.cache:
-            participants.models = cached_models(participants.models, self._folder.root, warn=self._note)
+            participants.models = cached_models(participants.models, self.root, warn=self.note)
         limits = config.max_rollout_cost, config.max_rollout_tokens
         self._limits = RolloutLimits(
             max_steps=config.max_steps,
@@ -131,14 +127,13 @@ class InProcess(Executor):
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
             guard_user=config.guard_user,
-            call_timeouts=call_timeouts(self._given_models, config.call_timeout),
+            call_timeouts=call_timeouts(self.models, config.call_timeout),
         )
-        code = code_facts(tasks, self._rows.folder, config)
-        kept = KeptGold(self._folder.root, self._rows.folder, code.modules, self._note)
-        planned = sum(code.rows.values())
-        self._states = RowStates(self._folder, config, kept, self._note, planned=planned)
+        code = code_facts(tasks, self.rows.folder, config)
+        kept = KeptGold(self.root, self.rows.folder, code.modules, self.note)
+        self._states = RowStates(self.folder, config, kept, self.note, planned=sum(code.rows.values()))
         if config.branch_of:
-            self._branching = Branching(config, self._rows, self._folder)
+            self._branching = Branching(config, self.rows, self.folder)
             async with self._states.of(tasks[0], seed_of(config, tasks[0].row.id, 0)) as row:
                 await self._branching.check(code, tasks[0], row.base, participants)
         return Description(
@@ -156,21 +151,18 @@ class InProcess(Executor):
         if self._opening is None:
             self._opening = asyncio.create_task(self._participants.open())
             if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
-                asyncio.get_running_loop().call_later(
-                    IMPORT_AFTER, _import_in_a_thread, "reward_kit.agent.database.sqlalchemy_api"
-                )
-        if not self._opening.done():
-            await asyncio.shield(self._opening)
-        self._opening.result()
+                needed = "reward_kit.agent.database.sqlalchemy_api"
+                asyncio.get_running_loop().call_later(IMPORT_AFTER, _import_in_a_thread, needed)
+        await asyncio.shield(self._opening)
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
             self.watch("the gold actions of its row")
-        async with self._states.of(task, seed_of(self._config, request.row_id, 0)) as row:
+        async with self._states.of(task, seed_of(self.config, request.row_id, 0)) as row:
             if request.judge_again is not None:
                 return await self._judged_again(request.judge_again, row, account)
             seed = self._participants.recorded_seed(request.row_id, request.index)
             if seed is None:
-                seed = seed_of(self._config, request.row_id, request.index, request.attempt)
+                seed = seed_of(self.config, request.row_id, request.index, request.attempt)
             with ExitStack() as opened:
                 episode = opened.enter_context(await self._begun(task, request, row, seed, account))
                 async with row.gold_for(episode.random_numbers or seed) as gold:
@@ -186,20 +178,17 @@ class InProcess(Executor):
         """The episode of an attempt, at the beginning of its row or at the step of its origin."""
         place = request.row_id, request.index
         # of a single row, calls that fail say nothing about the row
-        only_row = len(self._tasks) == 1
-        caller = Caller(
-            place, place if only_row else request.row_id, index=request.index, attempt=request.attempt
-        )
+        row_place = place if len(self._tasks) == 1 else request.row_id
+        caller = Caller(place, row_place, index=request.index, attempt=request.attempt)
         watch = self.watch if request.watched else None
         if watch is not None:
             watch(PLAYERS)
+        models = self._participants.models
         options: dict[str, Any] = {
             "index": request.index,
             "base": row.base,
             "user": self._participants.user(task),
-            "models": {
-                role: model_of_rollout(one, caller) for role, one in self._participants.models.items()
-            },
+            "models": {role: model_of_rollout(one, caller) for role, one in models.items()},
             "limits": replace(self._limits, on_usage=account.used, caller=caller, on_begin=watch),
             "seed": seed,
         }
@@ -210,12 +199,9 @@ class InProcess(Executor):
     async def _kept(
         self, episode: Episode, request: PlayRequest, row: RowState, gold: GoldReplay | None
     ) -> Played:
-        """Classify a finished rollout, and keep its final state as far as that is asked for.
-
-        To the end, even if this is cancelled meanwhile.
-        """
+        """Classify a finished rollout and keep its final state if asked for, even if cancelled meanwhile."""
         trace, task, participants = episode.trace, row.task, self._participants
-        trace.attempt, trace.eval_id = request.attempt, self._eval_id
+        trace.attempt, trace.eval_id = request.attempt, self.config.eval_id or ""
         trace.agent = without_password(participants.agent_spec)
         trace.user = participants.user_specs[task.row.id]
         trace.models = participants.models_of(trace)
@@ -226,43 +212,35 @@ class InProcess(Executor):
         with episode.database as database:
             _classify(trace, task, Changes(find=database.changes), gold)
             if row.keep == "full":
-                saving = asyncio.to_thread(self._folder.save_final, database, task, trace.id)
+                saving = asyncio.to_thread(self.folder.save_final, database, task, trace.id)
                 file = await completed(saving, f"{request.row_id}: keeping a finished rollout")
+            elif row.keep == "delta" and database.mode == "overlay" and database.base_size <= SMALL_BASE:
+                state = database.delta()
             elif row.keep == "delta":
-                is_small = database.mode == "overlay" and database.base_size <= SMALL_BASE
-                if is_small:
-                    state = database.delta()
-                else:
-                    making = asyncio.to_thread(database.delta)
-                    state = await completed(making, f"{request.row_id}: keeping a finished rollout")
+                making = asyncio.to_thread(database.delta)
+                state = await completed(making, f"{request.row_id}: keeping a finished rollout")
             if row.keep is not None and gold is not None and not gold.shared:
                 gold_state = gold.database.delta()
-        if self._config.debug:
+        if self.config.debug:
             await completed(self._show(trace, task), f"{request.row_id}: writing its log")
         if self._telemetry is not None:
             self._telemetry.record(trace)
+        unsaved, row.unsaved = row.unsaved, None  # with the row's first rollout: it is stored once
         return Played(
             trace.outcome(base=task.seed.key, database=file),
             trace.encoded(),
             state,
             gold_state,
-            row_gold=row.take_unsaved(),
+            row_gold=unsaved,
             user_failed=any(fault["decisive"] for fault in trace.user_faults or ()),
         )
 
     async def _judged_again(self, rollout: str, row: RowState, account: Account) -> Played:
-        """Judge a stored rollout as if its reward had not failed: it is paid for, so it is not played again.
-
-        Raises ``DatabaseError`` if what is stored is damaged.
-        """
-        from reward_kit.agent.after.rescore import DAMAGED
-        from reward_kit.agent.rollout.trace import redacted_warning
-        from reward_kit.agent.store.loading import load_rollout
-
+        """Judge a paid rollout whose reward failed; raises ``DatabaseError`` if it is damaged."""
         try:
-            trace = load_rollout(self._folder.evaluation(self._eval_id) / rollout)
+            trace = load_rollout(self.folder.evaluation(self.config.eval_id or "") / rollout)
             if trace.redacted:
-                self._note(f"judged again: {redacted_warning([trace])}")
+                self.note(f"judged again: {redacted_warning([trace])}")
             await self._judge(trace, row.task, account)
             assert trace.stored is not None, "it was read from the evaluation"
             with ExitStack() as opened:
@@ -272,25 +250,18 @@ class InProcess(Executor):
                     _classify(trace, row.task, final.changes(), gold)
         except (StorageError, DatabaseError, *DAMAGED) as error:
             raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
-        await self._show(trace, row.task)
+        if self.config.debug:
+            await self._show(trace, row.task)
         return Played(trace.outcome(base=row.task.seed.key, scored_at=time.time()), trace.encoded())
 
     async def _judge(self, trace: Trace, task: Task, account: Account) -> None:
         """Set the reward of the trace, or its error."""
-        from reward_kit.agent.after.rescore import judge_record
-
         calls: list[ModelCall] = []
         trace.reward = trace.result = trace.error = None
+        timeout, retries = self._limits.reward_timeout, self.config.retries
         try:
             result = await judge_record(
-                trace,
-                task.reward,
-                rules=task.rules,
-                mode=task.registry.database,
-                task=task,
-                timeout=self._limits.reward_timeout,
-                retries=self._config.retries,
-                calls=calls,
+                trace, task.reward, task, rules=task.rules, timeout=timeout, retries=retries, calls=calls
             )
             trace.reward, trace.result = float(result.score), plain_result(result)
         except RewardError as error:
@@ -298,18 +269,15 @@ class InProcess(Executor):
         finally:
             for call in calls:
                 account.used("judge", call.usage, call.model)
+                trace.usage.setdefault("judge", Usage()).add(call.usage)
         trace.model_calls += calls
-        if calls:
-            trace.usage.setdefault("judge", Usage()).add(total_usage(call.usage for call in calls))
 
     async def _show(self, trace: Trace, task: Task) -> None:
-        """With ``--debug``, write a rollout to read, ``<row id>/roll_<id>.log``."""
-        if self._config.debug:
-            from reward_kit.agent.store.transcript import transcript
+        from reward_kit.agent.store.transcript import transcript
 
-            folder = await asyncio.to_thread(self._folder.row_folder, task.row.id, task.seed)
-            text = transcript(trace).encode(errors="replace")
-            await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", [text], durable=False)
+        folder = await asyncio.to_thread(self.folder.row_folder, task.row.id, task.seed)
+        text = transcript(trace).encode(errors="replace")
+        await asyncio.to_thread(write_text, folder / f"roll_{trace.id}.log", [text], durable=False)
 
     async def close(self) -> None:
         """Close the players, the bases and the bundle. May be called again."""
@@ -319,14 +287,12 @@ class InProcess(Executor):
             await self._participants.close()
         if self._telemetry is not None:
             telemetry, self._telemetry = self._telemetry, None
-            await asyncio.to_thread(telemetry.close, self._note)
+            await asyncio.to_thread(telemetry.close, self.note)
         if self._bundle is not None:
             self._bundle.close()
 
 
 def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | None) -> None:
-    from reward_kit.agent.scoring.failures.classify import classify
-
     classify(
         trace,
         task.reward,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
@@ -58,13 +58,9 @@ class JobRunner:
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; raises the first error that ends them."""
-        await run_jobs(
-            jobs,
-            self._run,
-            concurrency=1 if self.description.interactive else self.config.max_concurrency,
-            may_start=lambda: self.tally.may_start,
-            room=self.executor.room,
-        )
+        concurrency = 1 if self.description.interactive else self.config.max_concurrency
+        may_start, room = self.tally.may_start, self.executor.room
+        await run_jobs(jobs, self._run, concurrency=concurrency, may_start=may_start, room=room)
 
     async def _run(self, job: Job) -> None:
         """Play a job until its outcome is final, and save every attempt."""
@@ -72,7 +68,8 @@ class JobRunner:
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
         for attempt in count():
-            with _Account(self) as account:
+            account = _Account(self)
+            try:
                 try:
                     played = await self.executor.play(PlayRequest(*job.place, attempt), account)
                 except RolloutLostError as lost:
@@ -82,15 +79,17 @@ class JobRunner:
                 if unjudged:
                     again = repeats > 0
                 else:
-                    again = user_repeats > 0 and played.user_failed and self.tally.may_start
+                    again = user_repeats > 0 and played.user_failed and self.tally.may_start()
                 played.outcome.final = not again
                 try:
                     await self._save(played, account)
                 except UnstorableError as fault:
                     account.broken_off()
                     substitute = self._lost(job, attempt, f"the rollout cannot be stored: {fault}")
-                    substitute.outcome.final = played.outcome.final
+                    substitute.outcome.final = not again
                     await self._save(substitute, account)
+            finally:
+                account.broken_off()
             if not again:
                 return
             if unjudged:
@@ -111,42 +110,26 @@ class JobRunner:
 
     async def judge_again(self, unjudged: Sequence[tuple[Job, Outcome]]) -> None:
         """Judge stored rollouts again whose reward failed; those whose reward fails again stay unjudged."""
-        if not unjudged or not self.tally.may_start:
-            return
-        self.display.show(f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
-        await run_jobs(
-            unjudged,
-            self._judge_again,
-            concurrency=self.config.max_concurrency,
-            may_start=lambda: self.tally.may_start,
-        )
+        if unjudged and self.tally.may_start():
+            self.display.show(f"{counted(len(unjudged), 'rollout')} whose reward had failed: judged again")
+            concurrency, may_start = self.config.max_concurrency, self.tally.may_start
+            await run_jobs(unjudged, self._judge_again, concurrency=concurrency, may_start=may_start)
 
     async def _judge_again(self, unjudged: tuple[Job, Outcome]) -> None:
         job, before = unjudged
-        with _Account(self) as account:
-            try:
-                played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
-                outcome = replace(played.outcome, database=before.database)
-                await self._save(replace(played, outcome=outcome), account)
-            except (DatabaseError, RolloutLostError, UnstorableError) as error:
-                self.display.show(f"{before.file}: {error}")
-                self.tally.add(before)
-
-    def warn_of_unpriced(self, model: str) -> None:
-        """Warn once of a model that ``--max-cost`` does not see."""
-        if self.config.max_cost is not None and model not in self.unpriced:
-            self.unpriced.add(model)
-            self.display.note(
-                f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
-                "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
-                "output_cost_per_token=USD"
-            )
+        account = _Account(self)
+        try:
+            played = await self.executor.play(PlayRequest(*job.place, judge_again=before.id), account)
+            played.outcome.database = before.database
+            await self._save(played, account)
+        except (DatabaseError, RolloutLostError, UnstorableError) as error:
+            self.display.show(f"{before.file}: {error}")
+            self.tally.add(before)
+        finally:
+            account.broken_off()
 
     def _lost(self, job: Job, attempt: int, why: str) -> Played:
-        """The trace of a rollout that ended its process, of which nothing is left.
-
-        If the agent did, that is its failure: it must not choose which of its rollouts count.
-        """
+        """The trace of a lost rollout: a failure if the agent ended its process, for it must not opt out."""
         row = job.task.row
         by_agent = PLAYERS in why
         reason = "agent_error" if by_agent else "infrastructure_error"
@@ -171,32 +154,35 @@ class JobRunner:
         return Played(trace.outcome(base=job.task.seed.key), trace.encoded())
 
 
+@dataclass(slots=True)
 class _Account:
     """The model calls of one attempt that no stored outcome counts; at its end they are broken off."""
 
-    def __init__(self, runner: JobRunner) -> None:
-        self._runner = runner
-        self.calls: list[tuple[Role, Usage]] = []
+    runner: JobRunner
+    calls: list[tuple[Role, Usage]] = field(default_factory=list)
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
+        """Count a call, and warn once of a model that ``--max-cost`` does not see."""
+        runner = self.runner
         self.calls.append((role, usage))
-        self._runner.tally.usage.add(usage)
-        self._runner.display.answered()
-        if usage.unpriced_calls > usage.reused_calls:
-            self._runner.warn_of_unpriced(model)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.broken_off()
+        runner.tally.usage.add(usage)
+        runner.display.answered()
+        is_unpriced = usage.unpriced_calls > usage.reused_calls
+        if is_unpriced and runner.config.max_cost is not None and model not in runner.unpriced:
+            runner.unpriced.add(model)
+            runner.display.note(
+                f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
+                "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
+                "output_cost_per_token=USD"
+            )
 
     def broken_off(self) -> None:
-        usage: dict[Role, Usage] = {}
-        for role, used in self.calls:
-            usage.setdefault(role, Usage()).add(used)
-        self.calls.clear()
-        self._runner.saver.add_usage(broken_off(usage))
+        if self.calls:
+            usage: dict[Role, Usage] = {}
+            for role, used in self.calls:
+                usage.setdefault(role, Usage()).add(used)
+            self.calls.clear()
+            self.runner.saver.add_usage(broken_off(usage))
 
 
 async def run_jobs(
@@ -213,9 +199,7 @@ async def run_jobs(
     it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish.
     The first error, or a cancellation, cancels all others and is raised when they have ended.
     """
-    waiting = iter(jobs)
-    most = min(concurrency, len(jobs))
-    stopping = False
+    waiting, most, stopping = iter(jobs), min(concurrency, len(jobs)), False
     workers: list[asyncio.Future[None]] = []
 
     async def work() -> None:

@@ -27,17 +27,24 @@ from reward_kit.agent.store.stored_evaluation import origin_of
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.evaluation.progress import Progress
+    from reward_kit.agent.players.agents import Agent
+    from reward_kit.agent.players.users import User
 
 _Row = TypeVar("_Row", "Task", TaskRow)
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """The keyword options of ``evaluate``; ``EvaluationConfig`` says what each one means."""
+    """The keywords of ``evaluate``; ``EvaluationConfig`` says what each of the options means."""
 
+    agent: str | Agent | Callable[..., Any] | None
+    user: str | User | Callable[..., Any] | None
+    models: Mapping[Role, Model | Callable[..., Any]] | None
+    progress: Progress | bool | None
     task_dir: str | os.PathLike[str] | None
     task_ids: str | Iterable[str | int] | None
     start_index: int | None
@@ -103,17 +110,11 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 def make_config(options: Mapping[str, Any]) -> EvaluationConfig:
-    """Make the configuration; with ``resume``, over the options stored with that evaluation.
-
-    ``resume`` may be the result of the evaluation to continue, which knows its folder.
-    """
-    options = dict(options)
+    """Make the configuration; with ``resume`` (a name or a result), over the options of that evaluation."""
     resume = options.get("resume")
     if isinstance(resume, EvaluationResult):
         options = {"output_dir": str(resume.folder), **options, "resume": resume.eval_id}
-    if resume:
-        options = resumed_options(options)
-    return EvaluationConfig(**options)
+    return EvaluationConfig(**(resumed_options(options) if resume else options))
 
 
 def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
@@ -122,12 +123,9 @@ def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:
     Raises ``UsageError`` for anything else, and for options that only the command line acts on.
     """
     if isinstance(what, EvaluationConfig):
-        if options:
-            name = next(iter(options))
-            raise UsageError(
-                f"{name}= cannot be given beside an EvaluationConfig",
-                remedy=f"Set it there: EvaluationConfig({name}=...).",
-            )
+        for name in options:
+            fault = f"{name}= cannot be given beside an EvaluationConfig"
+            raise UsageError(fault, remedy=f"Set it there: EvaluationConfig({name}=...).")
         config = what
         if what.resume and not what.eval_id:
             stated = {name: getattr(what, name) for name in DEFAULTS}
@@ -175,23 +173,23 @@ def resolve(
     agent = known.get("agent") or config.agent
     if not agent:
         if not (known.get("model") or config.or_environment("model")):
-            raise UsageError(
-                "no agent specified",
-                remedy="Name a model with --model or the environment variable MODEL_AGENT, "
-                "or replay the ground truth offline with --agent gold.",
-            )
+            remedy = "Name a model with --model or the environment variable MODEL_AGENT, "
+            remedy += "or replay the ground truth offline with --agent gold."
+            raise UsageError("no agent specified", remedy=remedy)
         known["agent"] = agent = "tool-calling"
     chosen = chosen_tasks(rows, config)
     if config.mode == SOLO:
         faults = RowFaults()
-        for row in (row for row in chosen if row.ticket is None):
-            faults.add(row, "ticket", NO_TICKET)
+        for row in chosen:
+            if row.ticket is None:
+                faults.add(row, "ticket", NO_TICKET)
         faults.raise_if_any()
     asked = NO_USER if config.no_sim_user else known.get("user") or config.user
-    asking = {"model": uses_model(agent)}
-    asking["sim_model"] = any(uses_model(user_of(row, agent, asked)) for row in chosen)
-    from_environment = {name: config.or_environment(name) for name, asks in asking.items() if asks}
-    return replace(config, **{**from_environment, **known})
+    if uses_model(agent):
+        known.setdefault("model", config.or_environment("model"))
+    if any(uses_model(name) for name in {user_of(row, agent, asked) for row in chosen}):
+        known.setdefault("sim_model", config.or_environment("sim_model"))
+    return replace(config, **known)
 
 
 def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
@@ -208,7 +206,8 @@ def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
         called=flag_of,
     )
     for field, value in config.filter.items():
-        chosen = [one for one in chosen if value in values_at(_row(one).reward_fields(), field)]
+        fields = [(one if isinstance(one, TaskRow) else one.row).reward_fields() for one in chosen]
+        chosen = [one for one, has in zip(chosen, fields, strict=True) if value in values_at(has, field)]
     if not chosen:
         wanted = ", ".join(f"{field}={value}" for field, value in config.filter.items())
         raise BundleError(f"no row has {wanted}", place=flag_of("filter"))
@@ -217,11 +216,7 @@ def chosen_tasks(tasks: Sequence[_Row], config: EvaluationConfig) -> list[_Row]:
     return chosen[: config.max_tasks]
 
 
-def _row(one: _Row) -> TaskRow:
-    return one if isinstance(one, TaskRow) else one.row
-
-
 def seed_of(config: EvaluationConfig, row_id: str, index: int, attempt: int = 0) -> int:
     """The seed of one rollout of an evaluation; branches have others than their origin."""
-    origin = origin_of(config.branch_of)
-    return rollout_seed(config.seed, f"{row_id} {origin}" if origin else row_id, index, attempt)
+    place = f"{row_id} {origin_of(config.branch_of)}" if config.branch_of else row_id
+    return rollout_seed(config.seed, place, index, attempt)

@@ -17,7 +17,7 @@ from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.scoring.sequential import RowProgress, decide
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import check_same, more_than_asked
-from reward_kit.agent.store.stored_evaluation import has_runs, judged_places, read_evaluation
+from reward_kit.agent.store.stored_evaluation import judged_places, read_evaluation
 from reward_kit.errors import DatabaseError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -67,50 +67,44 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
 
     Raises ``UsageError`` if the evaluation was started with something else.
     """
-    has_begun = has_runs(store.path)
-    before = read_evaluation(store.path, running=True, unjudged=True) if has_begun else None
     asked = {row.row.id: row.n_rollouts for row in run.rows}
-    finished = judged_places(store.path)
-    more = Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0))
-    if more:
-        rows = [replace(row, n_rollouts=row.n_rollouts + more[row.row.id]) for row in run.rows]
-        run = replace(run, rows=rows)
-    if before is not None:
+    budget = Budget(config.max_cost, config.max_tokens)
+    tally = Tally(run.eval_id, sum(asked.values()), budget, errors_as_failures=config.errors_as_failures)
+    plan = Plan([], [], tally, 0.0, None)
+    finished: dict[tuple[str, int], bool] = {}
+    unjudged: dict[tuple[str, int], Outcome] = {}
+    if store.has_runs:
+        before = read_evaluation(store.path, running=True, unjudged=True)
+        finished = judged_places(store.path)
+        if more := Counter(row_id for row_id, index in finished if index >= asked.get(row_id, 0)):
+            rows = [replace(row, n_rollouts=row.n_rollouts + more[row.row.id]) for row in run.rows]
+            run = replace(run, rows=rows)
+            tally.planned += more.total()
+            plan.warning = more_than_asked(asked, finished)
         check_same(run, before)
         folder.sweep(asked)
-    left = jobs_of(run.rows, asked, finished)
-    unjudged = {
-        (outcome.row_id, outcome.index): outcome
-        for outcome in (before.outcomes if before is not None else ())
-        if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
-    }
-    tally = Tally(
-        run.eval_id,
-        sum(asked.values()) + more.total(),
-        Budget(config.max_cost, config.max_tokens),
-        errors_as_failures=config.errors_as_failures,
-    )
-    if before is not None:
+        unjudged = {
+            (outcome.row_id, outcome.index): outcome
+            for outcome in before.outcomes
+            if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
+        }
         tally.add_earlier(finished)
         for usage in (*before.usage.values(), *before.broken_off.usage.values()):
             tally.usage.add(usage)
+        plan.seconds_before = before.seconds
+    for job in jobs_of(run.rows, asked, finished):
+        if job.place in unjudged:
+            plan.unjudged.append((job, unjudged[job.place]))
+        else:
+            plan.jobs.append(job)
     store.begin_run(run)
-    return Plan(
-        [job for job in left if job.place not in unjudged],
-        [(job, unjudged[job.place]) for job in left if job.place in unjudged],
-        tally,
-        before.seconds if before is not None else 0.0,
-        more_than_asked(asked, finished),
-    )
+    return plan
 
 
 def jobs_of(
     rows: Sequence[PlannedRow], asked: Mapping[str, int], finished: Collection[tuple[str, int]] = ()
 ) -> list[Job]:
-    """The rollouts that are left to run: the first of every row, then the second of every row, and so on.
-
-    ``asked`` are their numbers by row id; ``finished`` holds ``(row id, index)``.
-    """
+    """The rollouts that are left: the first of every row, then the second; ``asked`` numbers by row id."""
     return [
         Job(row, index)
         for index in range(max(asked.values(), default=0))
@@ -120,7 +114,6 @@ def jobs_of(
 
 
 def _is_kept(rollout: StoredRollout) -> bool:
-    """True if the final state of a rollout can be read."""
     try:
         with ExitStack() as opened:
             return rollout.open("final", "overlay", opened) is not None
@@ -165,7 +158,7 @@ class Rounds:
             await runner.run(over)
             decision = self._decided(store)
         for _, in_round in groupby(plan.jobs[len(over) :], key=attrgetter("index")):
-            if decision.is_final or not plan.tally.may_start:
+            if decision.is_final or not plan.tally.may_start():
                 break
             await runner.run([*in_round])
             before, decision = decision, self._decided(store)
@@ -179,8 +172,5 @@ class Rounds:
         return self.decide(read_evaluation(store.path, running=True))
 
     def decide(self, stored: StoredEvaluation) -> Decision:
-        """The decision so far."""
-        config = self._config
-        return decide_against(
-            self._baseline, stored, margin=config.margin, until_decided=config.until_decided
-        )
+        margin, until_decided = self._config.margin, self._config.until_decided
+        return decide_against(self._baseline, stored, margin=margin, until_decided=until_decided)

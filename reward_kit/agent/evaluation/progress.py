@@ -52,15 +52,12 @@ class Tally:
 
     def add(self, outcome: Outcome) -> None:
         """Count a finished rollout; an attempt that will be repeated is none."""
-        if not outcome.final:
-            return
-        self.done += 1
-        self.successes += outcome.success
-        if not outcome.scored:
-            self.unjudged += 1
-            if not self.errors_as_failures:
-                return
-        self._count(outcome.row_id, outcome.success)
+        if outcome.final:
+            self.done += 1
+            self.successes += outcome.success
+            self.unjudged += not outcome.scored
+            if outcome.scored or self.errors_as_failures:
+                self._count(outcome.row_id, outcome.success)
 
     def add_earlier(self, places: Mapping[tuple[str, int], bool]) -> None:
         """Count the judged rollouts of earlier runs: True if it passed."""
@@ -79,7 +76,6 @@ class Tally:
         """Pass^1 so far: the mean over rows that have a judged rollout; None before the first."""
         return min(1.0, max(0.0, self._passes / len(self._rows))) if self._rows else None
 
-    @property
     def may_start(self) -> bool:
         """True while the budgets allow another rollout to start."""
         return self.used_up is None
@@ -91,7 +87,6 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """Seconds since this run began."""
         return time.monotonic() - self.started
 
     @property
@@ -135,10 +130,7 @@ class NoProgress:
 
 
 class Display:
-    """The sight of a run for people: warnings before its first rollout, then its progress.
-
-    ``tally`` are the running numbers, once there are any.
-    """
+    """The sight of a run for people: warnings before its first rollout, then its progress."""
 
     def __init__(
         self, progress: Progress | None = None, warn: Callable[[str], None] = logger.warning
@@ -146,17 +138,17 @@ class Display:
         self.tally: Tally | None = None
         self.warn = warn
         self.progress = progress or NoProgress()
+        self._answered: Callable[[Tally], None] | None = getattr(progress, "answered", None)
+        self._noted: Callable[[str], None] | None = getattr(progress, "noted", None)
 
     def start(self, tally: Tally) -> None:
-        """Show the progress from now on."""
         self.tally = tally
         self.progress.started(tally)
 
     def answered(self) -> None:
         """Tell the progress that a model has answered, if it wants to know."""
-        answered: Callable[[Tally], None] | None = getattr(self.progress, "answered", None)
-        if answered is not None and self.tally is not None:
-            answered(self.tally)
+        if self._answered is not None and self.tally is not None:
+            self._answered(self.tally)
 
     def note(self, text: str) -> None:
         """Show a message with the progress; as a warning without one, or before it has started."""
@@ -167,9 +159,8 @@ class Display:
 
     def show(self, text: str) -> None:
         """Show news with the progress, if that shows texts."""
-        noted: Callable[[str], None] | None = getattr(self.progress, "noted", None)
-        if noted is not None:
-            noted(text)
+        if self._noted is not None:
+            self._noted(text)
 
 
 LINES = 20
@@ -204,11 +195,9 @@ def status_line(tally: Tally, width: int | None = None) -> str:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """One rollout in a line."""
+    verdict = "passed" if outcome.success else f"failed ({outcome.failure}, reward {outcome.reward or 0:g})"
     if outcome.reward is None:
         verdict = f"not judged ({outcome.unjudged_reason})"
-    else:
-        verdict = "passed" if outcome.success else f"failed ({outcome.failure}, reward {outcome.reward:g})"
     again = "" if outcome.final else ", will be retried"
     trouble = "" if outcome.success else f": {outcome.trouble}"
     return f"{outcome.row_id} #{outcome.index + 1} {verdict}{again}{trouble}"
@@ -227,7 +216,6 @@ class PlainProgress:
         self._next_answer = FIRST_ANSWERS
 
     def started(self, tally: Tally) -> None:
-        """Write the name and the number of rollouts."""
         already = f", {tally.earlier} of them finished before" if tally.earlier else ""
         self.noted(f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}{already}")
         self._next_done = tally.done + max(1, tally.planned // LINES)
@@ -252,9 +240,8 @@ class PlainProgress:
         self._next_answer = tally.seconds + SECONDS_OF_SILENCE
 
     def noted(self, text: str) -> None:
-        """Write a notice in one line."""
         stream = self._stream or sys.stderr
-        stream.write(tamed(" ".join(text.split("\n"))) + "\n")
+        stream.write(f"{_one_line(text)}\n")
         stream.flush()
 
     def closed(self, tally: Tally) -> None:
@@ -297,7 +284,6 @@ class LiveProgress:
             self.noted(outcome_line(outcome))
 
     def noted(self, text: str) -> None:
-        """Print a notice above the line."""
         if self._live is not None:
             self._live.console.print(tamed(text))
 
@@ -312,23 +298,21 @@ class NotebookProgress:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._tally: Tally | None = None
         self._display: Any = None
         self._next = 0.0
 
     def started(self, tally: Tally) -> None:
-        """Make the display."""
         from IPython.display import display
 
         self._tally = tally
-        self._display = display(self._shown(tally), raw=True, display_id=True)
+        self._display = display(self._shown(), raw=True, display_id=True)
 
     def ended(self, outcome: Outcome, tally: Tally) -> None:
         """Show an unjudged outcome, and the status if it is time."""
         if not outcome.scored:
             self.noted(outcome_line(outcome))
-        elif tally.seconds >= self._next:
-            self.closed(tally)
+        else:
+            self.answered(tally)
 
     def answered(self, tally: Tally) -> None:
         """Show the status if it is time."""
@@ -336,19 +320,22 @@ class NotebookProgress:
             self.closed(tally)
 
     def noted(self, text: str) -> None:
-        """Show a notice in one line."""
-        self._lines = [*self._lines, tamed(" ".join(text.split("\n")))][-LINES:]
-        if self._tally is not None:
+        self._lines = [*self._lines, _one_line(text)][-LINES:]
+        if self._display is not None:
             self.closed(self._tally)
 
     def closed(self, tally: Tally) -> None:
         """Show the status."""
-        self._display.update(self._shown(tally), raw=True)
+        self._display.update(self._shown(), raw=True)
         self._next = tally.seconds + SECONDS_BETWEEN
 
-    def _shown(self, tally: Tally) -> dict[str, str]:
-        name = f"evaluation {tally.eval_id}: {count(tally.planned, 'rollout')}"
-        return {"text/plain": "\n".join([name, status_line(tally), *self._lines])}
+    def _shown(self) -> dict[str, str]:
+        name = f"evaluation {self._tally.eval_id}: {count(self._tally.planned, 'rollout')}"
+        return {"text/plain": "\n".join([name, status_line(self._tally), *self._lines])}
+
+
+def _one_line(text: str) -> str:
+    return tamed(" ".join(text.split("\n")))
 
 
 def default_progress() -> LiveProgress | NotebookProgress | PlainProgress:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reward_kit.agent.base.types import Role, Usage  # noqa: TC001 - pydantic reads the annotations
 from reward_kit.agent.rollout.outcome import Played  # noqa: TC001
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import TypeAdapter
+
+    from reward_kit.agent.store.layout import RunsFolder
 
 _Message = TypeVar("_Message")
 
@@ -116,7 +118,6 @@ class Report:
 
     @property
     def is_answer(self) -> bool:
-        """True if the call is over."""
         answers = self.description, self.played, self.error, self.crash
         return self.cancelled or any(answer is not None for answer in answers)
 
@@ -163,12 +164,13 @@ class Account(Protocol):
 
 
 class Executor(Protocol):
-    """Plays rollouts while it is entered; ``describe`` comes first.
+    """Plays rollouts until it is closed; ``describe`` comes first, and makes the ``folder`` of the results.
 
     ``room``, unless None, waits until no model call waits for a provider, and gives the number of rollouts
     that may begin then without their calls piling up.
     """
 
+    folder: RunsFolder
     room: Callable[[], Awaitable[int]] | None = None
 
     async def describe(self) -> Description:
@@ -190,9 +192,3 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Stop playing and release everything. May be called again."""
         ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -75,16 +75,11 @@ class RayActor:
         self._player: Player = import_module(WORKER).Player(self._tell)
 
     async def start(self, setup: Setup, marks: Any, name: str) -> None:
-        """Play with ``setup``; ``marks`` remembers by ``name`` what a watched rollout begins.
-
-        Keys come as an argument, which stays in memory; Ray writes its runtime environments to its logs.
-        """
+        """Play with ``setup``, whose keys Ray does not log; ``marks`` remembers what begins by ``name``."""
         here = versions()["reward-kit"]
         if setup.version != here:
-            raise RewardKitError(
-                f"reward-kit is {setup.version} on this machine and {here} on a node",
-                remedy="Install the same everywhere.",
-            )
+            fault = f"reward-kit is {setup.version} on this machine and {here} on a node"
+            raise RewardKitError(fault, remedy="Install the same everywhere.")
         os.environ.update(setup.environment)
         config = {**setup.config, **{option: _found(place) for option, place in setup.places.items()}}
         setup = replace(setup, config=config, root=str(self._folder / "runs"))
@@ -115,7 +110,6 @@ class RayActor:
         self._filled.set()
 
     async def receive(self, call: bytes) -> None:
-        """Begin or cancel a call."""
         self._player.receive(decoded(Call, call))
 
     async def reports(self) -> list[bytes]:
@@ -141,11 +135,9 @@ class Marks:
         self._marks: dict[str, str] = {}
 
     def put(self, name: str, what: str) -> None:
-        """Remember what begins."""
         self._marks[name] = what
 
     def get(self, name: str) -> str | None:
-        """The last that was put."""
         return self._marks.get(name)
 
 
@@ -161,15 +153,11 @@ def _found(place: tuple[str, str | None]) -> str:
 
 
 class RayWorker(Worker):
-    """An actor, as the driver sees it."""
-
     _reason: str | None = None
 
     def __init__(self, note: Callable[[str], None], ray: Any, marks: Any, *, processors: int) -> None:
         super().__init__(note)
-        self._ray = ray
-        self._marks = marks
-        self._name = uuid.uuid4().hex
+        self._ray, self._marks, self._name = ray, marks, uuid.uuid4().hex
         self._actor = ray.remote(RayActor).options(**ACTOR, num_cpus=processors).remote()
         self._listening: asyncio.Task[None] | None = None
 
@@ -184,10 +172,9 @@ class RayWorker(Worker):
         except self._ray.exceptions.RayActorError as error:
             if not getattr(error, "actor_init_failed", False):
                 raise WorkerDiedError(_why(error)) from None
-            raise RewardKitError(
-                f"no actor can start on the Ray cluster: {one_line(str(error).strip().splitlines()[-1])}",
-                remedy=f"Install reward-kit {versions()['reward-kit']} on all nodes.",
-            ) from None
+            fault = f"no actor can start on the Ray cluster: {one_line(str(error).strip().splitlines()[-1])}"
+            remedy = f"Install reward-kit {versions()['reward-kit']} on all nodes."
+            raise RewardKitError(fault, remedy=remedy) from None
         except self._ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", error)
             raise cause if isinstance(cause, RewardKitError) else RewardKitError(_why(error)) from None
@@ -236,10 +223,7 @@ class RayCluster:
         self, config: EvaluationConfig, rows: BundleRows, root: Path, note: Callable[[str], None]
     ) -> None:
         """Raises ``UsageError`` for options that no node can act on, and if no cluster can be reached."""
-        self._config = config
-        self._rows = rows
-        self._root = root
-        self._note = note
+        self._config, self._rows, self._root, self._note = config, rows, root, note
         self._bases: list[str] = []
         self._address = (os.environ.get("RAY_ADDRESS") if config.ray == DEFAULT else config.ray) or LOCAL
         self._connected = False
@@ -258,10 +242,9 @@ class RayCluster:
             raise UsageError("--ray cannot be combined with --cache: the nodes have no folder in common")
         for name, provider in ((config.model, config.provider), (config.sim_model, config.user_provider)):
             if name and names_local_model(name, provider=provider, model_args={}):
-                raise UsageError(
-                    "--ray cannot be combined with a model that lies on this machine",
-                    remedy="Serve it where all nodes reach it, and name it with --model-arg api_base=...",
-                )
+                fault = "--ray cannot be combined with a model that lies on this machine"
+                remedy = "Serve it where all nodes reach it, and name it with --model-arg api_base=..."
+                raise UsageError(fault, remedy=remedy)
         if not _ray().is_initialized():
             try:
                 _check_address(self._address)
@@ -269,10 +252,8 @@ class RayCluster:
                 raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> RewardKitError:
-        return RewardKitError(
-            f"the Ray cluster cannot be reached: {one_line(fault_line(error))}",
-            place=f"--ray {self._address}",
-        )
+        fault = f"the Ray cluster cannot be reached: {one_line(fault_line(error))}"
+        return RewardKitError(fault, place=f"--ray {self._address}")
 
     async def connect(self, used: Iterable[Seed]) -> int:
         """Connect to the cluster; returns its number of processors. ``used`` are the seeds of the rows."""
@@ -295,13 +276,8 @@ class RayCluster:
                 "include_dashboard": False,
             }
         try:
-            self._ray.init(
-                address=self._address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env=self._files_to_send(),
-                **more,
-            )
+            options = {"log_to_driver": False, "logging_level": logging.ERROR, **more}
+            self._ray.init(address=self._address, runtime_env=self._files_to_send(), **options)
         except (OSError, RuntimeError, ValueError) as error:
             raise self._unreachable(error) from error
         self._connected = True
@@ -331,14 +307,11 @@ class RayCluster:
             elif path.is_relative_to(folder):
                 places[name] = str(path.relative_to(folder)), folder.name
             else:
-                raise UsageError(
-                    f"{path} is neither in the working directory nor in the bundle's folder",
-                    remedy="Move it there: these are sent to the nodes of a Ray cluster.",
-                )
+                fault = f"{path} is neither in the working directory nor in the bundle's folder"
+                raise UsageError(fault, remedy="Move it there: these are sent to the nodes of a Ray cluster.")
         return places
 
     def setup(self, config: dict[str, Any]) -> Setup:
-        """The first message to a worker with these options."""
         environment = {name: text for name, text in os.environ.items() if FORWARDED.fullmatch(name)}
         version = versions()["reward-kit"]
         return Setup(config, "", version, self._places(), environment, self._bases)
@@ -351,7 +324,6 @@ class RayCluster:
         return worker
 
     async def close(self) -> None:
-        """End the connection."""
         if self._connected:
             self._connected = False
             await asyncio.get_running_loop().run_in_executor(self._thread, self._ray.shutdown)

@@ -9,8 +9,8 @@ import os
 import sqlite3
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +42,7 @@ MOST_OPEN = 128
 
 
 def expected_calls(task: Task, gold: GoldReplay | None) -> list[ExpectedCall]:
-    """The gold actions as the failure classes need them.
-
-    The answers of reads are known; not those after a change for which a random number may be drawn.
-    """
+    """The gold actions for failure classes; answers after a change that may be random are not known."""
     if gold is None:
         return []
     expected = []
@@ -82,34 +79,23 @@ class RowState:
         with replay.database:
             yield replay
 
-    def take_unsaved(self) -> RowGold | None:
-        """The effect of the gold actions, for the first rollout that asks: it is stored once."""
-        taken, self.unsaved = self.unsaved, None
-        return taken
 
-
+@dataclass(slots=True, eq=False)
 class RowStates:
-    """Bases and gold states of rows: made when a row's first rollout starts, closed when others need room."""
+    """Bases and gold states of rows: made when a row's first rollout starts, closed when others need room.
 
-    def __init__(
-        self,
-        folder: RunsFolder,
-        config: EvaluationConfig,
-        kept: KeptGold,
-        warn: Callable[[str], None],
-        *,
-        planned: int,
-    ) -> None:
-        """``planned`` is the number of rollouts of the whole evaluation."""
-        self._kept = kept
-        self._folder = folder
-        self._config = config
-        self._warn = warn
-        self._planned = planned
-        self._has_warned = False
-        self._rows: dict[str, asyncio.Task[RowState]] = {}
-        self._users: Counter[str] = Counter()
-        self._bases: dict[tuple[str, str], Database] = {}
+    ``planned`` is the number of rollouts of the whole evaluation.
+    """
+
+    folder: RunsFolder
+    config: EvaluationConfig
+    kept: KeptGold
+    warn: Callable[[str], None]
+    planned: int
+    _has_warned: bool = False
+    _rows: dict[str, asyncio.Task[RowState]] = field(default_factory=dict)
+    _users: Counter[str] = field(default_factory=Counter)
+    _bases: dict[tuple[str, str], Database] = field(default_factory=dict)
 
     @asynccontextmanager
     async def of(self, task: Task, seed: int) -> AsyncIterator[RowState]:
@@ -131,14 +117,15 @@ class RowStates:
         key = task.seed.key, task.registry.database
         base = self._bases.get(key)
         if base is None:
-            base = self._bases[key] = self._folder.open_base(task.seed, mode=task.registry.database)
-        row = RowState(task, base, None, keep_of(self._config.keep_db, base, self._planned))
+            path = self.folder.ensure_base(task.seed)
+            base = self._bases[key] = Database.open(path, mode=task.registry.database)
+        row = RowState(task, base, None, keep_of(self.config.keep_db, base, self.planned))
         if task.row.actions is not None:
             gold, row.unsaved = await self._gold(task, base, seed)
             row.gold = gold
             if gold.fault is not None and not self._has_warned:
                 self._has_warned = True
-                self._warn(
+                self.warn(
                     f"warning: row {task.row.id!r}: {one_line(gold.fault)}: what the data should be is not "
                     "known; reward-kit validate names all such rows"
                 )
@@ -146,20 +133,19 @@ class RowStates:
 
     async def _gold(self, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold]:
         """The state of the row's gold actions, kept or replayed, and what is to be stored of it."""
-        key = self._kept.key_of(task)
-        if key is not None and (known := self._kept.get(key, task, base, seed)) is not None:
+        key = self.kept.key_of(task)
+        if key is not None and (known := self.kept.get(key, task, base, seed)) is not None:
             return known
         gold = await replay_gold_calls(task, base, seed=seed)
         changes = gold.database.changes().to_json()
         stored = row_gold(task, gold.calls, changes, gold.database.delta() if gold.shared else None)
         if key is not None:
-            self._kept.add(key, gold, stored)
+            self.kept.add(key, gold, stored)
         with gold.database as played:  # a fork of it that is not written to needs no connection
             gold.database = played.fork()
         return gold, stored
 
     async def close(self) -> None:
-        """Close everything."""
         states = [*self._rows.values()]
         self._rows.clear()
         for state in states:
@@ -169,7 +155,7 @@ class RowStates:
             _close(state)
         while self._bases:
             self._bases.popitem()[1].close()
-        self._kept.close()
+        self.kept.close()
 
 
 def _close(state: asyncio.Task[RowState]) -> None:
@@ -210,8 +196,11 @@ class KeptGold:
         self._is_usable = True
         self._sees_all: dict[str, bool] = {}
         self._unwritten: dict[str, tuple[str, str, bytes]] = {}
+        # every installation changes the folders of installed packages
+        packages = [path for path in map(Path, sys.path) if path.name in INSTALLED and path.is_dir()]
+        installed = [(str(path), path.stat().st_mtime_ns) for path in packages]
         files = _files_of(folder, root)
-        facts = [versions(), _packages(), sorted(code.items()), files]
+        facts = [versions(), installed, sorted(code.items()), files]
         self._surroundings = None if files is None else json.dumps(facts)
 
     def key_of(self, task: Task) -> str | None:
@@ -256,7 +245,6 @@ class KeptGold:
                 self._write()
 
     def close(self) -> None:
-        """Write what is to be kept, and close the file."""
         self._write()
         if self._connection is not None:
             self._connection.close()
@@ -291,26 +279,19 @@ def row_gold(
 ) -> RowGold:
     """The effect of a row's gold actions, to be stored."""
     done = [
-        {
-            "name": action.name,
-            "arguments": action.arguments,
-            "by": action.by,
-            "content": call.content,
-            "changes": call.changes,
-        }
-        for action, call in zip(task.row.actions or (), calls, strict=True)
+        {"name": one.name, "arguments": one.arguments, "by": one.by}
+        | {"content": call.content, "changes": call.changes}
+        for one, call in zip(task.row.actions or (), calls, strict=True)
     ]
     return RowGold(task.row.id, done, changes, state)
 
 
 def clear_gold(root: Path) -> None:
     """Delete all states that the runs folder ``root`` keeps."""
-    path = root / FILE
     with suppress(OSError, sqlite3.Error):
-        if path.exists():
-            with _connect(path) as connection:
+        if (root / FILE).exists():
+            with closing(_connect(root / FILE)) as connection, connection:
                 connection.execute("DELETE FROM gold")
-            connection.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -333,24 +314,18 @@ def _is_known(function: Callable[..., Any], folder: Path) -> bool:
     return folder in file.parents or not INSTALLED.isdisjoint(file.parts)
 
 
-def _packages() -> list[tuple[str, int]]:
-    """The folders of installed packages, which every installation changes."""
-    folders = [path for path in map(Path, sys.path) if path.name in INSTALLED and path.is_dir()]
-    return [(str(path), path.stat().st_mtime_ns) for path in folders]
-
-
 def _files_of(folder: Path, root: Path) -> list[tuple[str, int, int]] | None:
     """Names, sizes and times of the files of a bundle that its tools may read; None if they are too many."""
     found = []
     for place, folders, names in os.walk(folder):
-        folders[:] = [
-            name for name in folders if name[0] != "." and name != "__pycache__" and Path(place, name) != root
-        ]
-        # rows are not among them: what counts of a row is in its key
-        for path in (Path(place, name) for name in names if name[0] != "." and not name.endswith(".jsonl")):
-            with suppress(FileNotFoundError):  # a broken link
-                status = path.stat()
-                found.append((str(path), status.st_size, status.st_mtime_ns))
+        shown = (name for name in folders if name[0] != "." and name != "__pycache__")
+        folders[:] = [name for name in shown if Path(place, name) != root]
+        for name in names:
+            # rows are not among them: what counts of a row is in its key
+            if name[0] != "." and not name.endswith(".jsonl"):
+                with suppress(FileNotFoundError):  # a broken link
+                    status = Path(place, name).stat()
+                    found.append((str(Path(place, name)), status.st_size, status.st_mtime_ns))
         if len(found) > MOST_FILES:
             return None
     return sorted(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,11 @@ from reward_kit.agent.evaluation.in_process import InProcess
 from reward_kit.agent.evaluation.job_runner import JobRunner
 from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, resolve
 from reward_kit.agent.evaluation.plan import Rounds, make_plan
-from reward_kit.agent.evaluation.progress import Display, Progress
+from reward_kit.agent.evaluation.progress import Display, default_progress
 from reward_kit.agent.evaluation.row_states import clear_gold
 from reward_kit.agent.evaluation.signals import run_from_code, signals_handled, until_stopped
 from reward_kit.agent.models.cache import FOLDER, AnswerStore
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.resume import make_run
 from reward_kit.agent.store.stored_evaluation import read_evaluation
 from reward_kit.agent.store.writer import Saver, Store
@@ -41,10 +40,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.connection import ForkServer
     from reward_kit.agent.evaluation.plan import Plan
-    from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.evaluation.protocol import Executor
-    from reward_kit.agent.players.agents import Agent
-    from reward_kit.agent.players.users import User
     from reward_kit.agent.store.results import EvaluationResult, Status
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
@@ -53,13 +49,7 @@ _NOT_COUNTED = {"agreement", "explanations", "compared_with", "decision"}
 
 
 async def evaluate_async(
-    dataset: EvaluationConfig | str | Path | None = None,
-    *,
-    agent: str | Agent | Callable[..., Any] | None = None,
-    user: str | User | Callable[..., Any] | None = None,
-    progress: Progress | bool | None = None,
-    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
-    **options: Unpack[EvaluationOptions],
+    dataset: EvaluationConfig | str | Path | None = None, **options: Unpack[EvaluationOptions]
 ) -> EvaluationResult:
     """Run an evaluation, or continue one, and return its results.
 
@@ -72,42 +62,28 @@ async def evaluate_async(
     Raises ``UsageError``, ``BundleError``, ``ModelSetupError`` and ``StorageError`` for what the caller has
     to fix. Finished rollouts are kept then, and when this is cancelled; the same ``eval_id`` continues.
     """
-    config = config_of(dataset, options)
+    given: dict[str, Any] = {**options}
+    progress, models = given.pop("progress", None), given.pop("models", None)
+    players: dict[Role, Any] = {"agent": given.pop("agent", None), "user": given.pop("user", None)}
+    config = config_of(dataset, given)
     if progress is True:
-        from reward_kit.agent.evaluation.progress import default_progress
-
         progress = default_progress()
-    given: dict[Role, Any] = {"agent": agent, "user": user}
-    players = {role: one for role, one in given.items() if one is not None}
+    players = {role: one for role, one in players.items() if one is not None}
     return await run(config, Display(progress or None), players=players, models=models)
 
 
 def evaluate(
-    dataset: EvaluationConfig | str | Path | None = None,
-    *,
-    agent: str | Agent | Callable[..., Any] | None = None,
-    user: str | User | Callable[..., Any] | None = None,
-    progress: Progress | bool | None = None,
-    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
-    **options: Unpack[EvaluationOptions],
+    dataset: EvaluationConfig | str | Path | None = None, **options: Unpack[EvaluationOptions]
 ) -> EvaluationResult:
     """Run an evaluation from plain code, also in a notebook; see ``evaluate_async``.
 
     ``evaluate("my_task/task.jsonl", agent="gold", n_rollouts=4)``
     """
-    work = evaluate_async(dataset, agent=agent, user=user, progress=progress, models=models, **options)
-    return run_from_code(work)
+    return run_from_code(evaluate_async(dataset, **options))
 
 
 async def branch_async(
-    name: str,
-    *,
-    tool_result: str | None = None,
-    agent: str | Agent | Callable[..., Any] | None = None,
-    user: str | User | Callable[..., Any] | None = None,
-    progress: Progress | bool | None = None,
-    models: Mapping[Role, Model | Callable[..., Any]] | None = None,
-    **options: Unpack[EvaluationOptions],
+    name: str, *, tool_result: str | None = None, **options: Unpack[EvaluationOptions]
 ) -> EvaluationResult:
     """Play on from a step of a stored rollout, ``n_rollouts`` times (default: 16); return the results.
 
@@ -116,10 +92,9 @@ async def branch_async(
     else is as it was in the evaluation of the rollout, or as the arguments say, which are those of
     ``evaluate_async``. Raises the same errors, and ``BundleError`` for a tool that is not repeatable.
     """
-    given: dict[str, Any] = {"agent": agent, "user": user}
-    named = {role: one for role, one in given.items() if isinstance(one, str)}
-    config = branch_config(name, {**options, **named}, tool_result=tool_result)
-    return await evaluate_async(config, agent=agent, user=user, progress=progress, models=models)
+    beside: Any = {one: options.get(one) for one in ("agent", "user", "progress", "models")}
+    named = {one: given for one, given in options.items() if one not in beside or isinstance(given, str)}
+    return await evaluate_async(branch_config(name, named, tool_result=tool_result), **beside)
 
 
 def branch(name: str, **options: Any) -> EvaluationResult:
@@ -131,15 +106,6 @@ agent_eval = evaluate
 """An older name of ``evaluate``."""
 run_evaluation = evaluate_async
 """An older name of ``evaluate_async``."""
-
-
-def read_rows(config: EvaluationConfig) -> BundleRows:
-    """Read the rows of the bundle that ``config`` names; raises ``UsageError`` if it names none."""
-    if config.dataset is None and config.task_dir is None:
-        raise UsageError(
-            "no dataset is given", remedy="Name one with --dataset, or a bundle's folder with --task-dir."
-        )
-    return read_bundle(config.dataset, config.task_dir, mode=config.mode)
 
 
 async def run(
@@ -162,40 +128,41 @@ async def run(
     given_models = checked_models(models) if models is not None else {}
     players = players or {}
     rounds = Rounds(config, root) if config.against is not None else None
-    with read_rows(config) as rows:
+    if config.dataset is None and config.task_dir is None:
+        remedy = "Name one with --dataset, or a bundle's folder with --task-dir."
+        raise UsageError("no dataset is given", remedy=remedy)
+    async with AsyncExitStack() as opened:
+        rows = opened.enter_context(read_bundle(config.dataset, config.task_dir, mode=config.mode))
         for warning in rows.warnings:
             display.warn(warning)
         against = rounds.against if rounds is not None else None
         config = resolve(config, rows.rows, players=players, models=given_models, against=against)
-        assert config.eval_id is not None
-        explainer = _explainer(config)
+        explainer = None
+        if config.explain is not None:
+            from reward_kit.agent.after.explainer import make_explainer
+
+            explainer = make_explainer(config)
         objects = {role: one for role, one in players.items() if not isinstance(one, str)}
-        async with _executor(config, rows, root, display, objects, given_models, server) as executor:
-            description = await executor.describe()
-            for warning in description.warnings:
-                display.warn(warning)
-            this = make_run(config, rows, description.code)
-            if rounds is not None:
-                rounds.check(this, display.warn)
-            folder = RunsFolder(root)
-            path = folder.evaluation(config.eval_id)
-            with Store(path) as store, _debug_log(path.with_suffix(".log"), config):
-                plan = make_plan(config, this, folder, store)
-                plan.tally.interactive = description.interactive
-                if plan.warning is not None:
-                    display.warn(plan.warning)
-                runner = JobRunner(config, description, executor, Saver(store), plan.tally, display)
-                stop = asyncio.Event()
-                with nullcontext() if last_words is None else signals_handled(stop, last_words):
-                    return await _played(plan, runner, store, rounds, explainer, stop)
-
-
-def _explainer(config: EvaluationConfig) -> Explainer | None:
-    if config.explain is None:
-        return None
-    from reward_kit.agent.after.explainer import make_explainer
-
-    return make_explainer(config)
+        executor = _executor(config, rows, root, display, objects, given_models, server)
+        opened.push_async_callback(executor.close)
+        description = await executor.describe()
+        for warning in description.warnings:
+            display.warn(warning)
+        this = make_run(config, rows, description.code)
+        if rounds is not None:
+            rounds.check(this, display.warn)
+        store = opened.enter_context(Store(executor.folder.evaluation(this.eval_id)))
+        if config.debug:
+            opened.enter_context(_debug_log(store.path.with_suffix(".log"), config))
+        plan = make_plan(config, this, executor.folder, store)
+        plan.tally.interactive = description.interactive
+        if plan.warning is not None:
+            display.warn(plan.warning)
+        runner = JobRunner(config, description, executor, Saver(store), plan.tally, display)
+        stop = asyncio.Event()
+        if last_words is not None:
+            opened.enter_context(signals_handled(stop, last_words))
+        return await _played(plan, runner, store, rounds, explainer, stop)
 
 
 def _executor(
@@ -252,11 +219,17 @@ async def _played(
             outcomes = read_evaluation(store.path, running=True).outcomes
             await explainer.explain(outcomes, store, spent=tally.usage.paid)
 
-    status: Status = "stopped"
-    reason: str | None = None
+    status: Status
+    reason: str | None
+    status, reason = "stopped", None
     display.start(tally)
     try:
-        status, reason = _end(tally, interrupted=await until_stopped(work(), stop))
+        if await until_stopped(work(), stop):
+            status, reason = "interrupted", "by a signal"
+        elif tally.done < tally.planned and tally.used_up is not None:
+            status, reason = "budget", tally.used_up
+        else:
+            status = "complete"
     except asyncio.CancelledError:
         status, reason = "interrupted", "cancelled"
         raise
@@ -270,7 +243,7 @@ async def _played(
             display.note(f"the usage of aborted rollouts is not stored: {fault}")
         seconds = plan.seconds_before + tally.seconds
         ended: dict[str, Any] = {"status": status, "reason": reason, "seconds": seconds}
-        with suppress(*([StorageError] if status == "stopped" else [])):  # the first error is raised
+        with suppress(*([StorageError] if ended["status"] == "stopped" else [])):  # the first error is raised
             stored = replace(read_evaluation(store.path, running=True), versions=versions(), **ended)
             result = _result(stored, runner, rounds, explainer)
             plain = result.members()
@@ -283,21 +256,11 @@ async def _played(
     return result
 
 
-def _end(tally: Tally, *, interrupted: bool) -> tuple[Status, str | None]:
-    if interrupted:
-        return "interrupted", "by a signal"
-    if tally.done < tally.planned and tally.used_up is not None:
-        return "budget", tally.used_up
-    return "complete", None
-
-
 def _result(
     stored: StoredEvaluation, runner: JobRunner, rounds: Rounds | None, explainer: Explainer | None
 ) -> EvaluationResult:
-    """The results as stored, with what only this run knows."""
-    agent = runner.config.agent or ""
-    recorded = runner.executor.recorded if isinstance(runner.executor, InProcess) else None
-    compared = None
+    agent, executor, compared = runner.config.agent or "", runner.executor, None
+    recorded = executor.recorded if isinstance(executor, InProcess) else None
     if agent.startswith("replay:"):
         from reward_kit.agent.comparison.replay import compare_replay
         from reward_kit.agent.store.loading import Recordings
@@ -316,10 +279,7 @@ def _result(
 
 @contextmanager
 def _debug_log(path: Path, config: EvaluationConfig) -> Iterator[None]:
-    """With ``--debug``, log to a file what the package notes: where an agent, tool or reward raised, say."""
-    if not config.debug:
-        yield
-        return
+    """Log to a file what the package notes: where an agent, tool or reward raised, say."""
     logger = logging.getLogger("reward_kit")
     level = logger.level
     handler = logging.FileHandler(path, encoding="utf-8", errors="replace")

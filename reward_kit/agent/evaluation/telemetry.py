@@ -42,17 +42,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_telemetry() -> Telemetry | None:
-    """The sender of rollouts; None without an exporter.
-
-    A wrong configuration is logged as a warning and never ends an evaluation.
-    """
+    """The sender of rollouts; None without an exporter, or with a warning if it is not set up right."""
     try:
         if names := exporter_names(os.environ):
             return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
-        logger.warning(
-            "no spans are sent: %s is not installed. %s", error.name or error, install_line("otel")
-        )
+        missing = error.name or error
+        logger.warning("no spans are sent: %s is not installed. %s", missing, install_line("otel"))
     except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
         logger.warning("no spans are sent: %s", redact(str(error)))
     return None
@@ -60,11 +56,11 @@ def open_telemetry() -> Telemetry | None:
 
 def exporter_names(environment: Mapping[str, str]) -> list[str]:
     """The trace exporters that the standard variables ask for."""
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
     chosen = environment.get("OTEL_TRACES_EXPORTER", "").strip()
-    if not chosen:
-        chosen = "otlp" if any(environment.get(name) for name in ENDPOINTS) else "none"
+    if not chosen and (environment.get(ENDPOINTS[0]) or environment.get(ENDPOINTS[1])):
+        chosen = "otlp"
+    if not chosen or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
     protocol = next((environment[key].strip() for key in PROTOCOLS if environment.get(key)), "http/protobuf")
     otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     names = [name.strip() for name in chosen.split(",")]
@@ -93,7 +89,7 @@ class Telemetry:
         if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "reward-kit"}))
         self._ids: Any = _trace_ids()
-        # Not the global provider: traces of other libraries in the process are not ours to send.
+        # not the global provider: traces of other libraries in the process are not ours to send
         self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         size = None if os.environ.get(QUEUE_VARIABLE) else QUEUE
         for exporter in exporters:
@@ -105,35 +101,27 @@ class Telemetry:
 
     def record(self, record: Trace) -> None:
         """Queue a finished rollout; the id of the trace is that of the rollout."""
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+
         try:
-            self._send(record)
+            rollout, *calls = spans_of(record, contents=self._contents)
+            with self._lock:
+                self._ids.trace_id = int(record.id, 16)
+                inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
+                for call in calls:
+                    self._add(call, inside)
         except Exception as error:  # noqa: BLE001 - samplers are foreign code, and the rollout is saved already
             self._delivery.failed = True
             self._delivery.reason = str(error)
 
-    def _send(self, record: Trace) -> None:
-        from opentelemetry import trace
-        from opentelemetry.context import Context
-
-        rollout, *calls = spans_of(record, contents=self._contents)
-        with self._lock:
-            self._ids.trace_id = int(record.id, 16)
-            inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
-            for call in calls:
-                self._add(call, inside)
-
     def _add(self, data: Span, context: Any) -> Any:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        end = _nanoseconds(data.started + data.seconds)
-
-        span = self._tracer.start_span(
-            data.name,
-            context=context,
-            kind=SpanKind.CLIENT if data.is_client else SpanKind.INTERNAL,
-            attributes=_known(data.attributes),
-            start_time=_nanoseconds(data.started),
-        )
+        start, end = (int(at * 1_000_000_000) for at in (data.started, data.started + data.seconds))
+        kind = SpanKind.CLIENT if data.is_client else SpanKind.INTERNAL
+        known = _known(data.attributes)
+        span = self._tracer.start_span(data.name, context, kind=kind, attributes=known, start_time=start)
         if data.judgement is not None:
             span.add_event("gen_ai.evaluation.result", _known(data.judgement), timestamp=end)
         if data.error is not None:
@@ -153,16 +141,9 @@ class Telemetry:
             (warn or logger.warning)(f"spans were not delivered to OpenTelemetry's collector{reason}")
 
 
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000_000)
-
-
 def _known(attributes: Attributes) -> dict[str, Any]:
-    return {
-        name: hide(value) if isinstance(value, str) else value
-        for name, value in attributes.items()
-        if value is not None
-    }
+    known = {name: value for name, value in attributes.items() if value is not None}
+    return {name: hide(value) if isinstance(value, str) else value for name, value in known.items()}
 
 
 class _Delivery(logging.Handler):
@@ -174,7 +155,6 @@ class _Delivery(logging.Handler):
         self.reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first line of a message."""
         self.reason = record.getMessage().partition("\n")[0] or self.reason
         self.failed |= record.levelno >= logging.ERROR or "drop" in self.reason
 
@@ -282,15 +262,11 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
         **named,
         **{f"reward_kit.{name}": getattr(call, name) for name in ("role", "step", "turn")},
         "reward_kit.cached": call.cached or None,
+        "error.type": None if call.error is None else "model_error",
     }
     if call.error is None:
-        attributes |= {
-            **_usage(call.usage),
-            "gen_ai.response.finish_reasons": [call.finish_reason],
-            "reward_kit.cost": call.usage.cost,
-        }
-    else:
-        attributes["error.type"] = "model_error"
+        attributes |= _usage(call.usage) | {"reward_kit.cost": call.usage.cost}
+        attributes["gen_ai.response.finish_reasons"] = [call.finish_reason]
     if contents and call.answer is not None:
         parts = [{"type": "text", "content": call.answer}]
         answer = {"role": "assistant", "parts": parts, "finish_reason": call.finish_reason}

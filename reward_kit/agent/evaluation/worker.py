@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
     from reward_kit.agent.base.types import Role, Usage
@@ -81,21 +82,17 @@ class _ProcessState:
         return next((name for name, before in self._before.items() if now[name] != before), None)
 
 
+@dataclass(slots=True)
 class _Account:
-    """Reports the model calls of one attempt to the process that counts them."""
+    """Reports the model calls of one attempt to the process that counts them, and its attempts."""
 
-    def __init__(self, player: Player, number: int) -> None:
-        self.used = partial(player.used, number)
+    used: Callable[[Role, Usage, str], None]
 
-    def broken_off(self) -> None:
-        raise NotImplementedError("the other process counts attempts")
+    def broken_off(self) -> None: ...
 
 
 class Player:
-    """Answers calls, many at a time, in an event loop of its own; ``tell`` gets its reports.
-
-    ``tell`` may be called from any thread.
-    """
+    """Answers calls, many at a time, in a loop of its own; ``tell`` gets its reports from any thread."""
 
     def __init__(self, tell: Callable[[Report], None]) -> None:
         self._tell = tell
@@ -115,18 +112,19 @@ class Player:
         config = EvaluationConfig(**setup.config)
         self._root, self._bases = Path(setup.root), setup.bases
         with read_bundle(config.dataset, config.task_dir, mode=config.mode) as rows:
-            async with InProcess(config, rows, setup.root, self._note) as self._executor:
-                self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-                began()
-                try:
-                    while True:
-                        self._tell(Report())
-                        await asyncio.sleep(ALIVE_EVERY)
-                finally:
-                    calls = list(self._calls.values())
-                    for call in calls:
-                        call.cancel()
-                    await asyncio.gather(*calls, return_exceptions=True)
+            self._executor = InProcess(config, rows, self._root, lambda text: self._tell(Report(note=text)))
+            self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+            began()
+            try:
+                while True:
+                    self._tell(Report())
+                    await asyncio.sleep(ALIVE_EVERY)
+            finally:
+                calls = list(self._calls.values())
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+                await self._executor.close()
 
     def stop(self) -> None:
         """Cancel all calls and close the executor, from any thread."""
@@ -190,7 +188,7 @@ class Player:
     async def _play(self, number: int, request: PlayRequest) -> Report:
         if request.watched:
             self._executor.watch = lambda what: self._tell(Report(number, at=what))
-        played = await self._executor.play(request, _Account(self, number))
+        played = await self._executor.play(request, _Account(partial(self.used, number)))
         files = self._taken_files(played.outcome) if self._bases is not None else {}
         return Report(played=played, files=files)
 
@@ -202,9 +200,6 @@ class Player:
                 files[name] = path.read_bytes()
                 path.unlink()
         return files
-
-    def _note(self, text: str) -> None:
-        self._tell(Report(note=text))
 
     def used(self, number: int, role: Role, usage: Usage, model: str) -> None:
         """Report a model call, with others that are answered in the next moment."""
@@ -232,25 +227,10 @@ def _is_of_this_process(error: BaseException | None) -> bool:
     return False
 
 
-class _Channel:
-    """The worker's end of the socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-        self.lines = connection.makefile("rb")
-
-    def send(self, report: Report) -> None:
-        """Send a report, from any thread; nothing happens if the other side is gone."""
-        line = encoded(report)
-        with self._lock, suppress(OSError):
-            self._connection.sendall(line)
-
-
-def _listen(channel: _Channel, player: Player) -> None:
+def _listen(lines: Iterable[bytes], player: Player) -> None:
     """Pass on what arrives; at the end of the socket stop the player, and exit if that takes too long."""
     with suppress(OSError, ValueError, RuntimeError):  # the socket was closed, or the loop has ended
-        for line in channel.lines:
+        for line in lines:
             player.receive(decoded(Call, line))
     player.stop()
     time.sleep(CLOSE_GRACE)
@@ -260,15 +240,22 @@ def _listen(channel: _Channel, player: Player) -> None:
 def main(connection: socket.socket) -> NoReturn:
     """Play what the process at the other end of the socket asks for, then end this process."""
     code = 0
+    sending = threading.Lock()
+
+    def send(report: Report) -> None:  # from any thread; nothing happens if the other side is gone
+        line = encoded(report)
+        with sending, suppress(OSError):
+            connection.sendall(line)
+
     try:
         faulthandler.enable()
         # Ctrl-C is the main process's: a KeyboardInterrupt here is raised by foreign code
         signal.signal(signal.SIGINT, lambda *_: None)
-        channel = _Channel(connection)
-        channel.send(Report(pid=os.getpid()))
-        if first := channel.lines.readline():
-            player = Player(channel.send)
-            listening = threading.Thread(target=_listen, args=(channel, player), daemon=True)
+        lines = connection.makefile("rb")
+        send(Report(pid=os.getpid()))
+        if first := lines.readline():
+            player = Player(send)
+            listening = threading.Thread(target=_listen, args=(lines, player), daemon=True)
             player.run(decoded(Setup, first), listening.start)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

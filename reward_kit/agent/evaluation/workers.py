@@ -82,10 +82,8 @@ class Workers(Executor):
     ) -> None:
         if config.worker_memory is not None and not Path("/proc/self/statm").exists():
             raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
-        self._config = config
-        self._rows = rows
-        self._folder = RunsFolder(root)
-        self._note = note
+        self._config, self._rows, self._note = config, rows, note
+        self.folder = RunsFolder(root)
         self._cluster = cluster
         self._server = server or ForkServer(litellm=needs_litellm(config))
         self._processes = processes_of(config, rows)
@@ -97,8 +95,7 @@ class Workers(Executor):
         self._alone: list[Worker] = []
         is_large = any(name and names_local_model(name) for name in (config.model, config.sim_model))
         self._may_be_alone = asyncio.Semaphore(max(self._processes, 0 if is_large else MOST_ALONE))
-        self._failed_starts = 0
-        self._failed_server = 0
+        self._failed_starts = self._failed_server = 0
         self._fault: BaseException | None = None
         self._changed = asyncio.Event()
 
@@ -107,9 +104,8 @@ class Workers(Executor):
         self._begin(self._look())
         worker, description = await self._described()
         if description.interactive:
-            raise UsageError(
-                "a person at the terminal cannot play in another process", remedy="Omit --workers."
-            )
+            fault = "a person at the terminal cannot play in another process"
+            raise UsageError(fault, remedy="Omit --workers.")
         if self._cluster is None:
             self._workers.append(worker)
             self._start_missing()
@@ -124,26 +120,23 @@ class Workers(Executor):
         return description
 
     async def _described(self) -> tuple[Worker, Description]:
-        for start in range(1, STARTS + 1):
+        start = 1
+        while True:
             try:
                 worker = await self._started(WorkerProcess(self._note, self._server))
                 report = await worker.call()
             except WorkerDiedError as death:
                 if self._fault is not None:
                     raise self._fault from None
-                if death.server is not None and start < STARTS:
-                    continue  # it was not the bundle
-                toolsets = sorted({row.toolset for row in self._rows.rows})
-                module = toolsets[0].partition(":")[0]
-                raise BundleError(
-                    f"the process that loads the bundle {death}",
-                    place=", ".join(toolsets[:3]),
-                    remedy=f"Run python -c 'import {module}' to see why.",
-                ) from None
+                start += 1
+                if death.server is None or start > STARTS:  # else it was not the bundle
+                    toolsets = sorted({row.toolset for row in self._rows.rows})
+                    remedy = f"Run python -c 'import {toolsets[0].partition(':')[0]}' to see why."
+                    fault, place = f"the process that loads the bundle {death}", ", ".join(toolsets[:3])
+                    raise BundleError(fault, place=place, remedy=remedy) from None
             else:
                 assert report.description is not None
                 return worker, report.description
-        raise AssertionError("unreachable")
 
     async def play(self, request: PlayRequest, account: Account) -> Played:
         """Play in the least busy process, and if that dies, again alone in one of its own."""
@@ -169,18 +162,17 @@ class Workers(Executor):
         if worker in self._workers:
             self._workers.remove(worker)
             if place is not None:
-                self._note(
-                    f"{place}: the {worker.changed} of its process has changed: others play in a new one"
-                )
+                what = f"the {worker.changed} of its process has changed"
+                self._note(f"{place}: {what}: others play in a new one")
             self._start_missing()
         if place is not None and not worker.load:
             self._begin(worker.close())
 
     async def _play_alone(self, request: PlayRequest, account: Account) -> Played:
         """Play a rollout whose process died; raises ``RolloutLostError`` if that ends its process, too."""
-        watched = replace(request, watched=True)
+        watched, start = replace(request, watched=True), 1
         async with self._may_be_alone:
-            for start in range(1, STARTS + 1):
+            while True:
                 self._alone = [worker for worker in self._alone if worker.died is None]
                 try:
                     new = None if self._alone else self._started(self._new(alone=True), alone=True)
@@ -193,11 +185,11 @@ class Workers(Executor):
                     if (death.began and death.server is None) or start == STARTS:
                         doing = f" in {death.at}" if death.at else ""
                         raise RolloutLostError(f"its process {death}{doing}, twice") from None
+                    start += 1
                 else:
                     if worker.changed is None:
                         self._alone.append(worker)
                     return played
-        raise AssertionError("unreachable")
 
     def _kept(self, report: Report) -> Played:
         """The rollout that came back; files that came with it from another machine are written."""
@@ -206,8 +198,8 @@ class Workers(Executor):
         for ending in (".db", ".log"):
             name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
             if self._cluster is not None and name in report.files:
-                self._folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
-                write_file(self._folder.root / name, report.files[name], durable=ending == ".db")
+                self.folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
+                write_file(self.folder.root / name, report.files[name], durable=ending == ".db")
         return report.played
 
     async def _least_busy(self) -> Worker:
@@ -222,7 +214,6 @@ class Workers(Executor):
             await self._changed.wait()
 
     def _start_missing(self) -> None:
-        """Start processes until there are as many as asked for."""
         for _ in range(self._processes - len(self._workers) - len(self._starts)):
             self._starts.add(self._begin(self._join()))
 
@@ -247,12 +238,8 @@ class Workers(Executor):
             self._failed_server = death.server
         self._failed_starts = 0 if death.began else self._failed_starts + 1
         if self._failed_starts >= STARTS:
-            self._fail(
-                RewardKitError(
-                    f"worker processes end before they play: the last one {death}",
-                    remedy="Run without --workers to see why.",
-                )
-            )
+            fault = f"worker processes end before they play: the last one {death}"
+            self._fail(RewardKitError(fault, remedy="Run without --workers to see why."))
 
     def _fail(self, fault: BaseException) -> None:
         """End the evaluation: whoever waits for a worker gets ``fault``."""
@@ -283,7 +270,7 @@ class Workers(Executor):
     async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
         concurrency = 1 if alone else self._share
         config = worker_config(self._config, self._processes, concurrency=concurrency)
-        here = Setup(config, str(self._folder.root))
+        here = Setup(config, str(self.folder.root))
         await worker.start(self._cluster.setup(config) if self._cluster and self._seeds else here)
         self._running.add(worker)
         return worker
@@ -308,7 +295,6 @@ class Workers(Executor):
                     worker.kill("stopped answering and was ended")
 
     async def close(self) -> None:
-        """End all processes."""
         beside = list(self._beside)
         for task in beside:
             task.cancel()

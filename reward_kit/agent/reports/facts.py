@@ -26,7 +26,7 @@ from reward_kit.agent.scoring.numbers import (
     tallied,
     tokens,
 )
-from reward_kit.agent.store.shared_faults import count_answer_faults, count_cut_answers
+from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
 from reward_kit.agent.store.stored_evaluation import origin_of
 from reward_kit.errors import StorageError
 

@@ -7,24 +7,22 @@ looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
 from __future__ import annotations
 
 import json
-import os
+import re
 import sqlite3
 import zlib
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.files import as_storage_error
-from reward_kit.agent.store.schema import APPLICATION, KEY, VERSION, checked
+from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 SUFFIX = ".db"
-LATEST = "latest"
 NAMED = 5
 """Evaluations or rollouts that an error message lists."""
 READ_AT_ONCE = 16
@@ -32,19 +30,23 @@ READ_AT_ONCE = 16
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
 
+ANSWER_FAULTS = f"""
+SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
+FROM traces AS t CROSS JOIN rollouts ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+WHERE instr(t.json, '"fault":"') AND {FINAL} AND json_valid(t.json) AND fault IS NOT NULL
+GROUP BY fault"""  # noqa: S608
+"""SQL of ``count_answer_faults``: its order of tables begins with the index that reads no other trace."""
+
 _FAULTS = {
     "is full": ("the disk is full", "Make room, then continue with --resume: what is finished is kept."),
     "readonly": ("may not be written", "Choose another folder with --output-dir."),
-    "not a database": ("is damaged, or not the file of an evaluation ({})", None),
-    "malformed": ("is damaged, or not the file of an evaluation ({})", None),
-    "no such table": ("is damaged, or not the file of an evaluation ({})", None),
+    "not a database|malformed|no such table": ("is damaged, or not the file of an evaluation ({})", None),
     "": ("cannot be read or written: {}", None),
 }
-"""A fault and its remedy, by a part of SQLite's error."""
+"""A fault and its remedy, by a part of SQLite's error (a regular expression)."""
 
 
 def stored_files(evals: Path) -> list[Path]:
-    """The files of all evaluations in a folder ``evals``, by name."""
     return sorted(file for file in evals.glob(f"*{SUFFIX}") if file.is_file() and not file.is_symlink())
 
 
@@ -79,9 +81,9 @@ def find_named(name: str, evals: Path) -> Path:
         return path
     check_log(path)
     newest = sorted(stored_files(evals), key=written, reverse=True)
-    if name == LATEST and newest:
-        return newest[0]
-    if name == LATEST:
+    if name == "latest":
+        if newest:
+            return newest[0]
         raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
     known = [file.stem for file in newest]
     remedy = f"There are: {', '.join(known)}."
@@ -127,10 +129,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 def _opened(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     try:
-        # A read-only connection would leave the files of WAL mode behind; this one removes them.
-        return _connected(f"{uri}?mode=rw")
-    except sqlite3.OperationalError:
-        # In WAL mode SQLite makes files beside it, which a read-only or full disk does not allow.
+        return _connected(f"{uri}?mode=rw")  # a read-only one would leave the files of WAL mode behind
+    except sqlite3.OperationalError:  # a read-only or full disk allows no such files
         log = path.with_name(f"{path.name}-wal")
         if log.exists() and log.stat().st_size:
             raise
@@ -170,7 +170,7 @@ def sqlite_faults(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         text = str(error)
-        fault, remedy = next(known for part, known in _FAULTS.items() if part in text)
+        fault, remedy = next(known for part, known in _FAULTS.items() if re.search(part, text))
         raise StorageError(fault.format(text), place=str(path), remedy=remedy) from error
 
 
@@ -190,54 +190,44 @@ class RolloutData(NamedTuple):
 
 def rollout_at(address: Path) -> RolloutData:
     """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
+    query = (
+        "SELECT t.json, r.base, r.database, s.delta, coalesce(g.delta, rows.gold_state),"
+        " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
+        " FROM rollouts r JOIN traces t ON t.rollout = r.id LEFT JOIN rows USING (row_id)"
+        " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
+        " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold' WHERE r.id = ?"
+    )
     with reading(address.parent) as connection:
-        found = connection.execute(
-            "SELECT t.json, r.base, r.database, s.delta, coalesce(g.delta, rows.gold_state),"
-            " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
-            " FROM rollouts r JOIN traces t ON t.rollout = r.id"
-            " LEFT JOIN rows USING (row_id)"
-            " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
-            " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold'"
-            " WHERE r.id = ?",
-            (address.name,),
-        ).fetchone()
+        found = connection.execute(query, (address.name,)).fetchone()
     if found is None:
         raise _no_rollout(address)
     kept = RolloutData(*found[:5])
-    _check(address, (kept.trace, kept.state, kept.gold), found[5:])
+    if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[5:]:
+        raise _damaged(address)
     return kept
 
 
-def read_traces(
-    connection: sqlite3.Connection, path: Path, rollouts: Iterable[str]
-) -> Iterator[tuple[str, tuple[str, str] | StorageError]]:
-    """The id of each of ``rollouts`` in the file ``path``, its trace and its row's fields, as JSON texts.
-
-    An error in their place if they cannot be read.
-    """
+def read_traces(path: Path, rollouts: Iterable[str]) -> Iterator[tuple[str, str, str] | StorageError]:
+    """The id of each of ``rollouts`` in a file, its trace and its row's fields as JSON; or the error."""
     query = (
         "SELECT rollout, json, crc, fields FROM traces LEFT JOIN rollouts ON id = rollout"
         " LEFT JOIN rows USING (row_id) WHERE rollout IN (SELECT value FROM json_each(?))"
     )
     waiting = iter(rollouts)
-    while ids := list(islice(waiting, READ_AT_ONCE)):
-        found = {rollout: given for rollout, *given in connection.execute(query, (json.dumps(ids),))}
-        for rollout in ids:
-            text, crc, fields = found.get(rollout, (None, None, None))
-            if text is None:
-                yield rollout, _no_rollout(path / rollout)
-            else:
-                yield rollout, (text, fields or "{}") if checksum(text) == crc else _damaged(path / rollout)
+    with reading(path) as connection:
+        while ids := list(islice(waiting, READ_AT_ONCE)):
+            found = {rollout: given for rollout, *given in connection.execute(query, (json.dumps(ids),))}
+            for rollout in ids:
+                if rollout not in found:
+                    yield _no_rollout(path / rollout)
+                    continue
+                text, crc, fields = found[rollout]
+                yield (rollout, text, fields or "{}") if checksum(text) == crc else _damaged(path / rollout)
 
 
 def checksum(data: str | bytes | None) -> int | None:
     """CRC-32 of what is stored of a rollout; None of nothing."""
     return None if data is None else zlib.crc32(data.encode() if isinstance(data, str) else data)
-
-
-def _check(address: Path, parts: Iterable[str | bytes | None], sums: Sequence[int | None]) -> None:
-    if tuple(map(checksum, parts)) != tuple(sums):
-        raise _damaged(address)
 
 
 def _damaged(address: Path) -> StorageError:
@@ -275,81 +265,58 @@ def file_within(runs: Path, name: str) -> Path:
     """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder lies elsewhere."""
     path = runs / name
     if Path(name).is_absolute() or ".." in Path(name).parts or path.resolve() != runs.resolve() / name:
-        raise StorageError(
-            f"a stored file name leads out of the runs folder: {name!r:.90}",
-            place=str(runs),
-            remedy="The evaluation is damaged, or was made to read other files: do not trust it.",
-        )
+        fault = f"a stored file name leads out of the runs folder: {name!r:.90}"
+        remedy = "The evaluation is damaged, or was made to read other files: do not trust it."
+        raise StorageError(fault, place=str(runs), remedy=remedy)
     return path
 
 
-PATIENCE = 0.5
-"""Seconds that the lock may be held by somebody who only looks whether it is free."""
+def count_answer_faults(path: Path) -> dict[str, int]:
+    """The number of rollouts with an answer that the set-up of the model's server has spoilt, by fault."""
+    with reading(path) as connection:
+        return dict(connection.execute(ANSWER_FAULTS).fetchall())
 
 
-@contextmanager
-def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it."""
-    place = _place(path)
-    lock = None
-    while lock is None:
-        lock = _taken(place, path)
-    try:
-        yield
-    finally:
-        place.unlink(missing_ok=True)
-        lock.close()
+def count_cut_answers(path: Path) -> dict[str, int]:
+    """The number of answers that were cut at the token limit, by role; raises as ``count_answer_faults``."""
+    query = f"""
+SELECT json_extract(call.value, '$.role') AS role, count(*)
+FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
+WHERE {FINAL} AND instr(t.json, '"finish_reason":"length"') AND json_valid(t.json)
+AND json_extract(call.value, '$.finish_reason') = 'length' GROUP BY role"""  # noqa: S608
+    with reading(path) as connection:
+        return dict(connection.execute(query).fetchall())
 
 
-def _taken(place: Path, path: Path) -> sqlite3.Connection | None:
-    """The locked file; None if its former holder has removed it since it was opened here."""
-    with as_storage_error(place):
-        place.touch()
-        before = place.lstat()
-    with sqlite_faults(place):
-        lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            if "locked" not in str(error):
-                raise
-            holder = _last_writer(path)
-            raise StorageError(
-                f"another process{f' ({holder})' if holder else ''} is running this evaluation",
-                place=path.stem,
-                remedy="Wait for it to end, or choose another --eval-id.",
-            ) from error
-    with suppress(FileNotFoundError):
-        if os.path.samestat(before, place.lstat()):
-            return lock
-    lock.close()
-    return None
+def count_failed_calls(path: Path, repeated: int) -> list[tuple[str, int, int, str]]:
+    """Each kind of faulty call of the agent: its name, calls, failed rollouts, and the most frequent one.
 
-
-def writer_of(path: Path) -> str | None:
-    """The process that writes the evaluation at ``path`` now; None if nobody does."""
-    place = _place(path)
-    if not place.exists():
-        return None
-    try:
-        with closing(sqlite3.connect(f"{place.absolute().as_uri()}?mode=rw", uri=True, timeout=0)) as probe:
-            probe.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            return f"process {_last_writer(path)}"
-    return None
-
-
-def _place(path: Path) -> Path:
-    return path.with_suffix(".lock")
-
-
-def _last_writer(path: Path) -> str | None:
-    """Number and host of the process that began the last run."""
-    try:
-        with reading(path) as connection:
-            found = connection.execute("SELECT writer FROM evaluation ORDER BY run DESC LIMIT 1").fetchone()
-    except StorageError:
-        return None
-    return None if found is None else str(found[0])
+    A ``repeated_call`` is one that a rollout made ``repeated`` times or more before it ran out of steps or
+    time; its calls are the most of one rollout. Raises ``StorageError`` for a missing or damaged file.
+    """
+    query = f"""
+WITH failed AS (
+    SELECT rollout, stop_reason, t.json AS trace FROM rollouts JOIN traces AS t ON rollouts.id = rollout
+    WHERE {FINAL} AND failure IS NOT NULL AND json_valid(t.json)),
+calls AS (
+    SELECT rollout, stop_reason, json_extract(value, '$.name') AS name,
+    json_extract(value, '$.status') AS status, json_extract(value, '$.arguments') AS arguments,
+    json_type(value, '$.arguments') AS type
+    FROM failed, json_each(trace, '$.tool_calls') WHERE (stop_reason IN ('max_steps', 'timeout', 'budget')
+    OR instr(trace, '"status":"unknown_tool"') OR instr(trace, '"status":"invalid_arguments"'))
+    AND coalesce(json_extract(value, '$.by'), 'agent') = 'agent'),
+faulty AS (
+    SELECT rollout, CASE WHEN status = 'unknown_tool' THEN status
+        WHEN type = 'text' THEN 'invalid_json' ELSE status END AS kind,
+    CASE status WHEN 'unknown_tool' THEN name ELSE name || '(' || arguments || ')' END AS said
+    FROM calls WHERE status IN ('unknown_tool', 'invalid_arguments')),
+loops AS (
+    SELECT rollout, name || '(' || arguments || ')' AS said, count(*) AS number FROM calls
+    WHERE stop_reason IN ('max_steps', 'timeout', 'budget') GROUP BY 1, 2 HAVING count(*) >= :repeated)
+SELECT kind, count(*), count(DISTINCT rollout), (
+    SELECT said FROM faulty AS one WHERE one.kind = faulty.kind GROUP BY said ORDER BY count(*) DESC LIMIT 1)
+FROM faulty GROUP BY kind
+UNION ALL
+SELECT 'repeated_call', max(number), count(DISTINCT rollout), said FROM loops GROUP BY NULL"""  # noqa: S608
+    with reading(path) as connection:
+        return connection.execute(query, {"repeated": repeated}).fetchall()

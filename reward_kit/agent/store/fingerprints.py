@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +55,11 @@ class CodeFacts:
 
 def code_facts(tasks: Sequence[Task], folder: Path, config: EvaluationConfig) -> CodeFacts:
     """The facts of the code with which ``tasks`` of the bundle in ``folder`` are played."""
-    registries = {toolset_of(task.row): task.registry for task in tasks}
+    sets = {toolset_of(task.row): task.registry for task in tasks}
     return CodeFacts(
         rows={task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks},
         toolsets={
-            name: Toolset(registry.get_openai_tools(), registry.parallel_tool_calls)
-            for name, registry in registries.items()
+            name: Toolset(one.get_openai_tools(), one.parallel_tool_calls) for name, one in sets.items()
         },
         default_reward=[task.row.id for task in tasks if task.has_default_reward],
         modules=code_of(folder, config),
@@ -87,16 +87,22 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
     if rules.is_file():
         found[f"{folder.name}/{RULES}"] = _fingerprint(rules)
     waiting = dict(_imported(folder))
-    for name, path in _players(config):
-        found[path.name] = _fingerprint(path)
-        waiting.setdefault(name, path)
+    for spec in (config.agent, config.user):
+        name = spec.partition(":")[0] if spec is not None and ":" in spec else ""
+        path = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        if path.suffix == ".py" and path.is_file():
+            found[path.name] = _fingerprint(path)
+            waiting.setdefault(name, path)
     seen = set(waiting)
     outside = 0
     while waiting:
         name, path = waiting.popitem()
-        is_inside = folder in path.parents
-        outside += not is_inside
-        label = _label(name, path, folder if is_inside else None)
+        if folder in path.parents:
+            label = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+        else:
+            *packages, _ = name.split(".") if path.stem != "__init__" else (*name.split("."), "")
+            label = BESIDE + "/".join([*packages, path.name])
+            outside += 1
         if label.removeprefix(BESIDE) not in found:
             found[label] = _fingerprint(path)
         if outside > MOST_FOLLOWED:
@@ -123,14 +129,6 @@ def _fingerprint(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _players(config: EvaluationConfig) -> Iterator[tuple[str, Path]]:
-    for spec in (config.agent, config.user):
-        name = spec.partition(":")[0] if spec is not None and ":" in spec else ""
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and Path(file).is_file():
-            yield name, Path(file)
-
-
 def _imported(folder: Path) -> Iterator[tuple[str, Path]]:
     """The modules that were imported from the bundle's folder."""
     for name, module in list(sys.modules.items()):
@@ -140,14 +138,6 @@ def _imported(folder: Path) -> Iterator[tuple[str, Path]]:
         path = Path(file)
         if folder in path.parents and INSTALLED.isdisjoint(path.relative_to(folder).parts) and path.is_file():
             yield name, path
-
-
-def _label(name: str, path: Path, folder: Path | None) -> str:
-    if folder is not None:
-        return f"{folder.name}/{path.relative_to(folder).as_posix()}"
-    parts = name.split(".")
-    parts[-1:] = [parts[-1], path.name] if path.stem == "__init__" else [path.name]
-    return BESIDE + "/".join(parts)
 
 
 @lru_cache(maxsize=1024)
@@ -164,22 +154,19 @@ def _imports_of(file: Path, name: str) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # a helper that no rollout can import either
     for node in ast.walk(tree):
+        named: list[str] = []
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_packages(alias.name)
+            named = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = node.module or ""
             if node.level:
                 parts = name.split(".")
                 package = parts[: len(parts) - node.level + (file.stem == "__init__")]
                 start = ".".join([*package, start] if start else package)
-            yield from _with_packages(start)
+            named = [start]
             yield from (f"{start}.{alias.name}" for alias in node.names)
-
-
-def _with_packages(name: str) -> Iterable[str]:
-    parts = name.split(".")
-    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+        for one in named:  # with the packages around it
+            yield from accumulate(one.split("."), "{}.{}".format)
 
 
 def _file_of(name: str, root: Path) -> Path | None:
@@ -194,8 +181,7 @@ def _file_of(name: str, root: Path) -> Path | None:
         folders = [path for path in getattr(package, "__path__", ()) if isinstance(path, str)]
         candidates = [path for folder in folders for path in _files(Path(folder).joinpath(*rest))]
     else:
-        file = getattr(package, "__file__", None)
-        candidates = [Path(file)] if isinstance(file, str) else []
+        candidates = [Path(getattr(package, "__file__", None) or "")]
     own = (path for path in candidates if INSTALLED.isdisjoint(path.parts) and path.is_file())
     return next(own, None)
 

@@ -21,12 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reward_kit.agent.base.files import (
-    as_storage_error,
-    draft_beside,
-    link_or_copy,
-    sync_folder,
-)
+from reward_kit.agent.base.files import as_storage_error, draft_beside, link_or_copy, sync_folder
 from reward_kit.agent.bundles.source import DATASET
 from reward_kit.agent.store.evaluation_file import SUFFIX
 from reward_kit.errors import DatabaseError, StorageError
@@ -69,7 +64,6 @@ class RunsFolder:
                 probe.touch()
 
     def evaluation(self, eval_id: str) -> Path:
-        """The file of an evaluation."""
         return self.evals / f"{eval_id}{SUFFIX}"
 
     def ensure_base(self, seed: Seed) -> Path:
@@ -79,44 +73,15 @@ class RunsFolder:
         same base at once end up with the same file. Raises ``BundleError`` for a faulty seed, and
         ``StorageError`` if nothing can be written.
         """
-        path = self._base(seed.key)
+        path = self.base(seed)
         if seed.key not in self._checked:
-            if not self._is_intact(seed.key):
-                self._seed(seed, path)
+            if not _is_intact(path):
+                _seed(seed, path)
             self._checked.add(seed.key)
         return path
 
-    def open_base(self, seed: Seed, *, mode: Literal["overlay", "file"] = "overlay") -> Database:
-        """The seeded database of ``seed``; see ``ensure_base``."""
-        from reward_kit.agent.database import Database
-
-        return Database.open(self.ensure_base(seed), mode=mode)
-
-    def _base(self, key: str) -> Path:
-        return self._bases / f"{key}.db"
-
-    def _is_intact(self, key: str) -> bool:
-        found = _fingerprint(self._base(key))
-        return found is not None and self._marker(key, found).exists()
-
-    def _marker(self, key: str, fingerprint: str) -> Path:
-        return self._bases / f"{key}.{fingerprint}.seeded"
-
-    def _seed(self, seed: Seed, path: Path) -> None:
-        with draft_beside(path) as draft:
-            seed.write(draft)
-            fingerprint = _fingerprint(draft)
-            if fingerprint is None:
-                raise OSError("what was written cannot be read back")
-            # There before the base is: everybody who sees the base can check it.
-            self._marker(seed.key, fingerprint).touch()
-            try:
-                os.link(draft, path)  # unlike a rename this never replaces a base that others have open
-            except OSError:
-                if not self._is_intact(seed.key):  # else another process was first
-                    if path.exists():
-                        logger.warning("%s: the base was damaged and is seeded again", path)
-                    draft.replace(path)
+    def base(self, seed: Seed) -> Path:
+        return self._bases / f"{seed.key}.db"
 
     def row_folder(self, row_id: str, seed: Seed) -> Path:
         """The folder of a row, with ``base.db`` in it; ``StorageError`` if it is a link to elsewhere."""
@@ -127,7 +92,7 @@ class RunsFolder:
             raise StorageError(
                 "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
             )
-        base, link = self._base(seed.key), folder / "base.db"
+        base, link = self.base(seed), folder / "base.db"
         with as_storage_error(folder):
             folder.mkdir(exist_ok=True)
             if not (link.exists() and link.samefile(base)):
@@ -137,10 +102,7 @@ class RunsFolder:
         return folder
 
     def save_final(self, database: Database, task: Task, rollout: str) -> str:
-        """Write a final state as a complete file, which is on the disk when this returns.
-
-        Returns its name relative to this folder.
-        """
+        """Write a final state as a complete file that is on the disk; returns its name in this folder."""
         folder = self.row_folder(task.row.id, task.seed)
         path = folder / f"roll_{rollout}.db"
         with as_storage_error(path):
@@ -159,21 +121,39 @@ class RunsFolder:
 
 
 def keep_of(asked: str | None, base: Database, planned: int) -> Keep | None:
-    """The form in which final states on this base are kept; None for ``none``.
-
-    ``asked`` is ``--keep-db``, ``planned`` the number of rollouts of the evaluation.
-    """
+    """The form in which final states are kept: as ``--keep-db`` asks, or by the sizes of base and plan."""
     if asked == "none":
         return None
     full = base.base_size <= FULL_UP_TO and planned <= FULL_ROLLOUTS if asked is None else asked == "full"
     return "full" if full else "delta"
 
 
-def _fingerprint(path: Path) -> str | None:
-    """The hash of what is in the file now; None if it is no whole database."""
+def _marker(path: Path, content: Path) -> Path | None:
+    """The empty file beside the base ``path`` that vouches for ``content``; None for no whole database."""
     from reward_kit.agent.database.base_image import BaseImage
 
     try:
-        return BaseImage.open(path).measure().hex()
+        return path.with_suffix(f".{BaseImage.open(content).measure().hex()}.seeded")
     except DatabaseError:
         return None
+
+
+def _is_intact(path: Path) -> bool:
+    marker = _marker(path, path)
+    return marker is not None and marker.exists()
+
+
+def _seed(seed: Seed, path: Path) -> None:
+    with draft_beside(path) as draft:
+        seed.write(draft)
+        marker = _marker(path, draft)
+        if marker is None:
+            raise OSError("what was written cannot be read back")
+        marker.touch()  # before the base is there: everybody who sees the base can check it
+        try:
+            os.link(draft, path)  # unlike a rename this never replaces a base that others have open
+        except OSError:
+            if not _is_intact(path):  # else another process was first
+                if path.exists():
+                    logger.warning("%s: the base was damaged and is seeded again", path)
+                draft.replace(path)

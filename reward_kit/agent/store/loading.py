@@ -73,14 +73,17 @@ class StoredRollout:
 
         Raises ``StorageError`` if a file or the base is missing, or lies outside of the runs folder.
         """
-        data = rollout_at(self.address)
-        runs = self.file.absolute().parent.parent
-        if kind == "final" and data.database is not None:
-            return StateFiles(_existing(file_within(runs, data.database), "the database of this rollout"))
+        data, runs = rollout_at(self.address), self.file.absolute().parent.parent
         delta = data.state if kind == "final" else data.gold
-        if delta is None:
+        if kind == "final" and data.database is not None:
+            found, what = StateFiles(file_within(runs, data.database)), "database of this rollout"
+        elif delta is not None:
+            found, what = StateFiles(base_path(runs, data.base), delta), "base of this rollout's database"
+        else:
             return None
-        return StateFiles(_existing(base_path(runs, data.base), "the base of this rollout's database"), delta)
+        if not found.path.exists():
+            raise StorageError(f"the {what} is missing", place=str(found.path))
+        return found
 
     def open(self, kind: Kind, mode: Mode, opened: ExitStack) -> Database | None:
         """The state, closed with ``opened``; None if it was not kept.
@@ -102,12 +105,6 @@ class StoredRollout:
         return opened.enter_context(Database.open(database.export(folder / "state.db"), mode=mode))
 
 
-def _existing(path: Path, what: str) -> Path:
-    if not path.exists():
-        raise StorageError(f"{what} is missing", place=str(path))
-    return path
-
-
 def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> Trace:
     """Read a rollout: ``load_rollout("EVAL ROW#1")`` is the first of row ROW.
 
@@ -116,20 +113,15 @@ def load_rollout(name: str | Path, output_dir: str | Path = "runs") -> Trace:
     is no name.
     """
     if not isinstance(name, str | os.PathLike):
-        raise UsageError(
-            f"a rollout has a name or a path, it is not {cut(repr(name), 80)}",
-            remedy="Give 'EVALUATION ROW#1', or result.folder / outcome.file.",
-        )
+        remedy = "Give 'EVALUATION ROW#1', or result.folder / outcome.file."
+        raise UsageError(f"a rollout has a name or a path, it is not {cut(repr(name), 80)}", remedy=remedy)
     path = Path(name)
     if path.suffix == ".json" and path.is_file():
         return read_file(path)
     found = find_rollout(name if isinstance(name, str) else path, output_dir)
     if found is None:
-        raise StorageError(
-            "there is no such rollout",
-            place=str(name),
-            remedy="Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json.",
-        )
+        remedy = "Name it 'EVALUATION ROW#1', or by its id, or give the path of an exported roll_ID.json."
+        raise StorageError("there is no such rollout", place=str(name), remedy=remedy)
     return next(read_rollouts(found.file, [found.id]))
 
 
@@ -153,18 +145,18 @@ def read_rollouts(
 
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
-    with reading(file) as connection:
-        for rollout, found in read_traces(connection, file, rollouts):
-            try:
-                if isinstance(found, StorageError):
-                    raise found
-                trace = read_trace(found[0], StoredRollout(file, rollout), found[1])
-            except StorageError as error:
-                if damaged is None:
-                    raise
-                damaged(error)
-            else:
-                yield trace
+    for found in read_traces(file, rollouts):
+        try:
+            if isinstance(found, StorageError):
+                raise found
+            rollout, text, fields = found
+            trace = read_trace(text, StoredRollout(file, rollout), fields)
+        except StorageError as error:
+            if damaged is None:
+                raise
+            damaged(error)
+        else:
+            yield trace
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
@@ -177,11 +169,8 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
         return StateFiles(path)
     rollout = find_rollout(name, output_dir)
     if rollout is None:
-        raise UsageError(
-            "there is no such database file and no such rollout",
-            place=str(name),
-            remedy="Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?",
-        )
+        remedy = "Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?"
+        raise UsageError("there is no such database file and no such rollout", place=str(name), remedy=remedy)
     found = rollout.find("final")
     if found is None:
         raise StorageError(
@@ -201,23 +190,19 @@ def find_rollout(name: str | Path, output_dir: str | Path = "runs") -> StoredRol
         return StoredRollout(path.parent, checked_id(path.name, path.parent))
     if isinstance(name, Path):
         return None
-    place = _PLACE.fullmatch(name.strip())
-    if place is not None:
+    if place := _PLACE.fullmatch(name.strip()):
         file = find_evaluation(place["evaluation"], output_dir)
         return _at_place(file, place["row"], int(place["number"]))
     rollout = _ID.fullmatch(name)
-    return None if rollout is None else _by_id(Path(output_dir) / "evals", rollout["id"])
+    return rollout and _by_id(Path(output_dir) / "evals", rollout["id"])
 
 
 def _at_place(file: Path, row_id: str, number: int) -> StoredRollout:
+    query = "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1"
     with reading(file) as connection:
-        found = connection.execute(
-            "SELECT id FROM rollouts WHERE row_id = ? AND idx = ? AND final ORDER BY seq DESC LIMIT 1",
-            (row_id, number - 1),
-        ).fetchone()
-        rows = [] if found else [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
-    if found is not None:
-        return StoredRollout(file, checked_id(found[0], file))
+        for (rollout,) in connection.execute(query, (row_id, number - 1)):
+            return StoredRollout(file, checked_id(rollout, file))
+        rows = [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
     if row_id in rows:
         raise UsageError(f"row {row_id} has no rollout {number} that is over", place=str(file))
     near = get_close_matches(row_id, rows, n=1)
@@ -238,7 +223,7 @@ def _by_id(evals: Path, start: str) -> StoredRollout | None:
         more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
         fault = f"{len(found)} rollouts have such an id: {names}{more}"
         raise UsageError(fault, place=start, remedy="Give more of the id.")
-    return found[0] if found else None
+    return next(iter(found), None)
 
 
 class Recordings:
@@ -251,8 +236,7 @@ class Recordings:
         self._rows: dict[str, dict[int, Trace]] = {}
         for recording in recordings:
             self.redacted += [recording] if recording.redacted else []
-            row = self._rows.setdefault(recording.row_id, {})
-            other = row.setdefault(recording.index, recording)
+            other = self._rows.setdefault(recording.row_id, {}).setdefault(recording.index, recording)
             if other is not recording:
                 raise BundleError(
                     f"rollout {recording.index} of row {recording.row_id} is recorded twice, "
@@ -289,17 +273,14 @@ class Recordings:
         """
         self.check(row_id)
         recorded = self._rows[row_id]
-        if len(recorded) == 1 and (n_rollouts == 1 or self.source.suffix == ".json"):
-            return
         missing = min(set(range(n_rollouts)) - recorded.keys(), default=None)
-        if missing is None:
+        is_one = len(recorded) == 1
+        if missing is None or (is_one and (n_rollouts == 1 or self.source.suffix == ".json")):
             return
-        most = max(missing, int(len(recorded) == 1))
-        raise BundleError(
-            f"row {row_id}: {n_rollouts} rollouts asked for, recorded {_listed(recorded)}",
-            place=str(self.source),
-            remedy=f"Replay fewer: --n-rollouts {most}." if most else None,
-        )
+        most = max(missing, int(is_one))
+        fault = f"row {row_id}: {n_rollouts} rollouts asked for, recorded {_listed(recorded)}"
+        remedy = f"Replay fewer: --n-rollouts {most}." if most else None
+        raise BundleError(fault, place=str(self.source), remedy=remedy)
 
     def with_user(self, row_id: str) -> bool:
         """True if a user takes part in the row's recorded rollouts, beyond what the row begins with."""
@@ -321,11 +302,11 @@ class Recordings:
 
 
 def _records(source: Path) -> Iterator[Trace]:
-    if source.suffix != SUFFIX or source.is_dir():
+    if source.is_dir() or source.suffix != SUFFIX:
         return map(read_file, sorted(source.rglob("roll_*.json")) if source.is_dir() else [source])
-    query = f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq"  # noqa: S608
     with reading(source) as connection:
-        return read_rollouts(source, [rollout for (rollout,) in connection.execute(query)])
+        found = connection.execute(f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq")  # noqa: S608
+        return read_rollouts(source, [rollout for (rollout,) in found])
 
 
 def _listed(indices: Iterable[int]) -> str:

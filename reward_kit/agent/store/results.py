@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.base.text import html_table
+from reward_kit.agent.base.text import count, html_table, one_line
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
 from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
 from reward_kit.agent.scoring.rows import averages_of, user_faults_of
-from reward_kit.agent.store.evaluation_file import read_fields
+from reward_kit.agent.store.evaluation_file import count_failed_calls, read_fields
 from reward_kit.agent.store.loading import load_rollout, read_rollouts
-from reward_kit.agent.store.shared_faults import SharedFault, shared_faults
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.after.explainer import Explanations
@@ -42,6 +43,24 @@ SHOWN_ROWS = 50
 """Rows of the table in a notebook."""
 _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
+
+REPEATED = 5
+"""Equal calls in one rollout that make a loop."""
+LONGEST = 160
+_CALLS = {
+    "invalid_json": "were not valid JSON",
+    "invalid_arguments": "had arguments that the tool does not take",
+    "unknown_tool": "named a tool that does not exist",
+}
+
+
+class SharedFault(NamedTuple):
+    """A fault that ``rollouts`` of the ``of`` finished ones have, in words."""
+
+    kind: str
+    rollouts: int
+    of: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -127,27 +146,27 @@ class EvaluationResult:
     @property
     def planned(self) -> int:
         """The number of rollouts that were asked for."""
-        return sum(row.planned for row in self.rows)
+        return sum([row.planned for row in self.rows])
 
     @property
     def n_scored(self) -> int:
         """The rollouts that enter Pass^k."""
-        return sum(row.n_scored for row in self.rows)
+        return sum([row.n_scored for row in self.rows])
 
     @property
     def passed(self) -> int:
         """The successful rollouts."""
-        return sum(row.passed for row in self.rows)
+        return sum([row.passed for row in self.rows])
 
     @property
     def failures(self) -> Counter[str]:
         """Judged failures, by class."""
-        return sum((row.failures for row in self.rows), Counter())
+        return sum([row.failures for row in self.rows], Counter())
 
     @property
     def unjudged(self) -> Counter[str]:
         """Rollouts without a reward, by reason."""
-        return sum((row.unjudged for row in self.rows), Counter())
+        return sum([row.unjudged for row in self.rows], Counter())
 
     @property
     def user_faults(self) -> UserFaults:
@@ -168,7 +187,7 @@ class EvaluationResult:
     @property
     def rules_kept(self) -> int:
         """The successful rollouts that broke no rule."""
-        return sum(row.rules_kept for row in self.rows)
+        return sum([row.rules_kept for row in self.rows])
 
     @property
     def success_within_turns(self) -> dict[int, float]:
@@ -221,19 +240,13 @@ class EvaluationResult:
         return load_rollout(self.folder / outcome.file)
 
     def records(self) -> Iterator[Trace]:
-        """The finished rollouts, row by row, each read when its turn comes.
-
-        Raises ``StorageError`` if one cannot be read.
-        """
+        """The finished rollouts, each read when its turn comes; ``StorageError`` if one cannot be read."""
         for record in read_rollouts(self.log_path, (outcome.id for outcome in self.outcomes)):
             with record:
                 yield record
 
     def row_fields(self) -> list[tuple[RowResult, Mapping[str, Any]]]:
-        """The rows with their fields as evaluated; rows without a finished rollout are left out.
-
-        Raises ``StorageError`` if the evaluation's file cannot be read.
-        """
+        """The rows that have a finished rollout, with their fields as evaluated; or ``StorageError``."""
         known = read_fields(self.log_path)
         return [(row, known[row.row_id]) for row in self.rows if row.outcomes and row.row_id in known]
 
@@ -247,11 +260,8 @@ class EvaluationResult:
         Nested values have dotted names: ``metrics.NAME``, ``usage.ROLE.input_tokens``. ``cost`` is in US
         dollars, None if the price of a call is not known.
         """
-        common = {
-            "eval_id": self.eval_id,
-            "agent": self.configuration.get("agent"),
-            "model": self.asked_model,
-        }
+        agent = self.configuration.get("agent")
+        common = {"eval_id": self.eval_id, "agent": agent, "model": self.asked_model}
         lines = [{**common, **_flat(outcome)} for outcome in self.outcomes]
         absent = dict.fromkeys(name for line in lines for name in line)
         return [{**absent, **line} for line in lines]
@@ -288,7 +298,7 @@ class EvaluationResult:
                 kind: {"count": number, "percent": 100 * number / failures.total()}
                 for kind, number in failures.most_common()
             },
-            "facts": [fault.to_json() for fault in self.shared_faults],
+            "facts": [fault._asdict() for fault in self.shared_faults],
             "user_faults": self.user_faults.to_json(),
             "unjudged": dict(self.unjudged.most_common()),
             "success_within_turns": {str(k): share for k, share in self.success_within_turns.items()},
@@ -332,3 +342,39 @@ def _flat(outcome: Outcome) -> dict[str, Any]:
             for name, number in usage.items()
         },
     }
+
+
+def has_begun(outcomes: Sequence[Outcome]) -> bool:
+    """True if any rollout got as far as a call or a reply, or none has finished."""
+    return not outcomes or any(one.steps for one in outcomes)
+
+
+def shared_faults(outcomes: Sequence[Outcome], path: Path) -> list[SharedFault]:
+    """The faults that at least half of the finished ``outcomes`` share, read from the evaluation's file."""
+    of, every = len(outcomes), count(len(outcomes), "rollout")
+    found = list(_ends(outcomes, every))
+    if any(one.failure for one in outcomes):
+        with suppress(StorageError):  # shared without its trajectories
+            found += _failed_calls(path, every)
+    return [SharedFault(kind, number, of, text) for kind, number, text in found if 2 * number >= of]
+
+
+def _ends(outcomes: Sequence[Outcome], every: str) -> Iterator[tuple[str, int, str]]:
+    failed = (one for one in outcomes if one.error or one.stop_reason.endswith("_error"))
+    for text, number in Counter(one.error or one.stop_detail or "" for one in failed).most_common(1):
+        if text and number > 1:
+            yield "same_error", number, f"{number} of {every} ended with {one_line(text, LONGEST)}"
+    # out of steps or time, and the simulated user was answered in at least every third step
+    late = [one for one in outcomes if one.stop_reason in ("max_steps", "timeout")]
+    talking = [one for one in late if one.user_faults is not None and one.turns > 1]
+    if number := sum(3 * one.turns >= one.steps for one in talking):
+        text = f"{number} of {every} reached a limit because the user never ended the conversation"
+        yield "endless_user", number, text
+
+
+def _failed_calls(path: Path, every: str) -> Iterator[tuple[str, int, str]]:
+    for kind, calls, number, example in count_failed_calls(path, REPEATED):
+        text = f"{count(calls, 'call')} in {number} of {every} {_CALLS.get(kind)}"
+        if kind == "repeated_call":
+            text = f"{number} of {every} made one call again and again, up to {calls} times"
+        yield kind, number, f"{text}: {one_line(example, LONGEST)}"

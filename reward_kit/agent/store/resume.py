@@ -65,25 +65,24 @@ class Run:
 def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> Run:
     """The settings of a run of the rows of ``bundle`` that ``facts`` name."""
     assert config.eval_id is not None, "the evaluation has its name by now"
-    found = {row.id: (row, seed) for row, seed in zip(bundle.rows, bundle.seeds, strict=True)}
     tools = {name: fingerprint(toolset.schemas) for name, toolset in facts.toolsets.items()}
     texts = dict(bundle.prompts)
     prompts = {f"prompts/{name}.txt": fingerprint(text) for name, text in texts.items()}
     default_reward = set(facts.default_reward)
-    rows = []
-    for row_id, n_rollouts in facts.rows.items():
-        row, seed = found[row_id]
-        fields = row.reward_fields()
-        deciding = result_fields(fields, bundle.folder.name)
-        fingerprints = {
-            "row": fingerprint([deciding, texts] if texts else deciding),
-            "seed": seed.key[:16],
-            "tools": tools[toolset_of(row)],
-            "prompts": prompts,
-            "parallel_tool_calls": facts.toolsets[toolset_of(row)].parallel_tool_calls,
-            "default_reward": row_id in default_reward,
-        }
-        rows.append(PlannedRow(row, seed, n_rollouts, fields, fingerprints))
+    planned = {}
+    for row, seed in zip(bundle.rows, bundle.seeds, strict=True):
+        if row.id in facts.rows:
+            fields, toolset = row.reward_fields(), toolset_of(row)
+            deciding = result_fields(fields, bundle.folder.name)
+            fingerprints = {
+                "row": fingerprint([deciding, texts] if texts else deciding),
+                "seed": seed.key[:16],
+                "tools": tools[toolset],
+                "prompts": prompts,
+                "parallel_tool_calls": facts.toolsets[toolset].parallel_tool_calls,
+                "default_reward": row.id in default_reward,
+            }
+            planned[row.id] = PlannedRow(row, seed, facts.rows[row.id], fields, fingerprints)
     configuration = config.to_json()
     for name, option in OPTIONS.items():
         if option.is_path and configuration[name] is not None and Path(configuration[name]).exists():
@@ -94,7 +93,7 @@ def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> 
         versions(),
         dict(sorted(facts.modules.items())),
         {tools[name]: toolset.schemas for name, toolset in facts.toolsets.items()},
-        rows,
+        [planned[row_id] for row_id in facts.rows],
         bundle.folder.name,
         facts.reward_files,
     )
@@ -115,10 +114,7 @@ def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, in
 
 
 def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``--resume``: those that the evaluation was started with, replaced by those given now.
-
-    Raises ``UsageError`` if its dataset or bundle was moved and no option names the new place.
-    """
+    """The stored options, replaced by those ``given``; ``UsageError`` if the bundle or dataset has moved."""
     check_eval_id(given["resume"], "--resume")
     path = find_named(given["resume"], Path(given.get("output_dir") or DEFAULTS["output_dir"]) / "evals")
     with reading(path) as connection:
@@ -128,11 +124,7 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise StorageError("holds no run, so nothing can be continued", place=str(path))
     stored = json.loads(found[0])
     _check_not_moved(path.stem, stored, given)
-    kept = {
-        name: value
-        for name, value in stored.items()
-        if name in OPTIONS and OPTIONS[name].scope == "evaluation"
-    }
+    kept = {name: stored[name] for name in stored if name in OPTIONS and OPTIONS[name].scope == "evaluation"}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
     merged = {
         name: {**stored.get(name, {}), **key_values(given.get(name), option)}
@@ -144,15 +136,10 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` if a path of the evaluation is gone and no option names its new place."""
-    paths = {
-        name: str(stored[name]) for name, option in OPTIONS.items() if option.is_path and stored.get(name)
-    }
+    paths = {name: str(stored[name]) for name, one in OPTIONS.items() if one.is_path and stored.get(name)}
     # a path that is not absolute is an installed bundle, or lies within another path
-    gone = [
-        name
-        for name, path in paths.items()
-        if name not in given and Path(path).is_absolute() and not Path(path).exists()
-    ]
+    absolute = {name: Path(path) for name, path in paths.items() if Path(path).is_absolute()}
+    gone = [name for name, path in absolute.items() if name not in given and not path.exists()]
     if not gone:
         return
     # all of them: rescore takes both from the command line, or none
@@ -160,18 +147,13 @@ def _check_not_moved(eval_id: str, stored: Mapping[str, Any], given: Mapping[str
         f"{OPTIONS[name].flag} {'NEW_PATH' if name in gone else shlex.quote(str(given.get(name) or path))}"
         for name, path in paths.items()
     ]
-    raise UsageError(
-        f"there is no {paths[gone[0]]} any more, which it was begun with",
-        place=f"evaluation {eval_id}",
-        remedy=f"If it was moved, name its new place: {' '.join(options)}.",
-    )
+    fault = f"there is no {paths[gone[0]]} any more, which it was begun with"
+    remedy = f"If it was moved, name its new place: {' '.join(options)}."
+    raise UsageError(fault, place=f"evaluation {eval_id}", remedy=remedy)
 
 
 def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The fields of a row that the result of a rollout may depend on.
-
-    Import paths do not begin with the name of the bundle's ``folder``: renaming it changes no result.
-    """
+    """The fields that a result may depend on; import paths are without the name of the ``folder``."""
     kept = {name: value for name, value in fields.items() if name != "n_rollouts"}
     for name in ("toolset", "reward"):
         if str(kept.get(name)).startswith((f"{folder}.", f"{folder}:")):
@@ -184,34 +166,32 @@ canonical = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).en
 
 
 def fingerprint(value: Any) -> str:
-    """A short hash of a JSON value."""
     return hashlib.sha256(canonical(value).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-SHOWN = 30
-"""Differences that an error lists."""
-LONGEST = 80
-"""Characters of a value that a difference shows."""
+SHOWN, LONGEST = 30, 80
+"""Differences that an error lists, and characters of a value that one shows."""
 
 
 def check_same(run: Run, before: StoredEvaluation) -> None:
     """Raise ``UsageError`` with the differences between ``run`` and earlier runs.
 
-    Rows may be added and left out, more rollouts asked for, the
-    bundle's folder moved and renamed; any other difference would mix results.
+    Rows may be added and left out, more rollouts asked for, the bundle's folder moved and renamed; any other
+    difference would mix results.
     """
-    options = _option_differences(run.configuration, before.configuration)
-    differences = [*options, *bundle_differences(run, before)]
+    differences = []
+    for name, option in OPTIONS.items():
+        was, now = (canonical(one.configuration.get(name)) for one in (before, run))
+        if option.fixed and name in before.configuration and was != now:
+            differences.append(f"{option.flag} was {was}, is {now}")
+    differences += bundle_differences(run, before)
     if not differences:
         return
     remedy = "\nUndo the changes, or start a new evaluation (another --eval-id, no --resume)."
     if set(differences) <= {_changed_file(file) for file in run.reward_files}:
         remedy += f" What is finished is judged by the reward of now with: reward-kit rescore {run.eval_id}"
-    raise UsageError(
-        listed("cannot be continued, because results would be mixed:", differences),
-        place=f"evaluation {run.eval_id}",
-        remedy=remedy,
-    )
+    fault = listed("cannot be continued, because results would be mixed:", differences)
+    raise UsageError(fault, place=f"evaluation {run.eval_id}", remedy=remedy)
 
 
 def bundle_differences(run: Run, before: StoredEvaluation) -> Iterator[str]:
@@ -226,23 +206,11 @@ def bundle_differences(run: Run, before: StoredEvaluation) -> Iterator[str]:
 
 
 def listed(heading: str, differences: Sequence[str]) -> str:
-    """The differences below a heading."""
-    lines = [heading, *differences[:SHOWN]]
-    if len(differences) > SHOWN:
-        lines.append(f"and {count(len(differences) - SHOWN, 'more difference')}")
-    return "\n  ".join(lines)
-
-
-def _option_differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    for name, option in OPTIONS.items():
-        if option.fixed and name in before:
-            was, is_now = canonical(before[name]), canonical(now.get(name))
-            if was != is_now:
-                yield f"{option.flag} was {was}, is {is_now}"
+    more = [f"and {count(len(differences) - SHOWN, 'more difference')}"] if len(differences) > SHOWN else []
+    return "\n  ".join([heading, *differences[:SHOWN], *more])
 
 
 def _row_differences(row: PlannedRow, stored: StoredEvaluation, run: Run) -> Iterator[str]:
-    """Each difference of a row from what is ``stored`` of it."""
     before, now = stored.fingerprints[row.row.id], row.fingerprints
     if before["row"] != now["row"]:
         inside = (name.partition("/") for name in stored.code if not name.startswith("../"))
@@ -272,13 +240,11 @@ def _field_differences(row: TaskRow, was: Mapping[str, Any], now: Mapping[str, A
         elif name not in now:
             change = f"was {one_line(canonical(was[name]), LONGEST)}, is not given any more"
         else:
-            before, after = apart(canonical(was[name]), canonical(now[name]))
-            change = f"was {before}, is {after}"
+            change = "was {}, is {}".format(*apart(canonical(was[name]), canonical(now[name])))
         yield f"its fields have changed: {label} {change}"
 
 
 def _unequal(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ."""
     return [name for name in {**now, **before} if canonical(before.get(name)) != canonical(now.get(name))]
 
 
@@ -318,10 +284,7 @@ def _code_differences(
 
 
 def _module(name: str) -> str:
-    """The import path of a file below the bundle's folder, which may have another name by now.
-
-    ``t/reward.py`` and ``t/reward/__init__.py`` are imported by the same name.
-    """
+    """The import path of a file in the bundle; ``reward.py`` and ``reward/__init__.py`` have the same."""
     folder, _, path = name.partition("/")
     inner = name if folder == ".." or not path else path
     return inner.removesuffix("/__init__.py").partition(".py")[0]

@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
 APPLICATION = 0x52776B45
 """SQLite's ``application_id`` of these files: ``RwkE``."""
-VERSION = 3
-"""SQLite's ``user_version`` of these files."""
 VERSION = 4
 """SQLite's ``user_version`` of these files."""
 
 # --- outcomes: the columns follow from the class
 
-_ADDRESS = "file"
-"""The field that is no column: it follows from the evaluation's file and the id."""
 _COLUMNS = {one.name: "idx" if one.name == "index" else one.name for one in fields(Outcome)}
-del _COLUMNS[_ADDRESS]
+del _COLUMNS["file"]  # the address follows from the evaluation's file and the id
 _TOTALS = ("tokens", "cost")
 """Columns that are sums over the usage of all roles."""
 _KINDS = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
@@ -82,10 +78,7 @@ def storable(text: str | None, hidden: set[str]) -> str | None:
 def read_outcomes(
     connection: sqlite3.Connection, path: Path, where: str = "1", values: Sequence[object] = ()
 ) -> Iterator[Outcome]:
-    """The stored attempts that ``where`` (SQL of this package) selects, in the order of storing.
-
-    Raises ``StorageError`` for a damaged row.
-    """
+    """The stored attempts that ``where`` selects, as stored; ``StorageError`` for a damaged row."""
     query = f"SELECT {_SELECT} FROM rollouts WHERE {where} ORDER BY seq"  # noqa: S608
     row_ids: set[str] = set()
     shared: dict[Any, Any] = {}  # values that recur are kept once
@@ -93,14 +86,13 @@ def read_outcomes(
         cells = dict(zip(_FIELDS, row, strict=True))
         checked_id(cells["id"], path)
         if cells["row_id"] not in row_ids:
-            row_ids.add(checked_row_id(cells["row_id"], path))
+            row_ids.add(checked(cells["row_id"], _ROW_ID, "the id of a row", path))
         for name in _RECURRING:
             value = cells[name]
             cells[name] = shared.setdefault(value, value)
         try:
             for name in _JSON:
-                text = cells[name]
-                if text is not None:
+                if (text := cells[name]) is not None:
                     cells[name] = {} if text == "{}" else _decode(text)
             if cells["usage"]:
                 cells["usage"] = usage_from_json(cells["usage"])
@@ -203,11 +195,6 @@ KEY = re.compile(r"[0-9a-f]{8,128}")
 def checked_id(rollout: str, path: Path) -> str:
     """``rollout`` if it can be an id, which names files; else raises ``StorageError``."""
     return checked(rollout, _ID, "the id of a rollout", path)
-
-
-def checked_row_id(row_id: str, path: Path) -> str:
-    """``row_id`` if it can be one, which names folders; else raises ``StorageError``."""
-    return checked(row_id, _ROW_ID, "the id of a row", path)
 
 
 def checked(text: object, form: re.Pattern[str], what: str, path: Path) -> str:

@@ -23,10 +23,10 @@ from reward_kit.agent.store.evaluation_file import (
     read_fields,
     reading,
     stored_files,
-    writer_of,
 )
 from reward_kit.agent.store.results import EvaluationResult, StoredStatus
 from reward_kit.agent.store.schema import FINAL, checked, read_outcomes
+from reward_kit.agent.store.writer import writer_of
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 Named = str | Path | EvaluationResult
 """An evaluation: its name or ``latest``, the path of its file or results, or its result."""
-LONGEST_SHOWN = 80
-"""Characters of a wrong value that an error shows."""
 _USAGE = (
     f"SELECT role.key, {', '.join(f'ifnull(sum(role.value ->> {one.name!r}), 0)' for one in fields(Usage))}"  # noqa: S608
     " FROM rollouts, json_each(usage) AS role WHERE usage != '{}'"
@@ -75,9 +73,7 @@ class StoredEvaluation(EvaluationResult):
     def parallel_tool_calls(self, row_id: str) -> bool | None:
         """True if several tool calls in an answer were wanted; None for an unknown row."""
         wanted = self.fingerprints.get(row_id, {}).get("parallel_tool_calls")
-        return (
-            None if wanted is None else bool(wanted and self.configuration.get("parallel_tool_calls", True))
-        )
+        return wanted and bool(self.configuration.get("parallel_tool_calls", True))
 
     def fields_of(self, row_id: str) -> dict[str, Any] | None:
         """The fields of a row as it was evaluated; None for an unknown row."""
@@ -97,15 +93,12 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
     if isinstance(name, EvaluationResult):
         name = name.log_path
     if not isinstance(name, str | os.PathLike):
-        raise UsageError(
-            f"no evaluation is named by {cut(repr(name), LONGEST_SHOWN)}",
-            remedy="Give its name, the path of its file or results, or the result of evaluate().",
-        )
+        remedy = "Give its name, the path of its file or results, or the result of evaluate()."
+        raise UsageError(f"no evaluation is named by {cut(repr(name), 80)}", remedy=remedy)
     return find_evaluation(name, output_dir)
 
 
 def has_runs(path: Path) -> bool:
-    """True if a run of the evaluation at ``path`` has begun."""
     with reading(path) as connection:
         return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
 
@@ -115,10 +108,10 @@ def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False
 
     ``unjudged``: its rows have only the rollouts without a reward. Raises ``StorageError`` if it is damaged.
     """
+    chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
     try:
         with reading(path) as connection:
             connection.execute("BEGIN")  # one snapshot, though others write
-            chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
             return _evaluation(connection, path, chosen, running=running)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
@@ -155,11 +148,11 @@ def _evaluation(
         toolsets |= json.loads(run["toolsets"])
         code |= json.loads(run["code"])
     notes = _notes(connection, "results", last["run"])
-    (seconds,) = connection.execute(_SECONDS).fetchone()
+    # of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)
+    usage = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
     broken_off = BrokenOff()
-    aborted = connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'")
-    for rollouts, usage in aborted:
-        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(usage))))
+    for rollouts, used in connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'"):
+        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(used))))
     return StoredEvaluation(
         path=path,
         eval_id=path.stem,
@@ -170,8 +163,8 @@ def _evaluation(
         configuration=configuration,
         versions=json.loads(last["versions"]),
         rows=results,
-        usage=_usage(connection),
-        seconds=float(seconds),
+        usage={"agent": Usage(), "user": Usage()} | usage,
+        seconds=float(connection.execute(_SECONDS).fetchone()[0]),
         broken_off=broken_off,
         fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
         code=code,
@@ -189,12 +182,6 @@ def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple
     if all(len(row.outcomes) >= row.planned for row in rows):
         return "complete", None
     return "interrupted", "it ended without writing its results"
-
-
-def _usage(connection: sqlite3.Connection) -> dict[str, Usage]:
-    """Usage of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)."""
-    found = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
-    return {"agent": Usage(), "user": Usage()} | found
 
 
 def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -237,10 +224,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(branch_of: Mapping[str, Any] | None) -> Origin | None:
-    """The origin that a configuration names; None for rollouts from the beginning of their row.
-
-    Raises ``StorageError`` for what names none.
-    """
+    """The origin that a configuration names, None for none; ``StorageError`` if it is damaged."""
     if not branch_of:
         return None
     try:
@@ -263,9 +247,8 @@ def branches_in(evals: Path) -> Iterator[tuple[Origin, Path]]:
 @lru_cache(maxsize=4096)
 def _origin_in(file: Path, _changed: int) -> Origin | None:
     """The origin of the evaluation in ``file``; the time stands for the content."""
+    query = "SELECT configuration -> 'branch_of' FROM evaluation ORDER BY run LIMIT 1"
     with reading(file) as connection:
-        query = "SELECT configuration -> 'branch_of' FROM evaluation ORDER BY run LIMIT 1"
-        found = connection.execute(query).fetchone()
-    if found is None:
-        raise StorageError("holds no run of an evaluation", place=str(file))
-    return origin_of(json.loads(found[0] or "null"))
+        for (found,) in connection.execute(query):
+            return origin_of(json.loads(found or "null"))
+    return None

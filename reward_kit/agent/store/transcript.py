@@ -114,11 +114,10 @@ def conversation(record: Trace) -> Iterator[Entry]:
     The user's calls stand before the line that the user said after them.
     """
     made = {(call.by, call.id): call for call in record.tool_calls}
-    opening = record.opening
+    opening, steps = record.opening, step_of_messages(record)
     wrong = (record.failure or {}).get("call")
     unanswered: dict[tuple[Side, str], CallEntry] = {}
     entries = []
-    steps = step_of_messages(record)
     forks = [fork["messages"] for fork in record.forks]
     for number, by, message in record.both_sides():
         if forks and by == "agent" and number >= forks[0]:
@@ -150,18 +149,12 @@ def transcript(record: Trace) -> str:
 
 
 def transcript_lines(record: Trace, width: int | None = None, *, full: bool = False) -> Iterator[str]:
-    """The conversation, then its end and the players, folded at ``width`` (None: not at all).
-
-    Unless ``full``, the system prompt is one line, and long answers of tools and values are cut.
-    """
-    for line in (_title(record), "", *_conversation(record, full=full)):
+    """Conversation, end and players, folded at ``width``; long prompts and answers cut unless ``full``."""
+    title = f"{record.eval_id} {record.row_id}#{record.index + 1}: {record.verdict}".strip()
+    for line in (Styled(title, bold=True), "", *_conversation(record, full=full)):
         yield from _folded(line, width)
     for line in _end(record, full=full):
         yield from _folded(line, width, hang=2)
-
-
-def _title(record: Trace) -> Styled:
-    return Styled(f"{record.eval_id} {record.row_id}#{record.index + 1}: {record.verdict}".strip(), bold=True)
 
 
 def _conversation(record: Trace, *, full: bool) -> Iterator[str]:
@@ -202,9 +195,8 @@ def _end(record: Trace, *, full: bool) -> Iterator[str]:
         facts = list(failure_facts(failure))
         shown = facts if full else facts[: LONGEST_FAILURE + 1]
         detail = failure["detail"] if full or not facts else failure["detail"].partition("; missing ")[0]
-        where = (
-            "" if failure.get("step") is None else f" in step {failure['step']}, turn {failure.get('turn')}"
-        )
+        step = failure.get("step")
+        where = "" if step is None else f" in step {step}, turn {failure.get('turn')}"
         yield Styled(f"failure: {failure['kind']}{where}: {detail}", 0, 7, fg="red")
         yield from (f"  {name}: {text}" for name, text in shown)
         if len(shown) < len(facts):

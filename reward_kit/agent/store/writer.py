@@ -21,7 +21,7 @@ import socket
 import sqlite3
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,8 +35,8 @@ from reward_kit.agent.store.evaluation_file import (
     check_format,
     check_log,
     checksum,
+    reading,
     sqlite_faults,
-    writer_lock,
 )
 from reward_kit.agent.store.schema import APPLICATION, SCHEMA, VERSION, WRITTEN, row_of, storable
 from reward_kit.errors import StorageError
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import BrokenOff, Played
     from reward_kit.agent.store.resume import Run
 
+PATIENCE = 0.5
+"""Seconds that the lock may be held by somebody who only looks whether it is free."""
 COMMIT_PATIENCE = 60.0
 """Seconds that a commit waits for readers, in the rollback journal mode."""
 PAGE_SIZE = 8192
@@ -74,14 +76,13 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Open ``path`` to write it, and make it if need be."""
         if path.is_symlink():
-            raise StorageError(
-                "is a link, so that another file would be written to",
-                place=str(path),
-                remedy="Remove it: an evaluation makes this file by itself.",
-            )
+            fault = "is a link, so that another file would be written to"
+            remedy = "Remove it: an evaluation makes this file by itself."
+            raise StorageError(fault, place=str(path), remedy=remedy)
         check_log(path)
         self.path = path
         self.run = 0
+        self.has_runs = False
         self.hidden: set[str] = set()
         """The names of the secrets that were in texts, with the lengths of their values."""
         self._guard = threading.RLock()
@@ -97,14 +98,13 @@ class Store:
             self._opened = opened.pop_all()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new file."""
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")  # of a new file
         with suppress(sqlite3.OperationalError):  # a file system without it: the rollback journal
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables:
+        if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             check_format(connection, self.path)
+            self.has_runs = connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
             return
         head = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {head}; COMMIT")
@@ -113,35 +113,25 @@ class Store:
 
     def begin_run(self, run: Run) -> None:
         """Store the settings of this run, and its rows; a row that is known keeps its fields."""
+        values = run.eval_id, time.time(), f"{os.getpid()} on {socket.gethostname()}"
+        settings = map(self._text, (run.configuration, run.versions, run.code, run.toolsets))
         with self.transaction() as connection:
             begun = connection.execute(
                 "INSERT INTO evaluation"
                 " (eval_id, created, status, writer, configuration, versions, code, toolsets)"
                 " VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
-                (
-                    run.eval_id,
-                    time.time(),
-                    f"{os.getpid()} on {socket.gethostname()}",
-                    *map(self._text, (run.configuration, run.versions, run.code, run.toolsets)),
-                ),
+                (*values, *settings),
             )
             self.run = begun.lastrowid or 0
             connection.execute("UPDATE rows SET n_rollouts = 0 WHERE n_rollouts")
-            connection.executemany(
+            query = (
                 "INSERT INTO rows (row_id, n_rollouts, position, base, fields, fingerprints)"
                 " VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position",
-                (
-                    (
-                        one.row.id,
-                        one.n_rollouts,
-                        place,
-                        one.seed.key,
-                        *map(self._text, (one.fields, one.fingerprints)),
-                    )
-                    for place, one in enumerate(run.rows)
-                ),
+                " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position"
             )
+            for place, one in enumerate(run.rows):
+                texts = self._text(one.fields), self._text(one.fingerprints)
+                connection.execute(query, (one.row.id, one.n_rollouts, place, one.seed.key, *texts))
 
     def plan_as_played(self) -> None:
         """Plan no more rollouts of a row than have been played."""
@@ -187,49 +177,25 @@ class Store:
                         values = rollout, kind, state, checksum(state)
                         connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", values)
                 if (gold := one.row_gold) is not None:
+                    texts = self._text(gold.calls), self._text(gold.changes)
                     connection.execute(
                         "UPDATE rows SET gold_calls = ?, gold_changes = ?, gold_state = ?, gold_crc = ?"
                         " WHERE row_id = ? AND gold_calls IS NULL",
-                        (
-                            *(self._text(gold.calls), self._text(gold.changes)),
-                            *(gold.state, checksum(gold.state), gold.row_id),
-                        ),
+                        (*texts, gold.state, checksum(gold.state), gold.row_id),
                     )
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
-        values = (
-            self.run,
-            time.time(),
-            kind,
-            used.rollouts,
-            used.total.tokens,
-            used.total.cost,
-            json_text(used.usage),
-        )
+        total = used.total
+        values = kind, used.rollouts, total.tokens, total.cost, json_text(used.usage)
+        query = "INSERT INTO usage VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
         with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO usage (run, created, kind, rollouts, tokens, cost, usage)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                values,
-            )
+            connection.execute(query, (self.run, time.time(), *values))
 
-    def add_note(
-        self,
-        kind: str,
-        content: Mapping[str, Any],
-        *,
-        rollout: str | None = None,
-        used: BrokenOff | None = None,
-    ) -> None:
-        """Store a note, with what making it has ``used``."""
+    def add_note(self, kind: str, content: Any, rollout: str | None = None) -> None:
+        query = "INSERT INTO notes VALUES (NULL, ?, ?, ?, ?, ?)"
         with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO notes (run, created, kind, rollout, json) VALUES (?, ?, ?, ?, ?)",
-                (self.run, time.time(), kind, rollout, self._text(content)),
-            )
-            if used is not None:
-                self.add_usage(kind, used)
+            connection.execute(query, (self.run, time.time(), kind, rollout, self._text(content)))
 
     def _text(self, content: Any) -> str:
         return hide(json_text(content), self.hidden)
@@ -254,11 +220,9 @@ class Store:
             now = self.path.lstat()
             if os.path.samestat(now, self._file) and now.st_size >= self._file.st_size:
                 return
-        raise StorageError(
-            "was deleted, replaced or cut while the evaluation runs",
-            place=str(self.path),
-            remedy="What finishes from now on would be lost. Restore the file, or begin anew.",
-        )
+        fault = "was deleted, replaced or cut while the evaluation runs"
+        remedy = "What finishes from now on would be lost. Restore the file, or begin anew."
+        raise StorageError(fault, place=str(self.path), remedy=remedy)
 
     def close(self) -> None:
         """Close the file, and release the lock; may be called again."""
@@ -277,10 +241,7 @@ class UnstorableError(StorageError):
 
 
 class Saver:
-    """Writes to ``store`` in a thread; used by one event loop.
-
-    While a group of rollouts is written, the next gathers; a rollout that ends alone is written at once.
-    """
+    """Writes to ``store`` in a thread, for one event loop: while a group is written, the next gathers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -309,22 +270,20 @@ class Saver:
 
     async def _add(self, group: Sequence[Played]) -> None:
         """Write a group at once; if one of its rollouts makes that fail, each in turn."""
-        fault: StorageError | None = None
         try:
             await in_thread(partial(self._store.add, group))
         except Exception as error:  # noqa: BLE001 - values of foreign code, which SQLite converts
-            if not isinstance(error, StorageError) or isinstance(error.__cause__, _OF_VALUES):
-                if len(group) > 1:
-                    for one in group:
-                        await self._add([one])
-                    return
-                error = UnstorableError(fault_line(error.__cause__ or error))
-            fault = error
-        for one in group:
-            if fault is None:
-                self._saved.answer(id(one), None)
-            else:
+            is_own = not isinstance(error, StorageError) or isinstance(error.__cause__, _OF_VALUES)
+            if is_own and len(group) > 1:
+                for one in group:
+                    await self._add([one])
+                return
+            fault = UnstorableError(fault_line(error.__cause__ or error)) if is_own else error
+            for one in group:
                 self._saved.fail(id(one), fault)
+        else:
+            for one in group:
+                self._saved.answer(id(one), None)
 
     def add_usage(self, used: BrokenOff) -> None:
         """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
@@ -339,3 +298,60 @@ class Saver:
             await completed(asyncio.wait(writing), f"{self._store.path}: storing rollouts")
         done = await asyncio.gather(*self._usages, return_exceptions=True)
         return next((fault for fault in done if fault is not None), None)
+
+
+@contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it."""
+    place = path.with_suffix(".lock")
+    while (lock := _taken(place, path)) is None:
+        pass
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+        lock.close()
+
+
+def _taken(place: Path, path: Path) -> sqlite3.Connection | None:
+    """The locked file; None if its former holder has removed it since it was opened here."""
+    with as_storage_error(place):
+        place.touch()
+        before = place.lstat()
+    with sqlite_faults(place):
+        lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            holder = _last_writer(path)
+            fault = f"another process{f' ({holder})' if holder else ''} is running this evaluation"
+            remedy = "Wait for it to end, or choose another --eval-id."
+            raise StorageError(fault, place=path.stem, remedy=remedy) from error
+    with suppress(FileNotFoundError):
+        if os.path.samestat(before, place.lstat()):
+            return lock
+    lock.close()
+    return None
+
+
+def writer_of(path: Path) -> str | None:
+    """The process that writes the evaluation at ``path`` now; None if nobody does."""
+    place = path.with_suffix(".lock").absolute()
+    try:
+        with closing(sqlite3.connect(f"{place.as_uri()}?mode=rw", uri=True, timeout=0)) as probe:
+            probe.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:  # also if there is no such file
+        if "locked" in str(error):
+            return f"process {_last_writer(path)}"
+    return None
+
+
+def _last_writer(path: Path) -> str | None:
+    """Number and host of the process that began the last run."""
+    with suppress(StorageError), reading(path) as connection:
+        for (writer,) in connection.execute("SELECT writer FROM evaluation ORDER BY run DESC LIMIT 1"):
+            return str(writer)
+    return None

@@ -73,4 +73,4 @@ def test_a_result_goes_on_where_it_lies(bundle: Bundle) -> None:
 
 
 def test_the_typed_options_are_those_of_the_configuration() -> None:
-    assert set(EvaluationOptions.__annotations__) == OPTIONS.keys() - {"dataset", "agent", "user"}
+    assert set(EvaluationOptions.__annotations__) == OPTIONS.keys() - {"dataset"} | {"models", "progress"}

@@ -71,10 +71,13 @@ class TestSetup:
                 assert (await episode.call(*PUSH, by="user")).status == "refused"
 
     def test_it_is_run_where_only_the_rows_were_read(self, tmp_path):
+        from reward_kit.agent.database import Database
         from reward_kit.agent.store.layout import RunsFolder
 
         folder = bundle_of(tmp_path, {"setup": SETUP})
-        with read_bundle(folder) as rows, RunsFolder(tmp_path / "runs").open_base(rows.seeds[0]) as base:
+        with read_bundle(folder) as rows:
+            path = RunsFolder(tmp_path / "runs").ensure_base(rows.seeds[0])
+        with Database.open(path) as base:
             assert base.read_only().execute("SELECT text FROM notes").scalar() == "tired"
 
     def test_the_key_of_its_base_depends_on_the_code(self, tmp_path):

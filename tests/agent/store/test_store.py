@@ -17,16 +17,16 @@ from stored_rollouts import begun, edit, outcome, played, query
 
 from reward_kit.agent.rollout.outcome import Played, RowGold, broken_off
 from reward_kit.agent.store.evaluation_file import (
+    ANSWER_FAULTS,
     base_path,
+    count_answer_faults,
     file_within,
     find_named,
     reading,
     rollout_at,
-    writer_of,
 )
 from reward_kit.agent.store.schema import FINAL, read_outcomes
-from reward_kit.agent.store.shared_faults import ANSWER_FAULTS, count_answer_faults
-from reward_kit.agent.store.writer import Saver, Store
+from reward_kit.agent.store.writer import Saver, Store, writer_of
 from reward_kit.errors import StorageError
 
 

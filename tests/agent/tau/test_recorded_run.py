@@ -13,6 +13,7 @@ from tau_bench_file import RETAIL, crash, entry, native, row_of, text, their_pas
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.tau.results.tau_bench import results_parts
@@ -31,8 +32,8 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = RunsFolder(tmp_path_factory.mktemp("gold"))
     found = {}
     with TaskBundle.load(CLASSIC) as bundle:
-        folder.ensure_base(bundle.tasks[0].seed)
-        with folder.open_base(bundle.tasks[0].seed, mode=bundle.tasks[0].registry.database) as base:
+        path = folder.ensure_base(bundle.tasks[0].seed)
+        with Database.open(path, mode=bundle.tasks[0].registry.database) as base:
             for index in (0, 2, 5, 12, 24):
                 replay = asyncio.run(replay_gold_calls(bundle.tasks[index], base))
                 with replay.database:

@@ -18,8 +18,9 @@ from urllib.parse import urlencode
 
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
 from reward_kit.agent.scoring.rows import row_results
-from reward_kit.agent.store.evaluation_file import reading, writer_of
+from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.schema import FINAL, read_outcomes
+from reward_kit.agent.store.writer import writer_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
