@@ -181,9 +181,9 @@ def check_same(run: Run, before: StoredEvaluation) -> None:
     """
     differences = []
     for name, option in OPTIONS.items():
-        was, now = (canonical(one.configuration.get(name)) for one in (before, run))
-        if option.fixed and name in before.configuration and was != now:
-            differences.append(f"{option.flag} was {was}, is {now}")
+        if option.fixed and name in before.configuration:
+            was, now = canonical(before.configuration[name]), canonical(run.configuration.get(name))
+            differences += [f"{option.flag} was {was}, is {now}"] if was != now else []
     differences += bundle_differences(run, before)
     if not differences:
         return
