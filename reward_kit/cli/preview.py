@@ -10,8 +10,7 @@ import click
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.printing import say
-from reward_kit.compat.evaluation import create_evaluation, preview_evaluation
-from reward_kit.compat.evaluation_inputs import Sample, read_samples
+from reward_kit.compat.evaluation import Evaluator, Sample, create_evaluation, read_samples
 from reward_kit.errors import RewardKitError
 
 FOLDER_FLAGS = ("-m", "--metrics-folders")
@@ -48,9 +47,7 @@ _folders_option = click.option(
 @click.command(cls=_FolderListCommand)
 @_folders_option
 @click.option("--samples", "-s", metavar="FILE", help="JSONL file of samples with 'messages'.")
-@click.option(
-    "--max-samples", type=click.IntRange(min=1), default=5, show_default=True, help="Samples to judge."
-)
+@click.option("--max-samples", type=click.IntRange(1), default=5, show_default=True, help="Samples to judge.")
 @click.option("--huggingface-dataset", "--hf", metavar="NAME", help="Take the samples from this data set.")
 @click.option("--huggingface-split", default="train", show_default=True, help="Split of the data set.")
 @click.option("--huggingface-prompt-key", default="prompt", show_default=True, help="Column of the prompt.")
@@ -116,52 +113,27 @@ def deploy_command(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace) -> int:
     if not args.remote_url and not args.metrics_folders:
-        raise RewardKitError(
-            "nothing to preview", remedy="Give --metrics-folders NAME=PATH or --remote-url URL."
-        )
+        remedy = "Give --metrics-folders NAME=PATH or --remote-url URL."
+        raise RewardKitError("nothing to preview", remedy=remedy)
     if not args.samples and not args.huggingface_dataset:
         raise RewardKitError("no samples", remedy="Give --samples FILE or --huggingface-dataset NAME.")
-    key_map = _key_map(args.huggingface_key_map)
-    if args.remote_url:
-        return _preview_remote(args, key_map)
-    result = preview_evaluation(
-        metric_folders=args.metrics_folders,
-        sample_file=args.samples,
-        max_samples=args.max_samples,
-        huggingface_dataset=args.huggingface_dataset,
-        huggingface_split=args.huggingface_split,
-        huggingface_prompt_key=args.huggingface_prompt_key,
-        huggingface_response_key=args.huggingface_response_key,
-        huggingface_message_key_map=key_map,
-    )
-    result.display()
-    return 0 if all(sample.success for sample in result.results) else 1
-
-
-def _key_map(text: str | None) -> dict[str, str] | None:
-    if not text:
-        return None
     try:
-        names = json.loads(text)
+        key_map = json.loads(args.huggingface_key_map or "null")
     except json.JSONDecodeError as error:
         raise RewardKitError(f"--huggingface-key-map is not JSON: {error}") from error
-    if not isinstance(names, dict):
+    if args.huggingface_key_map and not isinstance(key_map, dict):
         raise RewardKitError("--huggingface-key-map is not a JSON object")
-    return names
-
-
-def _preview_remote(args: argparse.Namespace, key_map: dict[str, str] | None) -> int:
-    if not args.remote_url.startswith(("http://", "https://")):
+    evaluator = Evaluator()
+    if not args.remote_url:
+        evaluator.load_metric_folders(args.metrics_folders)
+    elif not args.remote_url.startswith(("http://", "https://")):
         raise RewardKitError(f"--remote-url {args.remote_url} does not start with http:// or https://")
-    samples = read_samples(
-        args.samples,
-        args.huggingface_dataset,
-        args.max_samples,
-        split=args.huggingface_split,
-        prompt_key=args.huggingface_prompt_key,
-        response_key=args.huggingface_response_key,
-        key_map=key_map,
-    )
+    columns = args.huggingface_split, args.huggingface_prompt_key, args.huggingface_response_key
+    samples = read_samples(args.samples, args.huggingface_dataset, args.max_samples, *columns, key_map)
+    if not args.remote_url:
+        result = evaluator.preview_samples(samples)
+        result.display()
+        return 0 if all(sample.success for sample in result.results) else 1
     failed = 0
     for number, sample in enumerate(samples, start=1):
         say(f"\n--- Sample {number} ---")

@@ -1,12 +1,18 @@
 """Preview an evaluator on a few samples, in this process.
 
 An evaluator is a folder with a ``main.py`` that has a function ``evaluate(messages, ground_truth=None,
-**kwargs)``. A sample whose ``evaluate`` raises or returns something other than a result is reported as
-failed, without a score.
+**kwargs)``. Samples come from a JSONL file or from a Hugging Face data set. One whose ``evaluate`` raises or
+returns something other than a result is reported as failed, without a score.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import itertools
 import sys
 import tempfile
 import time
@@ -15,19 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.errors import RewardKitError
+from reward_kit.models import EvaluateResult, RewardOutput
 
-from .evaluation_inputs import (
-    Sample,
-    evaluate_function,
-    judge_sample,
-    python_files,
-    read_samples,
-)
+from .common_utils import json_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Evaluator", "EvaluatorPreviewResult", "SampleResult", "create_evaluation", "preview_evaluation"]
+
+Sample = dict[str, Any]
+"""``messages``, optionally ``ground_truth``, and further keyword arguments of the reward."""
 
 
 @dataclass
@@ -89,11 +93,19 @@ class Evaluator:
 
     def load_metric_folder(self, metric_name: str, folder_path: str | Path) -> dict[str, str]:
         """Add a metric and return its source files by name. Raises ``ValueError`` for an invalid folder."""
-        files = python_files(Path(folder_path))
+        files = _python_files(Path(folder_path))
         self.metric_folders[metric_name] = Path(folder_path)
         prefix = f"{metric_name}/" if metric_name else ""
         self.code_files.update({f"{prefix}{name}": text for name, text in files.items()})
         return files
+
+    def load_metric_folders(self, pairs: list[str]) -> None:
+        """Add the metrics of ``["name=folder", ...]``; raises as ``load_metric_folder``."""
+        for pair in pairs:
+            name, equals, path = pair.partition("=")
+            if not equals:
+                raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
+            self.load_metric_folder(name, path)
 
     def load_multi_metrics_folder(self, folder_path: str | Path) -> dict[str, str]:
         """Use one folder for all metrics; arguments and errors as in ``load_metric_folder``."""
@@ -111,7 +123,7 @@ class Evaluator:
         started = time.perf_counter()
         results = [SampleResult(index=index, success=True, score=None) for index in range(len(samples))]
         for name, folder in self.metric_folders.items():
-            with evaluate_function(folder) as evaluate:
+            with _evaluate_function(folder) as evaluate:
                 for sample, result in zip(samples, results, strict=True):
                     self._judge(name, evaluate, sample, result)
         for result in results:
@@ -122,7 +134,7 @@ class Evaluator:
 
     def _judge(self, name: str, evaluate: Callable[..., Any], sample: Sample, result: SampleResult) -> None:
         try:
-            judged = judge_sample(evaluate, sample)
+            judged = _judge_sample(evaluate, sample)
         except Exception as error:  # noqa: BLE001 - the metric is foreign code: its error is the sample's result
             result.success, result.score = False, None
             result.error = f"{name + ': ' if name else ''}{type(error).__name__}: {error}"
@@ -175,19 +187,10 @@ def preview_evaluation(
         else:
             if not metric_folders:
                 raise ValueError("At least one metric_folder must be specified.")
-            for pair in metric_folders:
-                name, equals, path = pair.partition("=")
-                if not equals:
-                    raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
-                evaluator.load_metric_folder(name, path)
+            evaluator.load_metric_folders(metric_folders)
+        columns = huggingface_split, huggingface_prompt_key, huggingface_response_key
         samples = read_samples(
-            sample_file,
-            huggingface_dataset,
-            max_samples,
-            split=huggingface_split,
-            prompt_key=huggingface_prompt_key,
-            response_key=huggingface_response_key,
-            key_map=huggingface_message_key_map,
+            sample_file, huggingface_dataset, max_samples, *columns, key_map=huggingface_message_key_map
         )
         return evaluator.preview_samples(samples)
 
@@ -198,3 +201,115 @@ def create_evaluation(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001 - 
         "deploying an evaluator to the Fireworks platform is not part of this package",
         remedy="To serve a reward yourself: python -m reward_kit.generic_server package.module.function",
     )
+
+
+# -- samples and metric folders
+
+
+def read_samples(
+    file: str | Path | None,
+    dataset: str | None,
+    max_samples: int,
+    split: str = "train",
+    prompt_key: str = "prompt",
+    response_key: str = "response",
+    key_map: Mapping[str, str] | None = None,
+) -> list[Sample]:
+    """Read the first samples of a Hugging Face ``dataset``, or else of a JSONL file.
+
+    Rows of a data set that have a prompt and a response become user-assistant dialogues; ``key_map`` renames
+    the other columns, which keep their names otherwise. Raises ``ValueError`` if there are no samples, and
+    ``ImportError`` without the ``datasets`` package.
+    """
+    if not dataset:
+        if not file:
+            raise ValueError("Either sample_file or huggingface_dataset must be specified.")
+        if not Path(file).exists():
+            raise ValueError(f"Sample file does not exist: {file}")
+        objects = (value for value in json_lines(file) if isinstance(value, dict))
+        if not (samples := list(itertools.islice(objects, max_samples))):
+            raise ValueError(f"No valid samples found in {file}")
+        return samples
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        hint = "the 'datasets' package is needed to read data sets: pip install datasets"
+        raise ImportError(hint) from error
+    loaded = datasets.load_dataset(dataset, split=split, streaming=True)
+    complete = (row for row in loaded if row.get(prompt_key) and row.get(response_key))
+    samples = []
+    for row in itertools.islice(complete, max_samples):
+        said = {"user": row[prompt_key], "assistant": row[response_key]}
+        names = {**{key: key for key in row if key not in (prompt_key, response_key)}, **(key_map or {})}
+        others = {new: row[old] for old, new in names.items() if old in row}
+        samples.append({**others, "messages": [{"role": who, "content": text} for who, text in said.items()]})
+    if not samples:
+        fault = f"No valid samples found in {dataset}: no row has {prompt_key!r} and {response_key!r}"
+        raise ValueError(fault)
+    return samples
+
+
+def _python_files(folder: Path) -> dict[str, str]:
+    """Read a metric folder's Python files by name. Raises ``ValueError`` for any other folder."""
+    if not folder.exists():
+        raise ValueError(f"Folder does not exist: {folder}")
+    if not folder.is_dir():
+        raise ValueError(f"Not a directory: {folder}")
+    files = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
+    if "main.py" not in files:
+        bundle = " (a task bundle is tried with reward-kit agent-eval -d)" if "tools.py" in files else ""
+        raise ValueError(f"main.py is required in {folder}{bundle}")
+    if "evaluate" not in files["main.py"]:
+        raise ValueError(f"main.py in {folder} must contain an evaluate function")
+    return files
+
+
+@contextlib.contextmanager
+def _evaluate_function(folder: Path) -> Iterator[Callable[..., Any]]:
+    """Import ``evaluate`` from the folder's ``main.py``; its sibling modules are importable meanwhile.
+
+    Raises ``RewardKitError`` if the import fails.
+    """
+    folder = folder.resolve()
+    spec = importlib.util.spec_from_file_location(f"_preview_{folder.name}", folder / "main.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    known = set(sys.modules)
+    sys.modules[spec.name] = module  # dataclasses look for their module there
+    sys.path.insert(0, str(folder))
+    try:
+        try:
+            spec.loader.exec_module(module)
+            evaluate = module.evaluate
+        except (Exception, SystemExit) as error:
+            fault = f"cannot be imported: {type(error).__name__}: {error}"
+            raise RewardKitError(fault, place=str(folder / "main.py")) from error
+        yield evaluate
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        # the next folder may have modules of the same names
+        for name in set(sys.modules) - known:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}/"):
+                del sys.modules[name]
+
+
+def _judge_sample(evaluate: Callable[..., Any], sample: Sample) -> EvaluateResult:
+    """Call ``evaluate`` with the sample's fields as keyword arguments; its exceptions propagate.
+
+    Raises ``ValueError`` if it returns something other than a result.
+    """
+    parameters = inspect.signature(evaluate).parameters
+    if len(parameters) == 1 and "entry" in parameters:  # the oldest form of an evaluator
+        result = evaluate(sample)
+    else:
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        result = evaluate(
+            **{name: value for name, value in sample.items() if takes_any or name in parameters}
+        )
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    if isinstance(result, RewardOutput):
+        return result.to_evaluate_result()
+    return result if isinstance(result, EvaluateResult) else EvaluateResult.model_validate(result)
