@@ -16,9 +16,7 @@ class RewardKitError(Exception):
     """Root of the tree; ``str(error)`` reads ``place: fault. remedy``."""
 
     def __init__(self, fault: str, *, place: str | None = None, remedy: str | None = None) -> None:
-        self.fault = fault
-        self.place = place
-        self.remedy = remedy
+        self.fault, self.place, self.remedy = fault, place, remedy
         super().__init__(fault)
 
     def __str__(self) -> str:
@@ -30,12 +28,8 @@ class RewardKitError(Exception):
 
     def to_json(self) -> dict[str, str | None]:
         """Return the error as plain JSON, for another process."""
-        return {
-            "kind": type(self).__name__,
-            "fault": self.fault,
-            "place": self.place,
-            "remedy": self.remedy,
-        }
+        stated = {"fault": self.fault, "place": self.place, "remedy": self.remedy}
+        return {"kind": type(self).__name__, **stated}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Self:
@@ -52,10 +46,8 @@ class BundleError(RewardKitError):
 class ToolError(RewardKitError):
     """A tool's refusal: ``raise ToolError("seat taken")`` reaches the model as ``Error: seat taken``."""
 
-    def __init__(
-        self, fault: str = "the tool refuses", *, place: str | None = None, remedy: str | None = None
-    ) -> None:
-        super().__init__(fault if isinstance(fault, str) else str(fault), place=place, remedy=remedy)
+    def __init__(self, fault: str = "the tool refuses", **parts: str | None) -> None:
+        super().__init__(fault if isinstance(fault, str) else str(fault), **parts)
 
 
 class DatabaseError(RewardKitError):
@@ -86,18 +78,15 @@ class ModelError(RewardKitError):
         self,
         fault: str,
         *,
-        place: str | None = None,
-        remedy: str | None = None,
         status: int | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
         no_answer: Literal["connection", "broken off", "time"] | None = None,
+        **parts: str | None,
     ) -> None:
-        super().__init__(fault, place=place, remedy=remedy)
-        self.status = status
-        self.retryable = retryable
-        self.retry_after = retry_after
-        self.no_answer = no_answer
+        super().__init__(fault, **parts)
+        self.status, self.retryable = status, retryable
+        self.retry_after, self.no_answer = retry_after, no_answer
 
 
 class ModelSetupError(ModelError):

@@ -56,18 +56,12 @@ class RewardFunction:
         model_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.func = func
-        self.func_path = func_path
-        self.mode = mode
-        self.endpoint = endpoint
-        self.name = name
-        self.model_id = model_id
-        self.kwargs = kwargs
+        self.func, self.func_path, self.mode, self.kwargs = func, func_path, mode, kwargs
+        self.endpoint, self.name, self.model_id = endpoint, name, model_id
         if mode == "local":
             if func is None and func_path is None:
                 raise ValueError("Either 'func' or 'func_path' must be provided for local mode")
-            if func is None and func_path is not None:
-                self.func = imported_function(func_path)
+            self.func = imported_function(str(func_path)) if func is None else func
         elif mode == "remote":
             if endpoint is None and name is None:
                 raise ValueError("Either 'endpoint' or 'name' must be provided for remote mode")
@@ -86,26 +80,21 @@ class RewardFunction:
         of a local function propagate; a remote reward raises ``requests.HTTPError`` for an error status.
         """
         others = {**self.kwargs, **kwargs}
-        if self.mode == "local":
-            return self._call_local(messages, ground_truth, others)
-        return self._call_remote(messages, ground_truth, others)
-
-    def get_trl_adapter(self) -> Callable[..., list[float]]:
-        """Return this reward in TRL's form, see ``reward_kit.integrations.trl.conversation_adapter``."""
-        adapter: Callable[..., list[float]] = importlib.import_module(
-            "reward_kit.compat.integrations.trl"
-        ).conversation_adapter(self)
-        return adapter
-
-    def _call_local(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
+        if self.mode != "local":
+            return self._call_remote(messages, ground_truth, others)
         assert self.func is not None
-        arguments = call_arguments(self.func, messages, ground_truth, others)
         try:
-            result = self.func(**arguments)
+            result = self.func(**call_arguments(self.func, messages, ground_truth, others))
         except Exception:
             logger.exception("The reward function raised")
             raise
         return as_result(result)
+
+    def get_trl_adapter(self) -> Callable[..., list[float]]:
+        """Return this reward in TRL's form, see ``reward_kit.integrations.trl.conversation_adapter``."""
+        trl = importlib.import_module("reward_kit.compat.integrations.trl")
+        adapter: Callable[..., list[float]] = trl.conversation_adapter(self)
+        return adapter
 
     def _call_remote(self, messages: list[Any], ground_truth: Any, others: dict[str, Any]) -> EvaluateResult:
         from pydantic_core import to_jsonable_python
@@ -118,15 +107,10 @@ class RewardFunction:
             ground_truth = others.get("original_messages", messages[:-1])
         body = {"messages": messages, "ground_truth": ground_truth, **others}
         library = vars(reward_function)["requests"] if requests is lazy_requests else requests
-        response = library.post(
-            self.endpoint,
-            json=to_jsonable_python(body, exclude_none=True),
-            headers={
-                "Content-Type": "application/json",
-                "Authorization": f"Bearer {os.environ.get('FIREWORKS_API_KEY', '')}",
-            },
-            timeout=CONNECT_AND_READ_SECONDS,
-        )
+        token = f"Bearer {os.environ.get('FIREWORKS_API_KEY', '')}"
+        headers = {"Content-Type": "application/json", "Authorization": token}
+        given = to_jsonable_python(body, exclude_none=True)
+        response = library.post(self.endpoint, json=given, headers=headers, timeout=CONNECT_AND_READ_SECONDS)
         response.raise_for_status()
         return EvaluateResult.model_validate(response.json())
 
@@ -138,10 +122,8 @@ def imported_function(path: str) -> Callable[..., Any]:
     """
     module_name, separator, name = path.partition(":") if ":" in path else path.rpartition(".")
     if not separator or not module_name:
-        raise ValueError(
-            f"Invalid func_path format: {path}, "
-            "expected 'module.path:function_name' or 'module.path.function_name'"
-        )
+        wanted = "expected 'module.path:function_name' or 'module.path.function_name'"
+        raise ValueError(f"Invalid func_path format: {path}, {wanted}")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
@@ -157,10 +139,9 @@ def call_arguments(
     The ground truth (default: ``messages[:-1]``) is passed under each name that the function accepts:
     ``ground_truth`` and the older ``original_messages``.
     """
+    older = others.get("original_messages")
     if ground_truth is None:
-        ground_truth = others.get("original_messages")
-    if ground_truth is None:
-        ground_truth = messages[:-1]
+        ground_truth = messages[:-1] if older is None else older
     truths = {
         "ground_truth": ground_truth,
         "original_messages": others.get("original_messages", ground_truth),
@@ -182,7 +163,7 @@ def as_result(result: Any) -> EvaluateResult:
     Also accepts ``(score, {metric: score})`` and a dict with ``score``, with a ``DeprecationWarning``.
     Raises ``TypeError`` for anything else.
     """
-    from reward_kit.models import EvaluateResult, RewardOutput
+    from reward_kit.models import EvaluateResult, MetricResult, RewardOutput
 
     if isinstance(result, EvaluateResult):
         return result
@@ -197,19 +178,14 @@ def as_result(result: Any) -> EvaluateResult:
     warnings.warn(
         "A reward function should return an EvaluateResult or a RewardOutput; a tuple or dict is deprecated.",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
-    metrics = {name: _as_metric(name, value) for name, value in (result.get("metrics") or {}).items()}
+    metrics = dict(result.get("metrics") or {})
+    for name, value in metrics.items():
+        if not isinstance(value, MetricResult):
+            fields = value if isinstance(value, dict) else {"score": value}
+            metrics[name] = {"reason": f"{name} score", **fields}
     return EvaluateResult.model_validate({**result, "metrics": metrics})
-
-
-def _as_metric(name: str, value: Any) -> Any:
-    from reward_kit.models import MetricResult
-
-    if isinstance(value, MetricResult):
-        return value
-    fields = value if isinstance(value, dict) else {"score": value}
-    return {"reason": f"{name} score", **fields}
 
 
 def __getattr__(name: str) -> Any:

@@ -71,31 +71,27 @@ def reward_function(
         name = getattr(function, "__name__", type(function).__name__)
         signature = inspect.signature(function)
         if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
-            raise ValueError(
-                f"Function '{name}' must accept **kwargs parameter. "
-                "Please add '**kwargs' to the function signature."
-            )
+            remedy = "Please add '**kwargs' to the function signature."
+            raise ValueError(f"Function '{name}' must accept **kwargs parameter. {remedy}")
         coerced = _message_arguments(signature, function, mode)
-        needs_db = (
-            "db" in signature.parameters and signature.parameters["db"].default is inspect.Parameter.empty
-        )
+        db = signature.parameters.get("db")
+        needs_db = db is not None and db.default is db.empty
         provided = {kind: list(wrappers) for kind, wrappers in (resources or {}).items()}
         for service in itertools.chain.from_iterable(provided.values()):
             service.setup()
 
         def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
             if provided:
-                kwargs["resources"] = {
-                    kind: [wrapper.get_client() for wrapper in wrappers]
-                    for kind, wrappers in provided.items()
-                }
+                clients = {kind: [one.get_client() for one in held] for kind, held in provided.items()}
+                kwargs["resources"] = clients
             given = signature.bind_partial(*args, **kwargs)
             if needs_db and "db" not in given.arguments:
                 bundle = function.__module__.partition(".")[0]
-                raise TypeError(
-                    f"{name}() needs db, the data that it judges. An episode has them, and asks the reward: "
-                    f"TaskBundle.load({bundle!r}).episode(0).finish_sync()"
+                remedy = f"TaskBundle.load({bundle!r}).episode(0).finish_sync()"
+                fault = (
+                    f"{name}() needs db, the data that it judges. An episode has them, and asks the reward:"
                 )
+                raise TypeError(f"{fault} {remedy}")
             for argument, to_messages in coerced.items():
                 if argument in given.arguments:
                     given.arguments[argument] = to_messages(given.arguments[argument])
@@ -115,12 +111,8 @@ def reward_function(
                 given = bound(args, kwargs)
                 return _checked(function(*given.args, **given.kwargs), mode, name)
 
-        wrapper.__dict__.update(
-            _reward_function_id=id,
-            _reward_function_requirements=requirements,
-            _reward_function_mode=mode,
-            _reward_function_resources=resources,
-        )
+        about = {"id": id, "requirements": requirements, "mode": mode, "resources": resources}
+        wrapper.__dict__.update({f"_reward_function_{name}": value for name, value in about.items()})
         return wrapper
 
     return decorate if _func is None else decorate(_func)
@@ -144,9 +136,8 @@ def _checked(result: Any, mode: str, name: str) -> Any:
             return _results.validate_python(results)
         return EvaluateResult.model_validate(result)
     except ValidationError as error:
-        raise ValueError(
-            f"Return value from function '{name}' failed Pydantic validation for mode '{mode}':\n{error}"
-        ) from None
+        fault = f"Return value from function '{name}' failed Pydantic validation for mode '{mode}'"
+        raise ValueError(f"{fault}:\n{error}") from None
 
 
 def _message_arguments(
@@ -160,14 +151,12 @@ def _message_arguments(
     depths = {"rollouts_messages": 2} if mode == "batch" else {"messages": 1}
     depths["ground_truth"] = 1
     found: dict[str, Callable[[Any], Any]] = {}
-    for name, depth in depths.items():
-        if name not in signature.parameters:
-            continue
+    for name in filter(signature.parameters.__contains__, depths):
         hint = _resolved(signature.parameters[name].annotation, function)
         inner = _without_none(hint)
-        if _is_messages(inner, depth):
+        if _is_messages(inner, depths[name]):
             may_be_none = name == "ground_truth" or inner is not hint
-            found[name] = functools.partial(_to_messages, name, _adapter(depth), may_be_none)
+            found[name] = functools.partial(_to_messages, name, _adapter(depths[name]), may_be_none)
     return found
 
 
