@@ -11,7 +11,7 @@ import click
 from mkdocs.structure.files import File, Files
 
 from reward_kit.cli import GROUPS, cli
-from reward_kit.cli.eval_options import HELP_ALL
+from reward_kit.cli.options import HELP_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from pathlib import Path
 from flight_bundle import Bundle
 from ray.cluster_utils import Cluster
 
-from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.reports.listings import stored_result
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 
 PAYS = """

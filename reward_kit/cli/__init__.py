@@ -69,8 +69,16 @@ _RENAMED = {
     "gate": ("compare", "--gate"),
 }
 """Old commands, with the arguments that replace them."""
-_MODULES = {"deploy": "preview", "list": "bundles"}
-"""Modules that do not have their command's name."""
+_MODULES = {
+    "agent_eval": ("agent-eval", "branch"),
+    "bundle": ("init", "pack", "tools", "list"),
+    "compare": ("compare", "plan"),
+    "judging": ("rescore", "explain"),
+    "preview": ("preview", "deploy"),
+    "serving": ("mcp", "serve"),
+    "show": ("show", "view"),
+}
+"""Modules with several commands, or without their command's name."""
 
 
 class _LazyGroup(click.Group):
@@ -80,7 +88,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in (*self.list_commands(ctx), "preview", "deploy"):
             return None
-        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        module = next((module for module, names in _MODULES.items() if cmd_name in names), cmd_name)
         found = vars(importlib.import_module(f"reward_kit.cli.{module}")).values()
         return next(one for one in found if isinstance(one, click.Command) and one.name == cmd_name)
 

@@ -1,31 +1,36 @@
-"""``reward-kit agent-eval``: evaluate an agent, or several models one after the other."""
+"""Evaluations from the command line: ``agent-eval`` for one agent or several models, and ``branch``."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
 
-from reward_kit.agent.base.files import TO_OUTPUT, check_target
-from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width, warn
+from reward_kit.agent.base.encoding import json_bytes
+from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
+from reward_kit.agent.base.printing import print_lines, say, terminal_width, warn
 from reward_kit.agent.base.redaction import redact
+from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
-from reward_kit.cli.eval_options import GroupedCommand, all_options
-from reward_kit.cli.report_output import print_result, write_asked
-from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
+from reward_kit.agent.scoring.numbers import tallied
+from reward_kit.cli.options import GroupedCommand, add_options, all_options, command, output_for
+from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.evaluation.progress import Tally
+    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.results import EvaluationResult
 
 DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
@@ -62,12 +67,11 @@ def run(config: EvaluationConfig) -> int:
     """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
     try:
-        with reserved_output() if config.json == TO_OUTPUT else nullcontext() as output:
-            if config.validate_only:
-                from reward_kit.cli.validate import check
+        if config.validate_only:
+            from reward_kit.cli.validate import check
 
-                return check(config, output)
-            return _evaluate(config, output)
+            return check(config)
+        return _exit_code(evaluate_and_print(config), config)
     except RewardKitError:
         if config.debug:
             say(redact(traceback.format_exc(), config.secrets()), err=True)
@@ -82,8 +86,10 @@ def _sweep(given: dict[str, Any]) -> int:
         if option.in_sweep is not None and given.get(name):
             fault = f"{option.flag} cannot be combined with several --model"
             raise UsageError(fault, remedy=option.in_sweep)
-    name, models = given.get("eval_id") or new_name(), given["model"]
-    configs = [make_config({**given, "model": one, "eval_id": f"{name}-{_slug(one)}"}) for one in models]
+    name = given.get("eval_id") or new_name()
+    slugs = {one: re.sub(r"[^A-Za-z0-9._-]+", "-", one)[-LONGEST_SLUG:].strip("-.") for one in given["model"]}
+    named = [{"model": one, "eval_id": f"{name}-{slug}"} for one, slug in slugs.items()]
+    configs = [make_config({**given, **one}) for one in named]
     if configs[0].validate_only:
         return run(configs[0])
     code = DONE
@@ -91,7 +97,7 @@ def _sweep(given: dict[str, Any]) -> int:
     hint = f"Continue the sweep with the same command and --eval-id {name}."
     for number, config in enumerate(configs, 1):
         if not config.quiet:
-            say(f"\nModel {number} of {len(models)}: {config.model}")
+            say(f"\nModel {number} of {len(configs)}: {config.model}")
         config = replace(config, clear_cache=config.clear_cache and number == 1)
         try:
             ended = run(config)
@@ -128,11 +134,6 @@ def _compare(done: Sequence[str], config: EvaluationConfig) -> int:
     return code
 
 
-def _slug(model: str) -> str:
-    """A model's name as the end of a file name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", model)[-LONGEST_SLUG:].strip("-.")
-
-
 def given_options(context: click.Context) -> dict[str, Any]:
     """The options that were typed; for all others a resumed evaluation keeps its own."""
     return {
@@ -142,11 +143,13 @@ def given_options(context: click.Context) -> dict[str, Any]:
     }
 
 
-def _evaluate(config: EvaluationConfig, output: BinaryIO | None) -> int:
-    result = evaluated(config)
-    print_result(result, config)
-    write_asked(result, config, output)
-    return _exit_code(result, config)
+def evaluate_and_print(config: EvaluationConfig) -> EvaluationResult:
+    """Play and judge what the options ask for, print the report, and write the file of ``--json``."""
+    with output_for(config.json) as output:
+        result = evaluated(config)
+        _print_result(result, config)
+        _write_asked(result, config, output)
+    return result
 
 
 def evaluated(config: EvaluationConfig, players: Mapping[Role, Any] | None = None) -> EvaluationResult:
@@ -223,3 +226,153 @@ def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
             say(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
             return INCOMPLETE
     return DONE
+
+
+# -- the output at the end
+
+
+def _print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
+    """Print the report, or with ``--quiet`` the scores and warnings of most rollouts.
+
+    Raises ``StorageError`` if the output fails.
+    """
+    from reward_kit.agent.reports.console import screen_lines
+    from reward_kit.agent.reports.facts import scores_line
+
+    to_stderr = config.json == TO_OUTPUT
+    quiet = [scores_line(result), *([str(result.decision)] if result.decision is not None else [])]
+    width = shutil.get_terminal_size().columns
+    try:
+        print_lines(quiet if config.quiet else screen_lines(result, width), err=to_stderr)
+        (sys.stderr if to_stderr else sys.stdout).flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fault = f"the report cannot be printed: {error.strerror or error}"
+        raise StorageError(fault, remedy=_where_results_are(result)) from error
+    if not config.quiet:
+        return
+    for shared in result.shared_faults:
+        if shared.kind != "same_error" or not result.unjudged:
+            warn(shared.text)
+    if result.unjudged:
+        example = next(outcome for outcome in result.outcomes if not outcome.scored)
+        number = f"{result.unjudged.total()} of {count(result.planned, 'rollout')} not judged"
+        instance = f"{example.row_id} #{example.index + 1}: {example.trouble}"
+        line = f"{number}: {tallied(result.unjudged)}; for instance {instance}"
+        say(" ".join(line.split()), err=True)
+    explained = result.explanations
+    if explained is not None and not explained.complete:
+        say(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
+
+
+def _write_asked(result: EvaluationResult, config: EvaluationConfig, output: BinaryIO | None) -> None:
+    """Write the file of ``--json`` or ``--format``; raises ``StorageError`` if it cannot be written."""
+    target = config.json
+    parts = _report_parts(result)
+    if config.format == "tau-bench":
+        from reward_kit.agent.bundles.bundle import read_bundle
+        from reward_kit.agent.tau.results.file import task_numbers
+        from reward_kit.agent.tau.results.tau_bench import results_parts
+
+        target = target or str(result.results_path.with_suffix(".tau-bench.json"))
+        with read_bundle(config.dataset, config.task_dir) as read:
+            parts = results_parts(result, task_numbers(read.rows))
+    if target is None:
+        return
+    try:
+        write_output(parts, target, output)
+    except BrokenPipeError:
+        raise
+    except (StorageError, OSError) as error:
+        place = "standard output" if target == TO_OUTPUT else target
+        why = error.fault if isinstance(error, StorageError) else error.strerror or error
+        fault = f"--json is not written: {place}: {why}"
+        raise StorageError(fault, remedy=_where_results_are(result)) from error
+    if config.json is None and not config.quiet:
+        say(f"tau-bench's layout: {target}")
+
+
+def _where_results_are(result: EvaluationResult) -> str:
+    state = "The evaluation is complete" if result.status == "complete" else "Finished rollouts are kept"
+    return f"{state}; its results are in {from_here(result.results_path)}."
+
+
+def _report_parts(result: EvaluationResult) -> Iterator[bytes]:
+    """``EvaluationResult.to_json()`` in pieces, with a ``trajectory`` in each rollout.
+
+    One trajectory is in memory at a time; null stands for one that cannot be read.
+    """
+    head = result.to_json()
+    del head["rows"]
+    yield json_bytes(head)[:-1] + b', "rows": ['
+    for number, row in enumerate(result.rows):
+        plain = row.to_json()
+        del plain["rollouts"]
+        yield (b",\n" if number else b"\n") + json_bytes(plain)[:-1] + b', "rollouts": ['
+        for place, outcome in enumerate(row.outcomes):
+            begin = (b",\n" if place else b"\n") + json_bytes(outcome.to_json())[:-1]
+            yield begin + b', "trajectory": ' + _trajectory(result, outcome) + b"}"
+        yield b"]}"
+    yield b"]}\n"
+
+
+def _trajectory(result: EvaluationResult, outcome: Outcome) -> bytes:
+    try:
+        with result.record(outcome) as record:
+            return json_bytes(record.to_json())
+    except StorageError:  # one damaged rollout must not spoil the report
+        return b"null"
+
+
+# -- branch
+
+SHOWN: dict[str, str | None] = {
+    "agent": "Another agent, named as for agent-eval.",
+    "model": "Another model of the agent.",
+    "user": "Another simulated user, named as for agent-eval.",
+    "sim_model": "Another model of the simulated user.",
+    "max_concurrency": "Branches that run at the same time. Default: 10.",
+    "max_cost": "Start no more branches once this much is spent.",
+    "output_dir": None,
+    "eval_id": None,
+    "json": None,
+    "quiet": None,
+}
+"""Options of agent-eval that the help lists, with their texts if they differ."""
+TAKEN = {
+    "dataset", "task_dir", "seed", "provider", "temperature", "model_args", "client", "user_provider",
+    "user_model_args", "guard_user", "workers", "max_steps", "timeout", "retries", "call_timeout", "rpm",
+    "tpm", "keep_db", "cache", "debug",
+}  # fmt: skip
+"""Others that it takes: a changed model or a moved bundle may need them."""
+
+
+@command("branch")
+@click.argument("what", metavar="EVAL ROW#N[@STEP]", nargs=-1, required=True)
+@click.option(
+    "-n", "--n-rollouts", type=click.IntRange(1), metavar="N", help="Number of branches. Default: 16."
+)
+@click.option(
+    "--tool-result", metavar="TEXT", help="What the agent sees as the result of that step's tool call."
+)
+@partial(add_options, shown=SHOWN, hidden=TAKEN)
+@click.pass_context
+def branch(context: click.Context, /, what: tuple[str, ...], tool_result: str | None, **options: Any) -> int:
+    """Play on from a step of a rollout: why did it fail?
+
+    \b
+      reward-kit branch latest book.1#2@4
+      reward-kit branch latest book.1#2@4 --model openai/gpt-4o -n 8
+
+    Branches are rollouts of a new evaluation. Each begins with the first STEP steps of the agent as they
+    were recorded, and continues with its own seed; without @STEP, before the first wrong call. Agent, user
+    and models are those of the rollout unless you name others. Options of agent-eval for models and the
+    bundle's place are taken as well: --model-arg, --dataset.
+    """
+    from reward_kit.agent.evaluation.branching import branch_config
+
+    given = given_options(context) | {"n_rollouts": options["n_rollouts"]}
+    if isinstance(given.get("model"), tuple):
+        raise UsageError("branches have one --model", remedy="Run the command once for each model.")
+    return run(branch_config(" ".join(what), given, tool_result=tool_result))

@@ -1,18 +1,28 @@
-"""``reward-kit compare``: is an evaluation better than another one, and is it noise?"""
+"""Differences of evaluations: ``compare`` measures them, ``plan`` says how small a one can be shown."""
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
 from reward_kit.agent.base.printing import print_lines, terminal_width
-from reward_kit.cli.common_options import command, file_option, print_report, runs_option
+from reward_kit.agent.base.text import count
+from reward_kit.cli.options import command, file_option, print_report, runs_option
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
+
+    from reward_kit.agent.scoring.plan import RowRates
+
+ROWS, ROLLOUTS, SPREAD = (10, 30, 100, 300), (1, 2, 4, 8, 16), 0.3
+"""Defaults of ``plan``; the numbers of rows without an evaluation."""
+SHARE, POWER = click.FloatRange(0, 1), click.FloatRange(0.5, 0.999)
 
 
 @command("compare")
@@ -37,11 +47,9 @@ def compare(
     evaluations: tuple[str, ...],
     gate: bool,
     margin: float | None,
-    baseline: str | None,
-    judged: str | None,
     json_path: str | None,
     markdown_path: str | None,
-    fail_if_worse: bool,
+    output_dir: str,
     **options: Any,
 ) -> int:
     """Compare evaluations: which is better, or is it noise?
@@ -59,31 +67,52 @@ def compare(
     told. An evaluation card in the repository serves as the baseline: export A --format card --out FILE.
     """
     from reward_kit.agent.comparison import compare as comparing
-    from reward_kit.agent.reports.comparison import baseline_lines, comparison_lines, markdown_lines
+    from reward_kit.agent.comparison.gate import judge
+    from reward_kit.agent.reports import comparison as reports
 
-    names = [name for name in (baseline, *evaluations, judged) if name is not None]
+    names = [name for name in (options["baseline"], *evaluations, options["judged"]) if name is not None]
+    changed_rows = options["changed_rows"]
+    lines: Iterable[str]
     if gate:
-        if len(names) > 2 or not names or options["changed_rows"]:
+        if len(names) > 2 or not names or changed_rows:
             raise click.UsageError("--gate takes the baseline and one evaluation.")
-        return _gate([*names, "latest"][:2], options["output_dir"], margin, json_path, markdown_path)
-    first, *others = names or [""]
-    if not others:
-        others, first = [first], _origin(first, options["output_dir"])
-    if margin is not None:
-        raise click.UsageError("--margin goes with --gate.")
-    if len(others) == 1:
-        several = [comparing.compare(first, *others, **options)]
+        gated = (comparing.load(name, output_dir) for name in [*names, "latest"][:2])
+        verdict = judge(*gated, margin=margin)
+        to_json, lines, markdown = (
+            verdict.to_json,
+            reports.gate_lines(verdict),
+            reports.comment_lines(verdict),
+        )
+        code = verdict.exit_code
     else:
-        found = comparing.compare_with(first, others, **options)
-        several = [*found.comparisons]
-    width = terminal_width(sys.stderr if TO_OUTPUT in (json_path, markdown_path) else sys.stdout)
-    if len(several) == 1:
-        to_json, lines = several[0].to_json, comparison_lines(several[0], width)
+        first, *others = names or [""]
+        if not others:
+            others, first = [first], _origin(first, output_dir)
+        if margin is not None:
+            raise click.UsageError("--margin goes with --gate.")
+        how: dict[str, Any] = {"output_dir": output_dir, "changed_rows": changed_rows}
+        width = terminal_width(sys.stderr if TO_OUTPUT in (json_path, markdown_path) else sys.stdout)
+        if len(others) == 1:
+            several = [comparing.compare(first, *others, **how)]
+        else:
+            found = comparing.compare_with(first, others, **how)
+            several = [*found.comparisons]
+        if len(several) == 1:
+            to_json, lines = several[0].to_json, reports.comparison_lines(several[0], width)
+        else:
+            to_json, lines = found.to_json, reports.baseline_lines(found, width)
+        lines = [] if markdown_path == TO_OUTPUT else lines
+        markdown = reports.markdown_lines(several)
+        worse = any(one.success.verdicts.these_tasks == "worse" for one in several)
+        code = int(options["fail_if_worse"] and worse)
+    if markdown_path == TO_OUTPUT:  # the report goes to stderr
+        print_report([], to_json, json_path)
+        print_lines(lines, err=True)
     else:
-        to_json, lines = found.to_json, baseline_lines(found, width)
-    shown = [] if markdown_path == TO_OUTPUT else lines
-    _print(shown, to_json, json_path, markdown_lines(several), markdown_path)
-    return int(fail_if_worse and any(one.success.verdicts.these_tasks == "worse" for one in several))
+        print_report(lines, to_json, json_path)
+    if markdown_path is not None:
+        write_output(["".join(f"{line}\n" for line in markdown).encode()], markdown_path)
+    return code
 
 
 compare.renamed = {"--write-baseline": "reward-kit export EVALUATION --format card --out FILE"}
@@ -101,30 +130,104 @@ def _origin(name: str, output_dir: str) -> str:
     raise click.UsageError("Name the evaluations to compare: two or more.")
 
 
-def _gate(
-    names: list[str], output_dir: str, margin: float | None, json_path: str | None, markdown_path: str | None
-) -> int:
-    from reward_kit.agent.comparison.compare import load
-    from reward_kit.agent.comparison.gate import judge
-    from reward_kit.agent.reports.gate import comment_lines, verdict_lines
-
-    judged = judge(*(load(name, output_dir) for name in names), margin=margin)
-    _print(verdict_lines(judged), judged.to_json, json_path, comment_lines(judged), markdown_path)
-    return judged.exit_code
+def _numbers(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
+    parts = value.split(",") if value is not None else []
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers from 1, such as 10,30,100")
+    return sorted({int(part) for part in parts}) or None
 
 
-def _print(
-    lines: Iterable[str],
-    to_json: Callable[[], Any],
-    json_path: str | None,
-    markdown: Iterable[str],
-    markdown_path: str | None,
-) -> None:
-    """Print the report, or to the output what a file option asks for, and the report to stderr."""
-    if markdown_path == TO_OUTPUT:
-        print_report([], to_json, json_path)
-        print_lines(lines, err=True)
+@command("plan")
+@click.argument("evaluations", metavar="[EVAL [EVAL]]", nargs=-1)
+@runs_option
+@click.option("--rate", type=SHARE, metavar="M", help="Assume this mean of the rows' rates, without EVAL.")
+@click.option(
+    "--spread", type=SHARE, metavar="S", help="With --rate: the rates' standard deviation. Default: 0.3."
+)
+@click.option(
+    "--correlation",
+    type=SHARE,
+    metavar="R",
+    help="The correlation of two agents' rates of the rows. Default: 0.8.",
+)
+@click.option(
+    "--n-rows",
+    "rows",
+    callback=_numbers,
+    metavar="N,N",
+    help="Numbers of rows. Default: as many as EVAL has, half, twice ...",
+)
+@click.option(
+    "--n-rollouts",
+    "--rollouts",
+    "rollouts",
+    callback=_numbers,
+    metavar="K,K",
+    help="Numbers of rollouts of each row. Default: 1,2,4,8,16.",
+)
+@click.option("--power", type=POWER, metavar="P", default=0.8, help="The chance to show it. Default: 0.8.")
+@file_option("--json", help="Write the table as JSON.")
+def plan(evaluations: tuple[str, ...], json_path: str | None, **options: Any) -> None:
+    """Say how small a difference your rows can show.
+
+    The first table is for these tasks: only the rollouts are random. The second is for tasks like these: the
+    rows are a sample, too. The third has the smallest --margin within which a gate can show that an agent is
+    no worse. The rates of rows come from EVAL, or are assumed (--rate). A second evaluation shows how much
+    the rates of two agents correlate.
+    """
+    from reward_kit.agent.base.encoding import as_json
+    from reward_kit.agent.reports.comparison import QUESTIONS
+    from reward_kit.agent.reports.tables import table_lines
+
+    rates, rows, source = _rates(evaluations, **options)
+    if options["correlation"] is not None:
+        rates = replace(rates, correlation=options["correlation"])
+    facts = f"Pass^1 {rates.mean:.3f}, standard deviation of rows {rates.spread:.3f}"
+    rows, rollouts, power = options["rows"] or rows, options["rollouts"] or ROLLOUTS, options["power"]
+    table = {
+        (n, k): (*rates.smallest_difference(n, k, power), rates.smallest_margin(n, k, power))
+        for n in rows
+        for k in rollouts
+    }
+    title = f"Smallest difference of Pass^1, in points, that is shown with power {100 * power:g} %"
+    lines = [f"{source}: {facts}, correlation {rates.correlation:.2f}", f"{title}, by rollouts of each row"]
+    for at, question in enumerate((*QUESTIONS, "no difference: --margin")):
+        cells = [[question, *map(str, rollouts)]]
+        for n in rows:
+            sizes = [table[n, k][at] for k in rollouts]
+            cells.append([count(n, "row"), *("-" if size is None else f"{100 * size:.1f}" for size in sizes)])
+        lines += ["", *table_lines(cells, right=range(1, len(cells[0])))]
+    names = ("rows", "rollouts", "these_tasks", "tasks_like_these", "margin")
+    designs = [dict(zip(names, (*size, *found), strict=True)) for size, found in table.items()]
+    print_report(lines, lambda: {**as_json(rates), "power": power, "designs": designs}, json_path)
+
+
+plan.renamed = {"--rows": "--n-rows"}
+
+
+def _rates(
+    names: tuple[str, ...], output_dir: str, rate: float | None, spread: float | None, **_: Any
+) -> tuple[RowRates, Sequence[int], str]:
+    """The rates, numbers of rows to plan for, and their source."""
+    from reward_kit.agent.comparison.compare import compare
+    from reward_kit.agent.scoring.plan import RowRates, row_rates
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    if (rate is None) != bool(names) or len(names) > 2 or (names and spread is not None):
+        raise click.UsageError("Name one evaluation or two, or give --rate, and --spread with it.")
+    if rate is not None:
+        most = math.sqrt(rate * (1 - rate))
+        if spread is not None and spread > most:
+            raise UsageError(f"--spread {spread:g} is too large: with --rate {rate:g} at most {most:.3f}")
+        return RowRates(rate, min(SPREAD, most) if spread is None else spread), ROWS, "assumed"
+    if len(names) == 2:
+        pairs = compare(*names, output_dir=output_dir).rows
+        sides = [[(one.a.n, one.a.c) for one in pairs], [(one.b.n, one.b.c) for one in pairs]]
     else:
-        print_report(lines, to_json, json_path)
-    if markdown_path is not None:
-        write_output(["".join(f"{line}\n" for line in markdown).encode()], markdown_path)
+        sides = [[(row.n, row.c) for row in load_evaluation(names[0], output_dir).rows if row.n]]
+    found, number = row_rates(*sides), len(sides[0])
+    if found is None:
+        needed = "the spread of rows needs two judged rows, and two rollouts of a row"
+        raise UsageError(f"{needed}, in {' and '.join(names)}", remedy="Give --rate and --spread instead.")
+    around = sorted({max(number // 4, 2), max(number // 2, 2), number, 2 * number, 4 * number})
+    return found, around, f"{' and '.join(names)}, {count(number, 'row')}"

@@ -11,7 +11,7 @@ import click
 
 from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import say
-from reward_kit.cli.common_options import Command, file_option, runs_option
+from reward_kit.cli.options import Command, file_option, runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:

@@ -10,14 +10,16 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli.common_options import command, rows_option, runs_option
+from reward_kit.cli.options import command, rows_option, runs_option
+from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.after.export import Export
 
-LINES = ("full", "openai", "trl", "tokens")
+RESULTS = ("tau-bench", "tau2")
+"""Benchmarks whose results files are written."""
 UNUSABLE = {
     "tokens": "without the tokens of all their model calls (--model-arg return_token_ids=true asks for them)",
 }
@@ -30,18 +32,17 @@ UNUSABLE = {
 @click.option(
     "--format",
     "layout",
-    type=click.Choice([*LINES, "rollouts", "card", "tau-bench", "tau2"]),
+    type=click.Choice(["full", "openai", "trl", "tokens", "rollouts", "card", *RESULTS]),
     default="full",
     metavar="FORMAT",
     help="full, openai, trl: a JSON line for each rollout. tokens: a line for each model call, with "
     "the token ids of its server. rollouts: a file for each rollout, in the folder --out. "
     "card: one file of scores, to publish or to compare with. tau-bench, tau2: a results file of that "
-    "benchmark. "
-    "Default: full.",
+    "benchmark. Default: full.",
 )
 @click.option("--out", "--output", metavar="FILE", help="Write to this file or folder. Default: the output.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
-@rows_option("Only these rows: ids, patterns (book.*) or positions from 0, separated by commas.")
+@rows_option()
 @click.option("--min-reward", type=float, metavar="REWARD", help="Leave out rollouts with a lower reward.")
 @click.option("--max-reward", type=float, metavar="REWARD", help="Leave out rollouts with a higher reward.")
 @click.option("--unjudged", is_flag=True, help="Include rollouts without a reward; theirs is null.")
@@ -68,7 +69,7 @@ def export(
     """
     out = out or folder
     asked = [name for name, value in chosen.items() if value not in (None, False)]
-    if layout in ("card", "tau-bench", "tau2") and asked:
+    if layout in ("card", *RESULTS) and asked:
         raise click.UsageError(f"--{asked[0].replace('_', '-')} does not go with --format {layout}.")
     if (audit or verify) and layout != "card":
         raise click.UsageError("--audit and --verify go with --format card.")
@@ -78,7 +79,7 @@ def export(
         raise click.UsageError("Missing argument 'EVALUATION'.")
     if layout == "card":
         return _card(evaluation, output_dir, out or TO_OUTPUT, audit)
-    if layout in ("tau-bench", "tau2"):
+    if layout in RESULTS:
         return _results_file(evaluation, output_dir, out or TO_OUTPUT, layout)
     return _rollouts(evaluation, output_dir, out, layout, **chosen)
 
@@ -88,21 +89,17 @@ def _rollouts(
 ) -> int:
     from reward_kit.agent.after.export import export, write_lines, write_rollouts
 
+    path = None if out in (None, TO_OUTPUT) else Path(str(out))
     as_files = layout == "rollouts"
-    if as_files and (out in (None, TO_OUTPUT) or columns is not None):
+    if as_files and (path is None or columns is not None):
         raise click.UsageError("--format rollouts takes a folder, --out DIR, and no --columns.")
     check_target("--out", None if as_files else out)
-    chosen["rows"] = chosen.pop("task_ids")
-    layout = "full" if as_files else layout
-    found = export(evaluation, output_dir, format=layout, columns=columns, **chosen)  # type: ignore[arg-type]  # one of FORMATS
-    path = None if out in (None, TO_OUTPUT) else Path(str(out))
+    kept: Any = "full" if as_files else layout
+    rows = chosen.pop("task_ids")
+    found = export(evaluation, output_dir, format=kept, columns=columns, rows=rows, **chosen)
     if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
         raise click.UsageError(f"--out {path} is among the files of evaluations.")
-    if as_files:
-        assert path is not None, "checked above"
-        number = write_rollouts(found, path)
-    else:
-        number = write_lines(found, path)
+    number = write_rollouts(found, path) if as_files and path is not None else write_lines(found, path)
     print_lines(_report_lines(found, number, path), err=True)
     return 0 if number else 1
 
@@ -155,6 +152,7 @@ def _results_file(evaluation: str, output_dir: str, target: str, layout: str) ->
 
 def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:
     from reward_kit.agent.base.encoding import readable_json
+    from reward_kit.agent.base.strict_json import parsed_json
     from reward_kit.agent.comparison.card import card_of
     from reward_kit.agent.store.stored_evaluation import load_evaluation
 
@@ -162,28 +160,20 @@ def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> i
     stored = load_evaluation(evaluation, output_dir)
     if stored.results.get("decision", {}).get("verdict", "not decided") != "not decided":
         warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
-    made = card_of(stored, None if audit is None else _audit(Path(audit)))
+    try:
+        found = None if audit is None else parsed_json(Path(audit).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"is not the JSON of validate --deep: {error}", place=audit) from error
+    made = card_of(stored, found)
     write_output(readable_json(made), target)
     if target != TO_OUTPUT:
         say(f"{target}: {count(len(made['rows']), 'row')}, {made['denominators']['judged']} judged rollouts")
     return 0
 
 
-def _audit(path: Path) -> object:
-    from reward_kit.agent.base.strict_json import parsed_json
-    from reward_kit.errors import UsageError
-
-    try:
-        return parsed_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        fault = f"is not the JSON of validate --deep: {error}"
-        raise UsageError(fault, place=str(path)) from error
-
-
 def _verified(path: Path, evaluation: str | None, output_dir: str) -> int:
     from reward_kit.agent.comparison.card import differences_from, faults_of, read_card
     from reward_kit.agent.store.stored_evaluation import load_evaluation
-    from reward_kit.errors import UsageError
 
     card = read_card(path)
     lines = faults_of(card)

@@ -20,7 +20,7 @@ from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import say
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.cli.agent_eval import DONE, INCOMPLETE, INTERRUPTED, evaluated
-from reward_kit.cli.common_options import command, runs_option
+from reward_kit.cli.options import PATH, command, runs_option, user_model_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,41 +36,21 @@ PLAY = "play"
 """The address of the page of ``play --browser``."""
 SETTING = ("toolset", "toolset_outside", "user_toolset", "seed_sql", "system_prompt", "now")
 """Fields that a new row takes from the first row of its dataset."""
+SIDE = click.Choice(["agent", "user", "both"])
 
 
 @command("play")
 @click.argument("bundle")
 @click.argument("row", required=False)
-@click.option(
-    "--as",
-    "side",
-    type=click.Choice(["agent", "user", "both"]),
-    help="Who you are. Default: the agent; in a new row both.",
-)
+@click.option("--as", "side", type=SIDE, help="Who you are. Default: the agent; in a new row both.")
 @click.option("--model", metavar="NAME", help="The agent's model, if you are the user.")
-@click.option(
-    "--user-model",
-    "--sim-model",
-    "user_model",
-    metavar="NAME",
-    help="The simulated user's model, if you are the agent.",
-)
+@user_model_option(help="The simulated user's model, if you are the agent.")
 @click.option("--save-row", metavar="ID", help="Save what you do as the gold actions of the row ID.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Save it there, not in the dataset."
-)
+@click.option("--out", type=PATH, metavar="FILE", help="Save it there, not in the dataset.")
 @runs_option
 @click.option("--browser", is_flag=True, help="Play on a page in a browser on this machine.")
 def play(
-    bundle: str,
-    row: str | None,
-    side: str | None,
-    model: str | None,
-    user_model: str | None,
-    save_row: str | None,
-    out: Path | None,
-    output_dir: str,
-    browser: bool,
+    bundle: str, row: str | None, side: str | None, save_row: str | None, out: Path | None, **options: Any
 ) -> int:
     """Play a rollout by hand: as agent, as user, or as both.
 
@@ -86,12 +66,16 @@ def play(
     the dataset, and tools, data and system prompt of the first row. It begins with what you say as the user.
     """
     from reward_kit.agent.bundles.bundle import read_bundle
+    from reward_kit.agent.bundles.task import select_tasks
     from reward_kit.agent.evaluation.options import make_config, new_name
 
-    given: dict[str, Any] = {"dataset": bundle, "n_rollouts": 1, "output_dir": output_dir, "quiet": True}
+    given = {"dataset": bundle, "n_rollouts": 1, "output_dir": options["output_dir"], "quiet": True}
     with read_bundle(bundle) as rows, TemporaryDirectory(prefix="reward-kit-") as scratch:
         if row is not None:
-            played, side = _chosen(rows, row), side or "agent"
+            played, *others = select_tasks(rows.rows, task_ids=row, called=lambda _: "ROW")
+            if others:
+                raise UsageError(f"{row!r} names {1 + len(others)} rows; play takes one", place="ROW")
+            side = side or "agent"
         elif save_row is not None:
             played, side = _new_row(rows, save_row), side or "both"
             file = Path(scratch) / rows.dataset.name
@@ -101,22 +85,19 @@ def play(
             remedy = "Name a row of the bundle, or the id of a new one with --save-row."
             raise UsageError("no row is named", place="ROW", remedy=remedy)
         saving = _Saving.checked(rows, played, save_row, out, is_new=row is None)
-        given |= {"task_ids": [played.id], "eval_id": new_name(), "model": model, "sim_model": user_model}
+        given |= {"task_ids": [played.id], "eval_id": new_name()}
+        given |= {"model": options["model"], "sim_model": options["user_model"]}
         given |= {"agent": None if side == "user" else "human", "user": None if side == "agent" else "human"}
         config = make_config({name: value for name, value in given.items() if value is not None})
-        _check_models(config, played, side)
-        if browser:
+        name, flag = ("model", "--model") if side == "user" else ("sim_model", "--user-model")
+        needed = side == "user" or (side == "agent" and played.sim_user_prompt)
+        if needed and not config.or_environment(name):
+            other = "agent" if side == "user" else "simulated user"
+            remedy = f"Name one with {flag}, or be both: --as both."
+            raise UsageError(f"the {other} needs a model", remedy=remedy)
+        if options["browser"]:
             return _in_browser(config, side, saving)
         return _over(evaluated(config, _players(side)), saving)
-
-
-def _chosen(rows: BundleRows, name: str) -> TaskRow:
-    from reward_kit.agent.bundles.task import select_tasks
-
-    found = select_tasks(rows.rows, task_ids=name, called=lambda _: "ROW")
-    if len(found) > 1:
-        raise UsageError(f"{name!r} names {len(found)} rows; play takes one", place="ROW")
-    return found[0]
 
 
 def _new_row(rows: BundleRows, row_id: str) -> TaskRow:
@@ -189,14 +170,6 @@ class _Saving:
         place = from_here(self.target)
         say(f"saved: row {self.row_id!r} in {place}, with {count(len(row['actions']), 'action')}{outputs}")
         say(f"  {shlex.join(['reward-kit', 'validate', str(place)])}")
-
-
-def _check_models(config: EvaluationConfig, row: TaskRow, side: str) -> None:
-    """Raise ``UsageError`` if nobody plays the other side."""
-    other, option = ("agent", "model") if side == "user" else ("simulated user", "sim_model")
-    if (side == "user" or (side == "agent" and row.sim_user_prompt)) and not config.or_environment(option):
-        flag = "--model" if side == "user" else "--user-model"
-        raise UsageError(f"the {other} needs a model", remedy=f"Name one with {flag}, or be both: --as both.")
 
 
 def _players(side: str, screen: Screen | None = None) -> dict[Role, Any]:

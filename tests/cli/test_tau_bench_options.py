@@ -13,7 +13,7 @@ from tau_bench_file import RETAIL, RunResult
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.cli.agent_eval import agent_eval as command
 from reward_kit.cli.agent_eval import given_options
-from reward_kit.cli.eval_options import as_click_parses
+from reward_kit.cli.options import as_click_parses
 
 
 def configured(*arguments: str) -> EvaluationConfig:

@@ -1,4 +1,4 @@
-"""Comparisons of evaluations, for a terminal or a pipe, and as Markdown."""
+"""Comparisons of evaluations, and the gate for pull requests: for a terminal or a pipe, and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.comparison.compare import different_settings
+from reward_kit.agent.comparison.gate import reasons
 from reward_kit.agent.comparison.measures import CHANGED
-from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, command, origin_facts, strategy
+from reward_kit.agent.reports.facts import (
+    INTERVALS,
+    LONGEST_STRATEGY,
+    command,
+    failed_rollout_facts,
+    origin_facts,
+    strategy,
+)
 from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
 from reward_kit.agent.rollout.outcome import total_usage
-from reward_kit.agent.scoring.metrics import shown_ks
+from reward_kit.agent.scoring.metrics import average, shown_ks
 from reward_kit.agent.scoring.numbers import (
     NOTHING,
     dollars,
@@ -26,16 +35,17 @@ from reward_kit.agent.scoring.numbers import (
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
+    from reward_kit.agent.comparison.gate import Gate
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase
 SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
 """Rows that got worse (and better), metrics, and names in a list, that are shown."""
-LONGEST_NAME, LONGEST_LABEL, LONGEST_VALUE = 40, 20, 300
+LONGEST_NAME, LONGEST_VALUE, LONGEST_CELL = 40, 300, 120
 QUESTIONS = ("these tasks", "tasks like these")
 _PER_ROLLOUT = "95 % intervals; cost, tokens, steps, turns and time are means per rollout."
 _ALONE = "Each interval stands alone: one of 20 equal evaluations lies outside it by luck."
@@ -79,11 +89,9 @@ def _folded(lines: Iterable[str], width: int | None) -> Iterator[str]:
 
 def measures_table(comparison: EvaluationComparison) -> list[tuple[str, ...]]:
     """Headings, and a line for each measure: its name, both means, the difference and its intervals."""
-    rows: list[tuple[str, ...]] = [("", "A", "B", "B - A", *QUESTIONS)]
-    for name, (measure,) in _table([comparison]).items():
-        if measure is not None:
-            rows.append((name, *_cells(measure, len(comparison.rows))))
-    return [*rows, *_unjudged("not judged", comparison)]
+    found = ((name, measure) for name, (measure,) in _table([comparison]).items() if measure is not None)
+    rows = [(name, *_cells(measure, len(comparison.rows))) for name, measure in found]
+    return [("", "A", "B", "B - A", *QUESTIONS), *rows, *_unjudged(comparison, "not judged")]
 
 
 def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Iterator[str]:
@@ -106,7 +114,7 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
                 rows.append((label, side, *_cells(measure, len(found.baseline.rows))))
                 label = ""
     for side, each in others:
-        rows += [("not judged", side, *cells) for _, *cells in _unjudged("", each)]
+        rows += _unjudged(each, "not judged", side)
     yield from table_lines(rows, right=(2, 3, 4), width=columns, drop=(5, 2))
     yield from _folded(_metric_notes(found.comparisons), columns)
     yield f"Rows that changed, and settings: reward-kit compare {found.baseline.eval_id} OTHER"
@@ -124,7 +132,7 @@ def sweep_lines(comparisons: Sequence[EvaluationComparison], columns: int | None
 def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
     """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
     (headings, *rows), right = _standing_rows(comparisons)
-    code = [(*row[:-1], f"`{row[-1].replace('`', chr(39))}`") for row in rows]
+    code = [(*row[:-1], _code(row[-1])) for row in rows]
     yield from markdown_table_lines([headings, *code], right=right)
     yield ""
     for side, each in zip(SIDES[1:], comparisons, strict=False):
@@ -162,30 +170,21 @@ def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tu
     if len(comparisons) >= len(SIDES):
         raise UsageError(f"at most {len(SIDES)} evaluations fit into one table")
     evaluations = [comparisons[0].a, *(each.b for each in comparisons)]
-    verdicts = ["baseline"]
-    for these, like in (each.success.verdicts for each in comparisons):
-        verdicts.append(these if these == like else f"{these} on these")
+    found = (each.success.verdicts for each in comparisons)
+    verdicts = ["baseline", *(these if these == like else f"{these} on these" for these, like in found)]
     ks = shown_ks(min(max(one.pass_power) for one in evaluations))
     powers = [f"Pass^{k}" for k in ks]
     headings = ("", "evaluation", "rows", "judged", *powers, "reward", "cost", "verdict", "agent (model)")
-    rows = [headings, *(_standing(*line, ks) for line in zip(SIDES, evaluations, verdicts, strict=False))]
+    rows: list[tuple[str, ...]] = [headings]
+    for side, stored, verdict in zip(SIDES, evaluations, verdicts, strict=False):
+        ending = "" if stored.status == "complete" else f" ({stored.status})"
+        name, reward = one_line(stored.eval_id, LONGEST_NAME) + ending, stored.averages.reward
+        counts = str(len(stored.rows)), f"{stored.n_scored}/{stored.planned}"
+        # without the number of unpriced calls: the column stays narrow
+        means = score(reward.value if reward else None), money(stored.spent, 1)
+        player = one_line(strategy(stored), LONGEST_STRATEGY)
+        rows.append((side, name, *counts, *pass_cells(stored.pass_power, ks), *means, verdict, player))
     return rows, {2, 3, *range(5, len(headings) - 2)}  # Pass^1 has an interval
-
-
-def _standing(side: str, stored: StoredEvaluation, verdict: str, ks: Sequence[int]) -> tuple[str, ...]:
-    name = one_line(stored.eval_id, LONGEST_NAME)
-    reward = stored.averages.reward
-    return (
-        side,
-        name if stored.status == "complete" else f"{name} ({stored.status})",
-        str(len(stored.rows)),
-        f"{stored.n_scored}/{stored.planned}",
-        *pass_cells(stored.pass_power, ks),
-        score(reward.value if reward else None),
-        money(stored.spent, 1),  # without the number of unpriced calls: the column stays narrow
-        verdict,
-        one_line(strategy(stored), LONGEST_STRATEGY),
-    )
 
 
 def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
@@ -238,13 +237,12 @@ def left_out_lines(comparison: EvaluationComparison) -> Iterator[str]:
         lines += [f"  {len(ids)} {reason}: {_listed(ids)}" for reason, ids in left_out.items()]
         if CHANGED in left_out:
             lines.append("  (--changed-rows compares those that have changed, too)")
-    for side, rows in (
-        ("A", [pair.a for pair in comparison.rows]),
-        ("B", [pair.b for pair in comparison.rows]),
-    ):
-        fewer = sum(row.n_scored < row.planned for row in rows)
-        if fewer:
-            lines.append(f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side}")
+    for side in ("a", "b"):
+        rows = [getattr(pair, side) for pair in comparison.rows]
+        if fewer := sum(row.n_scored < row.planned for row in rows):
+            lines.append(
+                f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side.upper()}"
+            )
     if lines:
         yield from [*lines, ""]
 
@@ -260,11 +258,8 @@ def _table(comparisons: Sequence[EvaluationComparison]) -> _Table:
     for name in dict.fromkeys(name for found in measures for name in found):
         if (name in shown or not name.startswith("Pass^")) and not (told and name == "reward"):
             table[name] = [found.get(name) for found in measures]
-        if name == "reward":
-            table |= {
-                f"  {one_line(label, LONGEST_NAME)}": [found.get(label) for found in metrics]
-                for label in _clearest(metrics)
-            }
+        for label in _clearest(metrics) if name == "reward" else ():
+            table[f"  {one_line(label, LONGEST_NAME)}"] = [found.get(label) for found in metrics]
     return table
 
 
@@ -300,9 +295,9 @@ def _metric_notes(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
         yield f"Metrics without a row in both: {_listed(apart)}"
 
 
-def _unjudged(label: str, comparison: EvaluationComparison) -> list[tuple[str, ...]]:
+def _unjudged(comparison: EvaluationComparison, *labels: str) -> list[tuple[str, ...]]:
     a, b = comparison.unjudged
-    return [(label, str(a), str(b), f"{b - a:+}", "", "")] if a or b else []
+    return [(*labels, str(a), str(b), f"{b - a:+}", "", "")] if a or b else []
 
 
 def _cells(measure: Measure, rows: int) -> tuple[str, str, str, str, str]:
@@ -320,14 +315,10 @@ def _cells(measure: Measure, rows: int) -> tuple[str, str, str, str, str]:
 
 
 def _value(value: float | None, unit: Unit) -> str:
-    if value is None:
-        return NOTHING
-    if unit == "dollars":
-        return dollars(value)
-    if unit == "tokens":
-        return tokens(round(value))
-    if unit == "seconds":
-        return duration(value)
+    shown: dict[str, Callable[[float], str]] = {"dollars": dollars, "seconds": duration}
+    shown["tokens"] = lambda number: tokens(round(number))
+    if value is None or unit in shown:
+        return NOTHING if value is None else shown[unit](value)
     if abs(value) >= 1000:
         return f"{value:.5g}"
     return f"{value:.1f}" if unit == "number" else f"{value:.3f}"
@@ -361,3 +352,54 @@ def _changed_rows(
         name = f"{stored.eval_id} {failed.row_id}#{failed.index + 1}"
         yield f"  read one: {command(stored, 'show', name)}"
     yield ""
+
+
+# -- the gate
+
+
+def gate_lines(gate: Gate) -> Iterator[str]:
+    """The decision, the rows that are certainly worse, and what was not compared or not the same."""
+    yield str(gate.decision)
+    if gate.lost:
+        yield f"certainly worse, although they always succeeded in the baseline: {', '.join(gate.lost)}"
+    if gate.stored.status != "complete":
+        yield f"the evaluation is not complete ({gate.stored.status}: {one_line(gate.stored.reason or '')})"
+    if gate.left_out:
+        yield f"not compared: {reasons(gate.left_out)}"
+    for setting in different_settings(gate.baseline, gate.stored):
+        yield one_line(f"different: {setting.name} was {setting.a}, is {setting.b}", LONGEST_VALUE)
+
+
+def comment_lines(gate: Gate) -> Iterator[str]:
+    """A Markdown comment: the verdict, Pass^1 before and after, and the rows that got worse."""
+    title = {0: "Better or equal", 1: "Worse", 3: "Cannot tell"}[gate.exit_code]
+    name = gate.stored.eval_id
+    yield f"### {title}: {_code(name)} against {_code(gate.baseline.eval_id)}\n"
+    if gate.decision.difference is not None:
+        before = average([pair.a.passed / pair.a.n_scored for pair in gate.pairs])
+        yield f"**Pass^1 {before:.3f} → {before + gate.decision.difference:.3f}**\n"
+    yield from (f"- {_code(line)}" for line in gate_lines(gate))
+    worse = [pair for pair in gate.pairs if pair.difference < 0]
+    if worse and gate.exit_code:  # beside a better or equal result, it is chance
+        yield f"\n{count(len(worse), 'row')} succeeded less often, flaky ones last:\n"
+        worse.sort(
+            key=lambda pair: (pair.row_id not in gate.lost, pair.a.passed < pair.a.n_scored, pair.difference)
+        )
+        cells = (_gated_cells(gate, pair) for pair in worse[:SHOWN_ROWS])
+        yield from markdown_table_lines([("row", "before", "now", "", "a failed rollout"), *cells])
+        more = f"and {len(worse) - SHOWN_ROWS} more. " if len(worse) > SHOWN_ROWS else ""
+        yield f'\n{more}To read a rollout: `reward-kit show "{name} ROW#N"`'
+
+
+def _gated_cells(gate: Gate, pair: RowPair) -> tuple[str, ...]:
+    kind = "certain" if pair.row_id in gate.lost else "flaky" if pair.a.passed < pair.a.n_scored else ""
+    failed = pair.failed_rollout()
+    facts = failed_rollout_facts(gate.stored, failed) if failed is not None else ()
+    trouble = "<br>".join(_code(f"{fact.strip()}: {text}", LONGEST_CELL) for fact, text in facts)
+    passed = (f"{one.passed}/{one.n_scored}" for one in (pair.a, pair.b))
+    return (_code(pair.row_id), *passed, kind, trouble)
+
+
+def _code(text: str, longest: int = LONGEST_VALUE) -> str:
+    """Text of models and people, so that Markdown shows it as it is."""
+    return f"`{one_line(text, longest).replace('`', chr(39))}`"

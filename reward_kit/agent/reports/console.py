@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count, cut, one_line
-from reward_kit.agent.reports.branches import tree_lines, trees_of
 from reward_kit.agent.reports.facts import (
     LEADERBOARD,
     MEANS,
-    Fact,
     command,
     cost_line,
     facts_of,
+    failed_rollout_facts,
+    failure_details,
     leaderboard_row,
     question,
     row_cells,
@@ -24,10 +24,10 @@ from reward_kit.agent.reports.facts import (
     tool_faults,
     what_went_wrong,
 )
+from reward_kit.agent.reports.listings import tree_lines, trees_of
 from reward_kit.agent.reports.tables import NAMES, NARROWEST, fact_lines, markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, duration, score, shares
-from reward_kit.agent.store.transcript import failure_facts
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
 SOME_FAILURES = 3
 """Failed rollouts of which the whole report has the calls and the data."""
-LONGEST_LINE = 220
-"""Characters of a call or a difference that are shown."""
 _SHORT = frozenset({"origin", "warning", "not judged", "rules", "user faults", "explanations"})
 """Facts whose first lines stand on the screen at the end."""
 
@@ -151,7 +149,7 @@ def _failed_rows(
         spare -= len(lines) - 1
         yield Styled(f"{start}{lines[0]}", len(start), len(start) + len(kind or ""), fg="red")
         yield from (f"{'':{len(start)}}{line}" for line in lines[1:])
-        found = list(_details(result, one)) if spare > 0 else []
+        found = list(failure_details(result, one)) if spare > 0 else []
         details = sorted(found, key=lambda detail: detail[0] != "judged")[: max(0, spare)]
         spare -= len(details)
         yield from (cut(f"  {name:8}  {text}", width) for name, text in details)
@@ -175,7 +173,7 @@ def _short_facts(result: EvaluationResult, width: int) -> Iterator[str]:
     for line, _ in tool_faults(result):
         yield from wrap(line, width, subsequent_indent="  ")[:2]
     if result.unjudged and result.status not in ("budget", "running"):
-        yield from _command_line("retry", command(result, "agent-eval", "--resume", result.eval_id))
+        yield _command_line("retry", command(result, "agent-eval", "--resume", result.eval_id))
     seconds = result.averages.seconds
     if seconds and result.planned > 1:
         spread = f"50% of the rollouts within {duration(seconds[50])}, 90% within {duration(seconds[90])}"
@@ -228,28 +226,25 @@ def _range(interval: Interval | None) -> str:
 
 def _commands(result: EvaluationResult, width: int, *, whole: bool = False) -> Iterator[str]:
     """The commands that show the worst rollout, the whole report and the pages."""
-    worst = _worst(result.rows)
-    if worst:
+    if worst := _worst(result.rows):
         one = _example(worst[0])
         shown = command(result, "show", f"{result.eval_id} {one.row_id}#{one.index + 1}")
         if len(shown) + NAMES > width:
             shown = command(result, "show", one.id[:12])
-        yield from _command_line("read it", shown)
+        yield _command_line("read it", shown)
     if not whole:
-        yield from _command_line("all of it", command(result, "show", result.eval_id))
-    yield from _command_line("browse", command(result, "view", result.eval_id))
+        yield _command_line("all of it", command(result, "show", result.eval_id))
+    yield _command_line("browse", command(result, "view", result.eval_id))
 
 
-def _command_line(name: str, line: str) -> Iterator[str]:
-    yield Styled(f"{name:{NAMES}}{line}", NAMES, fg="cyan")
+def _command_line(name: str, line: str) -> str:
+    return Styled(f"{name:{NAMES}}{line}", NAMES, fg="cyan")
 
 
 def _after_blank(lines: Iterator[str]) -> Iterator[str]:
     """``lines`` after an empty one, if there are any."""
-    for number, line in enumerate(lines):
-        if number == 0:
-            yield ""
-        yield line
+    found = list(lines)
+    yield from ["", *found] if found else []
 
 
 # -- the whole report
@@ -258,16 +253,14 @@ def _after_blank(lines: Iterator[str]) -> Iterator[str]:
 def _row_lines(rows: Sequence[RowResult], width: int) -> Iterator[str]:
     """A table of the rows; with many, of those with rollouts that did not pass."""
     shown = rows if len(rows) <= SHOW_ALL_UP_TO else [row for row in rows if row.passed < row.planned]
-    cells = [(row.row_id, *row_cells(row).values(), what_went_wrong(row)) for row in shown]
-    headings = ("row", "passed", *MEANS, "what went wrong")
-    columns = zip(*([headings, *cells]), strict=True)
-    told = {"reward": all(row.reward in (None, row.passed / max(1, row.n_scored)) for row in shown)}
-    kept = [
-        column for column in columns if set(column[1:]) - {NOTHING, ""} and not told.get(column[0], False)
-    ]
     if shown:
-        table = list(zip(*kept, strict=True))
-        yield from table_lines(table, right=range(1, len(kept) - bool("what" in table[0][-1])), width=width)
+        cells = [(row.row_id, *row_cells(row).values(), what_went_wrong(row)) for row in shown]
+        columns = list(zip(("row", "passed", *MEANS, "what went wrong"), *cells, strict=True))
+        if all(row.reward in (None, row.passed / max(1, row.n_scored)) for row in shown):
+            columns = [column for column in columns if column[0] != "reward"]
+        kept = [column for column in columns if set(column[1:]) - {NOTHING, ""}]
+        right = range(1, len(kept) - bool("what" in kept[-1][0]))
+        yield from table_lines([*zip(*kept, strict=True)], right=right, width=width)
         means = [column[0] for column in kept if column[0] in MEANS]
         if means and any(len(row.outcomes) > 1 for row in shown):
             yield f"({', '.join(means)}: means of a row's rollouts)"
@@ -278,14 +271,17 @@ def _row_lines(rows: Sequence[RowResult], width: int) -> Iterator[str]:
 def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
     """Pass^k and Pass@k with both intervals, each named by the question that it answers."""
     powers, ats = result.pass_power, result.pass_at
-    table = [["k", *map(str, shown_ks(max(powers, default=0)))]]
-    shown = [powers[int(k)] for k in table[0][1:]]
-    table.append(["Pass^k", *(score(one.value) for one in shown)])
-    table.append(["95 % these tasks", *(_range(one.intervals.these_tasks) for one in shown)])
-    table.append(["95 % tasks like these", *(_range(one.intervals.tasks_like_these) for one in shown)])
-    if any(one.left_out for one in shown):
-        table.append(["rows", *(str(one.tasks) for one in shown)])
-    table.append(["Pass@k", *(score(ats[int(k)].value) for k in table[0][1:])])
+    shown = {k: powers[k] for k in shown_ks(max(powers, default=0))}
+    table = [
+        ["k", *map(str, shown)],
+        ["Pass^k", *(score(one.value) for one in shown.values())],
+        ["95 % these tasks", *(_range(one.intervals.these_tasks) for one in shown.values())],
+        ["95 % tasks like these", *(_range(one.intervals.tasks_like_these) for one in shown.values())],
+        ["rows", *(str(one.tasks) for one in shown.values())],
+        ["Pass@k", *(score(ats[k].value) for k in shown)],
+    ]
+    if not any(one.left_out for one in shown.values()):
+        del table[4]
     yield from table_lines([*zip(*table, strict=True)], right=range(1, len(table)), width=width)
     last = max((k for k in powers if k in LEADERBOARD_KS), default=1)
     if last > 1:
@@ -294,36 +290,10 @@ def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
 
 def _chosen_failures(result: EvaluationResult) -> list[Outcome]:
     """The first of each class, the most frequent class first; then the second of each."""
-    frequency = result.failures
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Outcome]] = []
     for outcome in result.outcomes:
         if outcome.failure is not None and outcome.scored:
-            ranked.append((seen[outcome.failure], -frequency[outcome.failure], outcome))
+            ranked.append((seen[outcome.failure], -result.failures[outcome.failure], outcome))
             seen[outcome.failure] += 1
     return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:SOME_FAILURES]]
-
-
-def failed_rollout_facts(result: EvaluationResult, outcome: Outcome, most: int = 1) -> Iterator[Fact]:
-    """A failed rollout: class and step, expected and made call, at most ``most`` differences, a judgement."""
-    where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
-    trouble, details = one_line(outcome.trouble, LONGEST_LINE), list(_details(result, outcome, most))
-    if details:  # with the missing call
-        trouble = trouble.partition("; missing ")[0]
-    yield "failed", f"{outcome.row_id} #{outcome.index + 1}: {outcome.failure}{where}: {trouble}"
-    yield from ((f"  {name}", text) for name, text in details)
-
-
-def _details(result: EvaluationResult, outcome: Outcome, most: int = 1) -> Iterator[Fact]:
-    failure: dict[str, Any] = {}
-    with suppress(StorageError):  # shared without its trajectories: the outcome says enough
-        failure = result.record(outcome).failure or {}
-    facts = list(failure_facts(failure))
-    data = [text for name, text in facts if name == "data"]
-    yield from ((name, one_line(text, LONGEST_LINE)) for name, text in facts if name != "data")
-    for number, text in enumerate(data[:most], start=1):
-        more = f" (and {len(data) - most} more)" if number == most < len(data) else ""
-        yield "data", one_line(text, LONGEST_LINE) + more
-    for one in result.explanations.usable if result.explanations is not None else ():
-        if one.rollout == outcome.id:
-            yield "judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

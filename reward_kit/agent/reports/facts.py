@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.config import DEFAULTS
@@ -28,6 +28,7 @@ from reward_kit.agent.scoring.numbers import (
 )
 from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
 from reward_kit.agent.store.stored_evaluation import origin_of
+from reward_kit.agent.store.transcript import failure_facts
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -367,3 +368,29 @@ def _quoted(word: str) -> str:
 
 def _instance(outcome: Outcome, what: str) -> str:
     return f"for instance {outcome.row_id} #{outcome.index + 1}: {what}"
+
+
+def failed_rollout_facts(result: EvaluationResult, outcome: Outcome) -> Iterator[Fact]:
+    """A failed rollout: class and step, expected and made call, a difference in the data, a judgement."""
+    where = "" if outcome.failure_step is None else f" in step {outcome.failure_step}"
+    trouble, details = one_line(outcome.trouble, LONGEST_PROBLEM), list(failure_details(result, outcome))
+    if details:  # with the missing call
+        trouble = trouble.partition("; missing ")[0]
+    yield "failed", f"{outcome.row_id} #{outcome.index + 1}: {outcome.failure}{where}: {trouble}"
+    yield from ((f"  {name}", text) for name, text in details)
+
+
+def failure_details(result: EvaluationResult, outcome: Outcome) -> Iterator[Fact]:
+    """Expected and made call, a difference in the data, and a judgement of a failed rollout."""
+    failure: dict[str, Any] = {}
+    with suppress(StorageError):  # shared without its trajectories: the outcome says enough
+        failure = result.record(outcome).failure or {}
+    facts = list(failure_facts(failure))
+    data = [text for name, text in facts if name == "data"]
+    yield from ((name, one_line(text, LONGEST_PROBLEM)) for name, text in facts if name != "data")
+    if data:
+        more = f" (and {len(data) - 1} more)" if len(data) > 1 else ""
+        yield "data", one_line(data[0], LONGEST_PROBLEM) + more
+    for one in result.explanations.usable if result.explanations is not None else ():
+        if one.rollout == outcome.id:
+            yield "judged", f"{one.author}, {one.fault}: {one_line(one.sentence or '')}"

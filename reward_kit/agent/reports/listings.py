@@ -1,37 +1,72 @@
-"""Lists: the evaluations of a runs folder, the rollouts of a row, the groups of an evaluation."""
+"""Stored evaluations: their results, lists of them and of a row's rollouts, their groups and branches."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
 from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
-from reward_kit.agent.scoring.numbers import NOTHING, money, pass_cells, score
+from reward_kit.agent.scoring.numbers import NOTHING, bracketed, money, pass_cells, score
 from reward_kit.agent.store.evaluation_file import stored_files
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.stored_evaluation import Origin, branches_in, load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.results import EvaluationResult
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation
 
-EVALUATION_HEADINGS = (
-    "evaluation", "dataset", "rollouts", "Pass^1", "cost", "status", "started", "agent (model)"
-)  # fmt: skip
-EVALUATION_NUMBERS = frozenset({2, 3, 4})
-"""Columns of numbers."""
-ROLLOUT_HEADINGS = ("evaluation", "number", "reward", "result", "id")
 LONGEST_VALUE, SHOWN_ID = 40, 12
 """Characters of a value, and of a rollout's id, which are enough to name it."""
+DEEPEST = 20
+"""Generations of branches that are shown; forged files may name each other."""
+Place = tuple[str, str]
+"""A rollout: the name of its evaluation, and its id."""
+
+
+def result_of(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
+    """The results of an evaluation, by name; raises as ``load_evaluation`` and ``stored_result``."""
+    return stored_result(load_evaluation(name, output_dir))
+
+
+def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
+    """An evaluation that was read back, with what its last run alone knew.
+
+    Raises ``StorageError`` if that note is damaged.
+    """
+    from reward_kit.agent.after.explainer import Explanations, stored_explanations
+    from reward_kit.agent.comparison.replay import ReplayComparison
+    from reward_kit.agent.scoring.sequential import Decision
+
+    found = stored.results
+    kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
+    if "agreement" in found:
+        from reward_kit.agent.tau.results.agreement import Agreement
+
+        kinds["agreement"] = Agreement
+    try:
+        named = ((name, kind) for name, kind in kinds.items() if name in found)
+        parts = {name: TypeAdapter(kind).validate_python(found[name]) for name, kind in named}
+        if (plain := found.get("explanations")) is not None:  # counted there; the notes hold them whole
+            known = {
+                one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]
+            }
+            made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
+            parts["explanations"] = Explanations(plain["model"], made, plain["missing"], plain["reason"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StorageError(f"holds damaged results: {error!r}", place=str(stored.path)) from error
+    return replace(stored, **parts)
 
 
 def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
@@ -41,8 +76,9 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
     """
     found, faults = read_evaluations(evals)
     if found:
-        rows = [EVALUATION_HEADINGS, *map(evaluation_cells, reversed(found))]
-        yield from table_lines(rows, right=EVALUATION_NUMBERS, width=width, drop=(4, 6, 5, 2))
+        cells = [evaluation_cells(one) for one in reversed(found)]
+        rows = [tuple(cells[0]), *(tuple(one.values()) for one in cells)]
+        yield from table_lines(rows, right={2, 3, 4}, width=width, drop=(4, 6, 5, 2))
     yield from faults
 
 
@@ -57,20 +93,25 @@ def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
     return sorted(found, key=lambda stored: stored.created), faults
 
 
-def evaluation_cells(stored: StoredEvaluation) -> tuple[str, ...]:
-    """The cells below ``EVALUATION_HEADINGS``."""
+def evaluation_cells(stored: StoredEvaluation) -> dict[str, str]:
+    """The cells of an evaluation's line, by heading."""
     unjudged = sum(not outcome.scored for outcome in stored.outcomes)
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
-    return (
-        stored.eval_id,
-        dataset_name(stored),
-        f"{len(stored.outcomes)}/{stored.planned}",
-        score(mean(rates)),
-        money(stored.spent),
-        f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)),
-        one_line(strategy(stored), LONGEST_STRATEGY),
-    )
+    return {
+        "evaluation": stored.eval_id,
+        "dataset": dataset_name(stored),
+        "rollouts": f"{len(stored.outcomes)}/{stored.planned}",
+        "Pass^1": score(mean(rates)),
+        "cost": money(stored.spent),
+        "status": f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
+        "started": moment(stored.created),
+        "agent (model)": one_line(strategy(stored), LONGEST_STRATEGY),
+    }
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as the local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def dataset_name(stored: StoredEvaluation) -> str:
@@ -84,24 +125,16 @@ def dataset_name(stored: StoredEvaluation) -> str:
 def rollout_lines(evals: Path, row_id: str, width: int | None = None) -> Iterator[str]:
     """A table of a row's rollouts in all evaluations, the newest first; then damaged files."""
     evaluations, faults = read_evaluations(evals)
-    found = [
-        (one, stored.eval_id) for stored in evaluations for one in stored.outcomes if one.row_id == row_id
-    ]
-    found.sort(key=lambda each: each[0].started, reverse=True)
-    rows = [ROLLOUT_HEADINGS, *(_rollout_cells(*each) for each in found)]
+    all_of = ((one, stored.eval_id) for stored in evaluations for one in stored.outcomes)
+    found = sorted((one for one in all_of if one[0].row_id == row_id), key=lambda one: -one[0].started)
+    rows: list[tuple[str, ...]] = [("evaluation", "number", "reward", "result", "id")]
+    for one, evaluation in found:
+        number = f"{one.index + 1}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
+        reward = NOTHING if one.reward is None else f"{one.reward:g}"
+        result = "reward_error" if one.error is not None else one.failure or one.stop_reason
+        rows.append((evaluation, number, reward, result, one.id[:SHOWN_ID]))
     yield from table_lines(rows, width=width, drop=(1,))
     yield from faults
-
-
-def _rollout_cells(outcome: Outcome, evaluation: str) -> tuple[str, ...]:
-    attempt = f", attempt {outcome.attempt + 1}" if outcome.attempt else ""
-    return (
-        evaluation,
-        f"{outcome.index + 1}{attempt}",
-        NOTHING if outcome.reward is None else f"{outcome.reward:g}",
-        "reward_error" if outcome.error is not None else outcome.failure or outcome.stop_reason,
-        outcome.id[:SHOWN_ID],
-    )
 
 
 def stored_rows(evals: Path) -> set[str]:
@@ -125,21 +158,15 @@ def group_lines(result: EvaluationResult, field: str, width: int | None = None) 
 def groups_table(result: EvaluationResult, field: str, groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Headings, a line for each group, and one for all rows of the evaluation."""
     ks = shown_ks(max((k for group in groups for k in group.pass_power), default=0))
-    table: list[tuple[str, ...]] = [
-        (one_line(field, LONGEST_VALUE), "rows", "judged", *(f"Pass^{k}" for k in ks), "reward")
-    ]
+    name = one_line(field, LONGEST_VALUE)
+    table: list[tuple[str, ...]] = [(name, "rows", "judged", *(f"Pass^{k}" for k in ks), "reward")]
     for group in (*groups, Group("all", result.rows, result.passes, result.averages.reward)):
+        value = group.value if isinstance(group.value, str) else json.dumps(group.value, ensure_ascii=False)
+        label = "(none)" if group.value is None else one_line(value, LONGEST_VALUE)
         judged = f"{group.n_scored}/{sum(row.planned for row in group.rows)}"
-        powers = pass_cells(group.pass_power, ks)
         reward = score(group.reward.value if group.reward else None)
-        table.append((_label(group.value), str(len(group.rows)), judged, *powers, reward))
+        table.append((label, str(len(group.rows)), judged, *pass_cells(group.pass_power, ks), reward))
     return table
-
-
-def _label(value: object) -> str:
-    if value is None:
-        return "(none)"
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_VALUE)
 
 
 def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[str]:
@@ -149,3 +176,88 @@ def group_notes(result: EvaluationResult, groups: Sequence[Group]) -> Iterator[s
         yield "Rows with several values count in each of their groups."
     if begun < len(result.rows):
         yield f"In no group: {count(len(result.rows) - begun, 'row')} without a finished rollout."
+
+
+# -- branches
+
+
+class TreeLine(NamedTuple):
+    """A line of the tree: ``stem`` is drawn before the ``name``, which links to a page, and the ``text``.
+
+    ``page`` is the address of that page without its ending; empty for a rollout that is gone.
+    """
+
+    stem: str
+    name: str
+    text: str
+    page: str
+    evaluation: str
+    is_here: bool
+
+    def __str__(self) -> str:
+        return f"{self.stem}{self.name}: {self.text}{'  <- this one' if self.is_here else ''}"
+
+
+def trees_of(evals: Path, evaluation: str, rollout: str | None = None) -> list[TreeLine]:
+    """The tree that holds a rollout, or of an evaluation: that of its origin, or those of its rollouts.
+
+    Empty for a rollout that has no branches and is none. Raises ``StorageError`` for a damaged file.
+    """
+    grown: dict[Place, list[tuple[Origin, Path]]] = {}
+    origins: dict[str, Origin] = {}
+    for origin, file in branches_in(evals):
+        grown.setdefault((origin.evaluation, origin.rollout), []).append((origin, file))
+        origins[file.stem] = origin
+
+    def lines(root: Place) -> Iterator[TreeLine]:
+        found = Origin(*root, 0).outcome(evals)
+        if found is None:
+            yield TreeLine("", root[0], "the rollout is gone", "", root[0], is_here=False)
+        else:
+            text = f"{found.verdict}, {count(found.steps, 'step')}"
+            name, page = f"{root[0]} {found.row_id}#{found.index + 1}", f"{found.row_id}/roll_{found.id}"
+            yield TreeLine("", name, text, page, root[0], is_here=root == (evaluation, rollout))
+        yield from branches(grown.get(root, []), "", DEEPEST)
+
+    def branches(
+        found: Sequence[tuple[Origin, Path]], stem: str, depth: int, of: str = ""
+    ) -> Iterator[TreeLine]:
+        """The evaluations of these branches, and below each the branches of its rollouts."""
+        ordered = sorted(found, key=lambda one: (one[0].step, one[1].stem))
+        for number, (origin, file) in enumerate(ordered, 1):
+            drawn, below = ("└─ ", "   ") if number == len(ordered) else ("├─ ", "│  ")
+            stored = load_evaluation(file)
+            name, page = f"{of}@{origin.step} {stored.eval_id}", f"evals/{stored.eval_id}"
+            is_here = evaluation == stored.eval_id
+            text = _standing(stored, origin)
+            yield TreeLine(f"{stem}{drawn}", name, text, page, stored.eval_id, is_here)
+            if depth:
+                numbers = {one.id: f"#{one.index + 1}" for one in stored.outcomes}
+                for place in [one for one in grown if one[0] == stored.eval_id]:
+                    of_rollout = numbers.get(place[1], "gone ")
+                    yield from branches(grown[place], f"{stem}{below}", depth - 1, of_rollout)
+
+    if evaluation not in origins:
+        roots = [place for place in grown if place[0] == evaluation and rollout in (None, place[1])]
+        return [line for root in roots for line in lines(root)]
+    root = evaluation, ""
+    for _ in range(DEEPEST):
+        if (above := origins.get(root[0])) is not None:
+            root = above.evaluation, above.rollout
+    return list(lines(root))
+
+
+def tree_lines(lines: Iterable[TreeLine], width: int | None) -> Iterator[str]:
+    """The tree for a terminal, long lines folded."""
+    for line in lines:
+        below = line.stem.replace("├─", "│ ").replace("└─", "  ")
+        yield from wrap(str(line), width or 1000, subsequent_indent=f"{below}  ", break_on_hyphens=False)
+
+
+def _standing(stored: StoredEvaluation, origin: Origin) -> str:
+    """The number of branches that passed, with its interval, their mean reward, and who played them."""
+    first, reward = stored.pass_power.get(1), stored.averages.reward
+    rate = f" {bracketed(first.intervals.these_tasks)}" if first and first.intervals.these_tasks else ""
+    passed = f"{stored.passed} of {stored.n_scored} passed{rate}"
+    replaced = ", another tool result" if origin.tool_result is not None else ""
+    return f"{passed}, reward {score(reward.value if reward else None)}, {strategy(stored)}{replaced}"

@@ -19,8 +19,7 @@ from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.rollout.calls import answered
 from reward_kit.agent.rollout.rollout import episode_of
-from reward_kit.agent.servers.access import ASK_FOR_TOKEN, foreign_origin
-from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
+from reward_kit.agent.servers import requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,18 +113,10 @@ class ToolEndpoint:
         self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         paths = {"tools_url": "/tools", "rollout_url": "/rollout", "mcp_url": "/mcp" if mcp else None}
         self.addresses = {name: path and self.url + path for name, path in paths.items()}
-        self._server = _Server(
-            uvicorn.Config(
-                self._application(mcp),
-                log_config=None,
-                access_log=False,
-                ws="none",
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=STOPPING,
-            )
-        )
+        off: dict[str, Any] = dict.fromkeys(("access_log", "proxy_headers", "server_header"), False)
+        times: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE, "timeout_graceful_shutdown": STOPPING}
+        config = uvicorn.Config(self._application(mcp), log_config=None, ws="none", **off, **times)
+        self._server = _Server(config)
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
 
     def admit(self, rollout: Rollout) -> Admission:
@@ -149,7 +140,7 @@ class ToolEndpoint:
                 Route("/rollout", self._show_rollout),
                 Route("/mcp", mcp or self._explain_mcp, methods=None if mcp else ["GET", "POST"]),
             ],
-            exception_handlers={HTTPException: _refused, ClientDisconnect: client_gone},
+            exception_handlers={HTTPException: _refused, ClientDisconnect: requests.client_gone},
             lifespan=mcp.lifespan if mcp else None,
         )
         app.router.redirect_slashes = False
@@ -157,33 +148,32 @@ class ToolEndpoint:
 
     def _admission(self, headers: Headers) -> Admission:
         """Return the admission by the request's token; raises ``HTTPException`` without one."""
-        foreign = foreign_origin(headers)
-        if foreign is not None:
+        if (foreign := requests.foreign_origin(headers)) is not None:
             raise HTTPException(403, foreign)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         admission = self._admissions.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
         if admission is None:
-            raise HTTPException(401, _UNKNOWN, ASK_FOR_TOKEN)
+            raise HTTPException(401, _UNKNOWN, requests.ASK_FOR_TOKEN)
         return admission
 
     async def _list_tools(self, request: Request) -> Response:
-        return json_answer(self._admission(request.headers).rollout.tools)
+        return requests.json_answer(self._admission(request.headers).rollout.tools)
 
     async def _call_tool(self, request: Request) -> Response:
         admission = self._admission(request.headers)
         try:
-            text = (await json_text(request, MAX_BODY)).decode("utf-8")
+            text = (await requests.json_text(request, MAX_BODY)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
         if parse_arguments(text) is None:
             raise HTTPException(400, "the body is not a JSON object with the tool's arguments")
-        return json_answer(await admission.call(request.path_params["name"], text))
+        return requests.json_answer(await admission.call(request.path_params["name"], text))
 
     async def _show_rollout(self, request: Request) -> Response:
         rollout = self._admission(request.headers).rollout
         fields = ("id", "row_id", "index", "seed", "steps", "max_steps", "messages")
         shown = {name: getattr(rollout, name) for name in fields}
-        return json_answer({**shown, "turn": rollout.turns, "stopped": rollout.stop_reason})
+        return requests.json_answer({**shown, "turn": rollout.turns, "stopped": rollout.stop_reason})
 
     async def _explain_mcp(self, request: Request) -> Response:
         self._admission(request.headers)
@@ -203,7 +193,9 @@ def _digest(token: str) -> bytes:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it alone"
-    return fault(error.status_code, _PATHS if error.status_code == 404 else error.detail, error.headers)
+    return requests.fault(
+        error.status_code, _PATHS if error.status_code == 404 else error.detail, error.headers
+    )
 
 
 def _rollout_mcp(admission: Callable[[Headers], Admission]) -> RolloutMcp | None:

@@ -17,8 +17,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
-from reward_kit.agent.servers.access import LocalOrTrusted
-from reward_kit.agent.servers.bodies import client_gone, fault, json_answer, json_text
+from reward_kit.agent.servers.requests import LocalOrTrusted, client_gone, fault, json_answer, json_text
 from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, TooManySessionsError
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import RewardKitError
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from reward_kit.agent.servers.sessions import Sessions
-    from reward_kit.agent.tools.execution import Tool, ToolResult
+    from reward_kit.agent.tools.execution import Tool
     from reward_kit.agent.tools.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
@@ -79,8 +78,32 @@ def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
     async def unknown(name: str) -> Response:
         return fault(404, (await registry.call(name, None)).content)
 
-    _add_sessions(app, sessions)
-    _add_overview(app, registry)
+    @app.post("/sessions/{id}/reset", tags=["sessions"])
+    async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
+        """Return to the seed; with a row's id to the state in which rollouts of that row begin."""
+        sessions.reset(session, row)
+        return SessionChanges(session=session, changes=[])
+
+    @app.delete("/sessions/{id}", tags=["sessions"], status_code=204)
+    async def delete(session: SessionPath) -> None:
+        """Drop the session and its changes."""
+        sessions.reset(session)
+
+    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges)
+    async def changes(session: SessionPath) -> Response:
+        """The rows in which the session differs from the seed."""
+        return json_answer({"session": session, "changes": json_value(await sessions.changes(session))})
+
+    @app.get("/tools", tags=["tools"])
+    async def tools() -> list[dict[str, Any]]:
+        """The tools in the OpenAI format."""
+        return registry.get_openai_tools()
+
+    @app.get("/health", tags=["server"])
+    async def health() -> dict[str, Any]:
+        """Answer if the server is up."""
+        return {"status": "ok", "registry": registry.name, "tools": len(registry.tools)}
+
     return app
 
 
@@ -144,20 +167,15 @@ def _caller(sessions: Sessions, tool: str) -> Callable[..., Awaitable[Response]]
             return fault(422, result.content)
         if result.error:
             logger.warning("tool %r failed\n%s", tool, result.error)
-        return json_answer(_answer(result))
+        ok = result.status == "ok"
+        changes = result.changes.to_json() if result.changes else []
+        value = json_value(result.value) if ok else None
+        content, status = result.content, result.status
+        return json_answer(
+            {"result": value, "content": content, "error": not ok, "status": status, "changes": changes}
+        )
 
     return call
-
-
-def _answer(result: ToolResult) -> dict[str, Any]:
-    ok = result.status == "ok"
-    return {
-        "result": json_value(result.value) if ok else None,
-        "content": result.content,
-        "error": not ok,
-        "status": result.status,
-        "changes": result.changes.to_json() if result.changes else [],
-    }
 
 
 def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -167,33 +185,3 @@ def _openapi_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
     for name, definition in schema.pop("$defs", {}).items():
         definitions[f"{tool.name}.{name}"] = definition
     return schema
-
-
-def _add_sessions(app: FastAPI, sessions: Sessions) -> None:
-    @app.post("/sessions/{id}/reset", tags=["sessions"])
-    async def reset(session: SessionPath, row: RowQuery = None) -> SessionChanges:
-        """Return to the seed; with a row's id to the state in which rollouts of that row begin."""
-        sessions.reset(session, row)
-        return SessionChanges(session=session, changes=[])
-
-    @app.delete("/sessions/{id}", tags=["sessions"], status_code=204)
-    async def delete(session: SessionPath) -> None:
-        """Drop the session and its changes."""
-        sessions.reset(session)
-
-    @app.get("/sessions/{id}/changes", tags=["sessions"], response_model=SessionChanges)
-    async def changes(session: SessionPath) -> Response:
-        """The rows in which the session differs from the seed."""
-        return json_answer({"session": session, "changes": json_value(await sessions.changes(session))})
-
-
-def _add_overview(app: FastAPI, registry: ToolRegistry) -> None:
-    @app.get("/tools", tags=["tools"])
-    async def tools() -> list[dict[str, Any]]:
-        """The tools in the OpenAI format."""
-        return registry.get_openai_tools()
-
-    @app.get("/health", tags=["server"])
-    async def health() -> dict[str, Any]:
-        """Answer if the server is up."""
-        return {"status": "ok", "registry": registry.name, "tools": len(registry.tools)}

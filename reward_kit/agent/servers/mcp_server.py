@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.servers.bodies import received
+from reward_kit.agent.servers.requests import received
 from reward_kit.agent.servers.sessions import MAX_SESSIONS, Sessions, TooManySessionsError
 
 if TYPE_CHECKING:

@@ -42,10 +42,9 @@ class NoSuchRowError(RewardKitError):
 
 
 class Closable(Protocol):
-    """Something that a session holds."""
+    """Something that a session holds; ``close`` frees it."""
 
-    def close(self) -> None:
-        """Free it."""
+    def close(self) -> None: ...
 
 
 T = TypeVar("T", bound=Closable)
@@ -116,10 +115,9 @@ class Pool(Generic[T]):
             spare = next((one for one in self._sessions.items() if self._is_spare(*one)), None)
             if spare is None:
                 held.close()
-                raise TooManySessionsError(
-                    f"{len(self._sessions)} sessions are open and in use",
-                    remedy="Reset or delete one that is no longer needed (DELETE /sessions/ID).",
-                )
+                fault = f"{len(self._sessions)} sessions are open and in use"
+                remedy = "Reset or delete one that is no longer needed (DELETE /sessions/ID)."
+                raise TooManySessionsError(fault, remedy=remedy)
             self.drop(spare[0])
         session = self._sessions[name] = Session(held, of_row=of_row)
         session.used_at = self._clock()
@@ -170,10 +168,9 @@ class Sessions:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
         if self._bases:
             return next(iter(self._bases.values()))
-        if self._task is not None:
-            return self._seeded(self._task.seed)
         folder = self._registry.folder
-        return self._seeded(folder_seed(folder) if folder else Seed(""))
+        own = folder_seed(folder) if folder and self._task is None else Seed("")
+        return self._seeded(own if self._task is None else self._task.seed)
 
     def close(self) -> None:
         """Drop all sessions and bases."""

@@ -15,7 +15,6 @@ from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annota
 from pydantic import BaseModel, Field
 
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
-from reward_kit.agent.servers.bodies import fault, json_answer
 from reward_kit.agent.servers.http import (
     SESSION,
     SessionChanges,
@@ -24,6 +23,7 @@ from reward_kit.agent.servers.http import (
     add_tools,
     guarded_app,
 )
+from reward_kit.agent.servers.requests import fault, json_answer
 from reward_kit.agent.servers.sessions import DEFAULT
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import BundleError, UsageError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from reward_kit.agent.servers.bodies import json_text
 from reward_kit.agent.servers.http import MAX_BODY
+from reward_kit.agent.servers.requests import json_text
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -17,8 +17,8 @@ from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annota
 from pydantic import BaseModel, Field, ValidationError
 
 from reward_kit.agent.base.history import parse_arguments
-from reward_kit.agent.servers.bodies import json_answer
 from reward_kit.agent.servers.http import SessionHeader  # noqa: TC001 - so it does
+from reward_kit.agent.servers.requests import json_answer
 from reward_kit.agent.servers.sessions import DEFAULT, TooManySessionsError
 from reward_kit.errors import RewardKitError, UsageError
 from reward_kit.integrations.serving.bodies import arguments_of, body_of, faults, takes

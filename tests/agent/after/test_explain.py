@@ -14,7 +14,7 @@ from stub_server import Answer
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.after.explainer import Explanations
 from reward_kit.agent.models.limits import token_bucket
-from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.reports.listings import stored_result
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.reports.pages.verdict import verdict_on
+from reward_kit.agent.reports.pages.rollout_page import verdict_on
 from reward_kit.agent.rollout.trace import Trace
 
 BOOK = {"name": "book", "arguments": {"seat": 1, "note": "x"}}

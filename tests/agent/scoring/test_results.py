@@ -9,8 +9,7 @@ from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.reports.listings import group_lines
-from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.reports.listings import group_lines, stored_result
 from reward_kit.agent.scoring.groups import MOST_GROUPS, metadata_groups
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 

@@ -16,8 +16,7 @@ from stored_rollouts import query_so_far
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.reports.facts import facts_of
-from reward_kit.agent.reports.listings import evaluation_cells
-from reward_kit.agent.reports.stored_results import stored_result
+from reward_kit.agent.reports.listings import evaluation_cells, stored_result
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.agent.store.writer import Store
@@ -176,7 +175,7 @@ async def test_it_adds_up_over_several_runs(bundle: Bundle) -> None:
     lost = total_usage(result.broken_off.usage.values())
     told = f"${lost.cost:.2f} in addition, {lost.calls} model calls of 4 aborted attempts"
     assert [text for name, text in facts_of(result) if name == "aborted"] == [told]
-    assert f"${result.spent.cost:.2f}" in evaluation_cells(load_evaluation("mine"))
+    assert f"${result.spent.cost:.2f}" in evaluation_cells(load_evaluation("mine")).values()
     assert result.spent.calls == asked() == 9
 
 

@@ -14,8 +14,8 @@ from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.players.agents import http_protocol
 from reward_kit.agent.rollout.rollout import episode_of
-from reward_kit.agent.servers.access import token_of
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
+from reward_kit.agent.servers.requests import token_of
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelSetupError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.comparison.compare import compare
 from reward_kit.agent.reports.comparison import left_out_lines, measures_table, settings_lines, verdict_lines
 from reward_kit.agent.reports.facts import title_line
-from reward_kit.agent.reports.pages.selection import PAGE, outcomes, page_number, until_written
-from reward_kit.agent.reports.pages.timeline import timeline
+from reward_kit.agent.reports.pages.rollout_page import timeline
+from reward_kit.agent.reports.pages.selection import outcomes, page_number, page_of, until_written
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.errors import UsageError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reward_kit.agent.reports.pages.timeline import Step
+    from reward_kit.agent.reports.pages.rollout_page import Step
     from reward_kit.agent.rollout.trace import Trace
 
 CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
@@ -32,13 +32,9 @@ def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, A
     """
     found = _compared(a, b)
     row, change = query.get("row", "").strip(), query.get("change", "")
-    chosen = [
-        (pair, kind)
-        for pair, kind in found["pairs"]
-        if row.lower() in pair.row_id.lower() and change in ("", kind)
-    ]
-    pages = max(1, -(-len(chosen) // PAGE))
-    at = min(page_number(query), pages)
+    matching = (pair for pair in found["pairs"] if row.lower() in pair[0].row_id.lower())
+    chosen = [(pair, kind) for pair, kind in matching if change in ("", kind)]
+    shown, at, pages = page_of(chosen, page_number(query))
     return {
         **found,
         "title": f"{a.stem} and {b.stem}",
@@ -46,7 +42,7 @@ def comparison_values(a: Path, b: Path, query: Mapping[str, str]) -> dict[str, A
         "here": b.stem,
         "changes": CHANGES,
         "query": query,
-        "chosen": chosen[(at - 1) * PAGE : at * PAGE],
+        "chosen": shown,
         "total": len(chosen),
         "page": at,
         "pages": pages,
@@ -76,7 +72,7 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
 
     Without a number a rollout that failed is shown, or the first. Raises ``UsageError`` if there is none.
     """
-    sides = [_side("A", a, row_id, query.get("a", "")), _side("B", b, row_id, query.get("b", ""))]
+    sides = [_side(one, path, row_id, query.get(one, "")) for one, path in (("a", a), ("b", b))]
     pairs = list(zip_longest(*(_steps(side["record"]) for side in sides)))
     differing = [place for place, (one, other) in enumerate(pairs) if _said(one) != _said(other)]
     return {
@@ -96,7 +92,13 @@ def _side(letter: str, path: Path, row_id: str, number: str) -> dict[str, Any]:
     if not wanted:
         raise UsageError(f"no rollout {number} of it is over", place=f"{path.stem} {row_id}")
     record = load_rollout(path / wanted[0].id)
-    return {"letter": letter, "eval_id": path.stem, "chosen": wanted[0], "outcomes": found, "record": record}
+    return {
+        "letter": letter.upper(),
+        "eval_id": path.stem,
+        "chosen": wanted[0],
+        "outcomes": found,
+        "record": record,
+    }
 
 
 def _steps(record: Trace) -> list[Step]:

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.reports.branches import trees_of
-from reward_kit.agent.reports.facts import (
-    LONGEST_STRATEGY,
-    facts_of,
-    interval_lines,
-    left_out_lines,
-    means_line,
-    row_cells,
-    strategy,
-    title_line,
-    tool_faults,
-    what_went_wrong,
+from reward_kit.agent.reports import facts
+from reward_kit.agent.reports.listings import (
+    dataset_name,
+    evaluation_cells,
+    group_notes,
+    groups_table,
+    result_of,
+    trees_of,
 )
-from reward_kit.agent.reports.listings import group_notes, groups_table
-from reward_kit.agent.reports.pages.rendering import moment
 from reward_kit.agent.reports.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
-from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
-from reward_kit.agent.scoring.numbers import NOTHING, dollars, estimate, money
+from reward_kit.agent.scoring.numbers import dollars, estimate, money
 from reward_kit.agent.store.evaluation_file import stored_files
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.scoring.metrics import Estimate
     from reward_kit.agent.scoring.rows import RowResult
@@ -76,18 +69,19 @@ class EvalLine(NamedTuple):
     point: tuple[float, Estimate] | None
 
 
+COLUMNS = ("dataset", "rows", "rollouts", "Pass^1", "cost", "started", "status", "agent (model)")
 NUMBERS = ("rows", "rollouts", "Pass^1", "cost")
-"""Columns of the list that hold numbers."""
+"""Columns of the list, and those that hold numbers."""
 
 
 def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> dict[str, Any]:
     """The values of ``evaluations.html``, the last evaluation first; of all in the folder, or ``chosen``."""
-    lines, faults = [], []
+    lines, damaged = [], []
     for file in stored_files(folder / "evals") if chosen is None else chosen:
         try:
             lines.append(_line(file))
         except StorageError as error:
-            faults.append(f"{file.stem}: {one_line(error.fault)}")
+            damaged.append(f"{file.stem}: {one_line(error.fault)}")
     lines.sort(key=lambda line: -line.created)
     priced = [(line.name, *line.point) for line in lines if line.point]
     return {
@@ -98,7 +92,7 @@ def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> di
         "right": NUMBERS,
         "chart": cost_chart(priced),
         "numbers": {name: number for number, (name, _, _) in enumerate(priced, 1)},
-        "faults": faults,
+        "faults": damaged,
         "refresh": REFRESH if any(line.is_running for line in lines) else None,
     }
 
@@ -110,18 +104,10 @@ def _line(path: Path) -> EvalLine:
     point = None
     if score and spent.calls and not spent.unpriced_calls:
         point = spent.cost / len(stored.outcomes), score
-    unjudged = sum(not outcome.scored for outcome in stored.outcomes)
-    cells = {
-        "dataset": Path(str(stored.configuration.get("dataset", ""))).name,
-        "rows": str(len(stored.rows)),
-        "rollouts": f"{len(stored.outcomes)}/{stored.planned}",
-        "Pass^1": estimate(score) if score else NOTHING,
-        "cost": money(spent),
-        "started": moment(stored.created),
-        "status": f"{stored.status}, {unjudged} not judged" if unjudged else stored.status,
-        "agent (model)": one_line(strategy(stored), LONGEST_STRATEGY),
-    }
-    return EvalLine(stored.eval_id, stored.created, stored.status == "running", cells, point)
+    cells = evaluation_cells(stored) | {"rows": str(len(stored.rows))}
+    cells |= {"Pass^1": estimate(score)} if score else {}
+    shown = {name: cells[name] for name in COLUMNS}
+    return EvalLine(stored.eval_id, stored.created, stored.status == "running", shown, point)
 
 
 def evaluation_values(path: Path, selection: Selection, *, static: bool = False) -> dict[str, Any]:
@@ -131,8 +117,8 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
         **scores,
         "selection": selection,
         "list": listed(path, selection, whole=static),
-        "cells": row_cells,
-        "wrong": what_went_wrong,
+        "cells": facts.row_cells,
+        "wrong": facts.what_went_wrong,
         "kind": kind_of,
         "sorts": SORTS[selection.by],
         "results": RESULTS,
@@ -149,7 +135,7 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
 @until_written(LOADED)
 def _scores(path: Path) -> dict[str, Any]:
     """All that does not depend on the selection."""
-    result = stored_result(load_evaluation(path))
+    result = result_of(path)
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
     tools = {tool["function"]["name"] for tools in result.toolsets.values() for tool in tools}
@@ -157,17 +143,17 @@ def _scores(path: Path) -> dict[str, Any]:
         "title": result.eval_id,
         "root": "../",
         "stored": replace(result, rows=()),  # they would stay in memory
-        "headline": title_line(result),
+        "headline": facts.title_line(result),
         "cost": money(result.spent),
-        "dataset": Path(str(result.configuration.get("dataset", ""))).name,
+        "dataset": dataset_name(result),
         "passes": [(k, result.pass_power[k], result.pass_at[k]) for k in ks],
         "chart": pass_curve(result.pass_power, ks),
-        "facts": list(facts_of(result)),
-        "tool_faults": list(tool_faults(result)),
+        "facts": list(facts.facts_of(result)),
+        "tool_faults": list(facts.tool_faults(result)),
         "groups": groups,
         "show_groups": sum(len(table) for table, _ in groups) <= MOST_GROUP_LINES,
-        "notes": [*interval_lines(result), *left_out_lines(result)],
-        "means": means_line(result.rows),
+        "notes": [*facts.interval_lines(result), *facts.left_out_lines(result)],
+        "means": facts.means_line(result.rows),
         "counted": result.failures + result.unjudged,
         "tools": sorted(tools),
         "configuration": {name: value for name, value in result.configuration.items() if value is not None},
@@ -180,13 +166,10 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
     if result.status == "running":  # the page is made anew all the time
         return []
     try:
-        found = metadata_groups(result.row_fields())
+        found = metadata_groups(result.row_fields()).items()
     except StorageError:  # only the results were shared
         return []
-    return [
-        (groups_table(result, field, groups), list(group_notes(result, groups)))
-        for field, groups in found.items()
-    ]
+    return [(groups_table(result, name, groups), list(group_notes(result, groups))) for name, groups in found]
 
 
 def kind_of(row: RowResult) -> str:

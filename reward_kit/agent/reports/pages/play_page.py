@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render
-from reward_kit.agent.servers.access import foreign_origin
+from reward_kit.agent.servers.requests import foreign_origin
 
 if TYPE_CHECKING:
     from starlette.requests import Request

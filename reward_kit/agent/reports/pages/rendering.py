@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from base64 import b64encode
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reward_kit.agent.base.text import count, json_text
+from reward_kit.agent.reports.listings import moment
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.numbers import duration, estimate, money
 
@@ -74,11 +74,6 @@ def _environment() -> Environment:
 def rollout_address(outcome: Outcome) -> str:
     """The address of a rollout's page."""
     return f"{outcome.row_id}/roll_{outcome.id}.html"
-
-
-def moment(seconds: float) -> str:
-    """Unix seconds as the local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def beginning(text: str) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
+S = TypeVar("S", "list[Any]", "array[int]")
 PAGE = 50
 """Lines of one page."""
 CACHED = 16
@@ -183,6 +184,13 @@ def page_number(query: Mapping[str, str]) -> int:
     return int(page)
 
 
+def page_of(lines: S, number: int) -> tuple[S, int, int]:
+    """The lines of a page, or of the last one for a later ``number``; its number, and that of all pages."""
+    pages = max(1, -(-len(lines) // PAGE))
+    at = min(number, pages)
+    return lines[(at - 1) * PAGE : at * PAGE], at, pages
+
+
 def _like(text: str) -> str:
     for special in "\\%_":
         text = text.replace(special, f"\\{special}")
@@ -240,9 +248,7 @@ class Listed(NamedTuple):
 def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
     """The page of a selection, or all of it as one page; a page after the last is the last."""
     found = order(path, replace(selection, page=1))
-    pages = 1 if whole else max(1, -(-len(found) // PAGE))
-    start = (min(selection.page, pages) - 1) * PAGE
-    numbers = found if whole else found[start : start + PAGE]
+    numbers, _, pages = (found, 1, 1) if whole else page_of(found, selection.page)
     named = names(path, selection.by, numbers)
     ids = [named[abs(number)] for number in numbers]
     places = {id_: place for place, id_ in enumerate(ids)}

@@ -20,16 +20,14 @@ from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
-from reward_kit.agent.reports.branches import trees_of
+from reward_kit.agent.reports.listings import result_of, trees_of
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, rollout_address
 from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.reports.pages.selection import Selection, names, order, outcomes
-from reward_kit.agent.reports.stored_results import stored_result
 from reward_kit.agent.store.evaluation_file import reading, rollout_at
 from reward_kit.agent.store.loading import find_rollout, load_rollout
-from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +123,7 @@ def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
     if match["folder"] == "evals":
         file = _file(evals, name)
         if is_json:
-            return Page(json_text(stored_result(load_evaluation(file)).to_json()), media=JSON)
+            return Page(json_text(result_of(file).to_json()), media=JSON)
         return Page(render("evaluation.html", **evaluation_values(file, Selection.from_query(query))))
     rollout = name.removeprefix("roll_")
     found = find_rollout(rollout, folder)

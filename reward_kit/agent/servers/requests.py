@@ -1,25 +1,31 @@
-"""Access control of local servers: by token, or to this machine but not to web pages."""
+"""Requests to the servers of this package: who may send them, and their bodies and answers, which are JSON.
+
+Access is by token, or for this machine but not for web pages.
+"""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
 import os
 import re
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from reward_kit.agent.base.network import LOOPBACK
-from reward_kit.agent.servers.bodies import fault
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _IN_PROCESS = frozenset({"testclient"})
 """The client address in requests of Starlette's test client, which use no network."""
@@ -63,9 +69,8 @@ class LocalOrTrusted:
         if client is None or client[0] in _IN_PROCESS:
             return None
         if not is_loopback(client[0]):
-            return fault(
-                403, f"only this machine may call; set {self._variable} on the server to let others in"
-            )
+            let_in = f"set {self._variable} on the server to let others in"
+            return fault(403, f"only this machine may call; {let_in}")
         foreign = foreign_origin(headers)
         return None if foreign is None else fault(403, foreign)
 
@@ -103,12 +108,9 @@ def token_of(variable: str) -> str | None:
 def check_guarded(variable: str, host: str) -> None:
     """Raise ``RewardKitError`` if a server on ``host`` would let everybody in."""
     if token_of(variable) is None and not is_loopback(host):
-        raise RewardKitError(
-            f"anybody who reaches {host} could call the tools",
-            place="--host",
-            remedy=f"Set {variable} to a secret that clients send as a bearer token, "
-            f"or listen on {LOOPBACK}.",
-        )
+        secret = f"Set {variable} to a secret that clients send as a bearer token"
+        fault = f"anybody who reaches {host} could call the tools"
+        raise RewardKitError(fault, place="--host", remedy=f"{secret}, or listen on {LOOPBACK}.")
 
 
 def is_loopback(host: str) -> bool:
@@ -119,3 +121,69 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+# -- bodies
+
+
+def json_answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return ``body`` as a JSON response, in ASCII: text of tools may not be valid Unicode."""
+    return Response(json.dumps(body, default=str), status, headers, media_type="application/json")
+
+
+def fault(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response for a request that was not carried out."""
+    return json_answer({"detail": detail}, status, headers)
+
+
+async def client_gone(_request: Request, _error: Exception) -> Response:
+    """Handle ``ClientDisconnect``: nothing ran, and nobody reads the answer."""
+    return Response(status_code=400)
+
+
+async def json_text(request: Request, most: int) -> bytes:
+    """Return the body of a request, which must be declared as JSON unless it is empty.
+
+    Raises ``HTTPException``: 413 if it is longer than ``most`` bytes, 415 if it is not JSON. Up to ten times
+    ``most`` bytes are read all the same, since a client that is still sending misses the answer otherwise.
+    """
+    body = bytearray()
+    length = 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length <= most:
+            body += chunk
+        elif length > 10 * most:
+            break
+    if length > most:
+        raise HTTPException(413, f"the body is longer than {most} bytes")
+    if body and not is_json(request.headers):
+        raise HTTPException(415, "send the arguments as JSON, with 'Content-Type: application/json'")
+    return bytes(body)
+
+
+def is_json(headers: Headers) -> bool:
+    """Return whether a body is declared as JSON, which pages of other sites cannot send unasked."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+async def received(receive: Receive, most: int) -> Receive | None:
+    """Return a ``receive`` that has the whole body already, or None if the client hung up in it.
+
+    The MCP SDK logs a traceback for such a client. Bytes beyond ``most`` are received on demand.
+    """
+    messages: deque[Message] = deque()
+    size, more = 0, True
+    while more and size <= most:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        messages.append(message)
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+
+    async def replay() -> Message:
+        return messages.popleft() if messages else await receive()
+
+    return replay

@@ -1,7 +1,8 @@
-"""``reward-kit rescore``: a changed reward on the databases and messages of a finished evaluation."""
+"""Judgements of stored rollouts: ``rescore`` by a changed reward, and ``explain`` by a model."""
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.scoring.numbers import score
-from reward_kit.cli.common_options import command, file_option, print_report, runs_option
+from reward_kit.cli.options import command, evaluation_argument, file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.rescore import Rejudged, Rescoring
 
 SHOWN = 40
+LIMIT = click.FloatRange(min=0, min_open=True)
 
 
 @command("rescore")
-@click.argument("evaluation", metavar="EVALUATION")
+@evaluation_argument
 @runs_option
 @click.option(
     "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
@@ -29,12 +31,7 @@ SHOWN = 40
 @click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
 @click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
 @file_option("--json", help="Write both rewards of every rollout as JSON.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time for one reward. Default: 300.",
-)
+@click.option("--timeout", type=LIMIT, metavar="SECONDS", help="Time for one reward. Default: 300.")
 def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     """Judge stored rollouts again by a changed reward.
 
@@ -43,11 +40,11 @@ def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     run; the old evaluation stays as it is.
     The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
-    from reward_kit.agent.after.rescore import rescore_async as judge_again
+    from reward_kit.agent.after.rescore import rescore_async
     from reward_kit.agent.evaluation.signals import run_in_loop
 
     given = {name: value for name, value in options.items() if value is not None}
-    done = run_in_loop(judge_again(evaluation, **given, warn=warn))
+    done = run_in_loop(rescore_async(evaluation, **given, warn=warn))
     print_report(_report_lines(done), done.to_json, json_path)
     return int(bool(done.failed))
 
@@ -82,3 +79,31 @@ def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
         yield f"{place}: {was} -> {is_now}  {shown_line(rollout.reason, 160)}".rstrip()
     if len(rollouts) > SHOWN:
         yield f"  and {len(rollouts) - SHOWN} more"
+
+
+@command("explain")
+@evaluation_argument
+@runs_option
+@click.option("--model", metavar="NAME", required=True, help="The model that judges, as LiteLLM names it.")
+@click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help="Ask no more once it is spent.")
+@click.option(
+    "--max-concurrency", type=click.IntRange(1), default=10, help="Rollouts at a time. Default: 10."
+)
+@file_option("--json", help="Write the judgements as JSON.")
+def explain(evaluation: str, json_path: str | None, **options: Any) -> int:
+    """Ask a model who was at fault in each failed rollout.
+
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The answers are
+    stored with it; show and view have them. Rollouts that this model has judged before are not judged again.
+    The exit code is 1 if a judgement is missing, and 2 after an error.
+    """
+    from reward_kit.agent.after.explainer import explain_async
+    from reward_kit.agent.evaluation.signals import run_in_loop
+    from reward_kit.agent.reports.facts import explanation_facts
+    from reward_kit.agent.reports.tables import fact_lines
+
+    explained = run_in_loop(explain_async(evaluation, **options)).explanations
+    assert explained is not None, "it was just made"
+    lines = fact_lines(explanation_facts(explained), shutil.get_terminal_size().columns)
+    print_report(lines, explained.to_json, json_path)
+    return int(not explained.complete)

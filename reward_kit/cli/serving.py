@@ -1,4 +1,4 @@
-"""``reward-kit mcp``: serve a bundle's tools to MCP clients, on standard input and output or over HTTP."""
+"""Servers of a bundle: ``mcp`` for its tools, ``serve`` for its episodes, also for OpenEnv and NeMo Gym."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 import socket
+import sys
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from reward_kit.agent.base.network import address_of, listen
-from reward_kit.agent.base.printing import reserved_output, say
-from reward_kit.cli.common_options import command, listening_options
-from reward_kit.errors import BundleError
+from reward_kit.agent.base.printing import reserved_output, say, warn
+from reward_kit.agent.base.text import count
+from reward_kit.cli.options import command, listening_options, user_model_option
+from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.servers.mcp_server import McpServer
     from reward_kit.agent.tools.registry import ToolRegistry
+    from reward_kit.integrations.serving.episodes import Episodes
 
 PATH = "/mcp"
 TOKEN = "REWARD_KIT_MCP_TOKEN"  # noqa: S105 - the name of the variable
@@ -48,7 +51,13 @@ def mcp(target: str, row: str | None, http: bool, host: str, port: int) -> None:
     set; it is required for listening on any other address than this machine's own.
     """
     if http:
-        _over_http(target, row, host, port)
+        from reward_kit.agent.servers.requests import check_guarded
+
+        check_guarded(TOKEN, host)
+        server = _server(target, row)
+        with listen(host, port) as listener:
+            say(f"{server.server.name}: {address_of(host, listener)}{PATH} (Ctrl-C ends it)", err=True)
+            _serve_http(server.server, listener, host)
         return
     with reserved_output() as output:
         incoming = os.fdopen(os.dup(0), "rb")
@@ -87,22 +96,11 @@ def _end_on_signals(server: McpServer) -> None:
         signal.signal(number, end)
 
 
-def _over_http(target: str, row: str | None, host: str, port: int) -> None:
-    from reward_kit.agent.servers.access import check_guarded
-
-    check_guarded(TOKEN, host)
-    server = _server(target, row)
-    with listen(host, port) as listener:
-        say(f"{server.server.name}: {address_of(host, listener)}{PATH} (Ctrl-C ends it)", err=True)
-        _serve_http(server.server, listener, host)
-
-
 def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None:
     """Serve streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
 
-    from reward_kit.agent.servers.access import LocalOrTrusted
-    from reward_kit.agent.servers.bodies import received
+    from reward_kit.agent.servers.requests import LocalOrTrusted, received
 
     # JSON, because the SDK's client takes no event of more than a megabyte
     app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)
@@ -122,19 +120,18 @@ def _server(target: str, row: str | None) -> McpServer:
     """The server of ``target`` with its base seeded; raises ``BundleError`` for a faulty bundle."""
     from reward_kit.agent.tools.registry import mcp_server_of
 
-    task = None if row is None else _task(target, row)
-    server = mcp_server_of(_registry(target) if task is None else task.registry, task)
+    if row is None:
+        server = mcp_server_of(_registry(target))
+    else:
+        from reward_kit.agent.bundles.bundle import TaskBundle
+        from reward_kit.agent.bundles.task import select_tasks
+
+        of_module = target.partition(":")[0].removesuffix(".tools")
+        bundle = TaskBundle.load(target if Path(target).exists() else of_module, unanswered=True)
+        (task, *_) = select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--row")
+        server = mcp_server_of(task.registry, task)
     server.sessions.open()
     return server
-
-
-def _task(target: str, row: str) -> Task:
-    from reward_kit.agent.bundles.bundle import TaskBundle
-    from reward_kit.agent.bundles.task import select_tasks
-
-    of_module = target.partition(":")[0].removesuffix(".tools")
-    bundle = TaskBundle.load(target if Path(target).exists() else of_module, unanswered=True)
-    return select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--row")[0]
 
 
 def _registry(target: str) -> ToolRegistry:
@@ -143,12 +140,76 @@ def _registry(target: str) -> ToolRegistry:
 
     path = Path(target)
     if path.is_file():
-        raise BundleError(
-            f"{target} is a file", remedy="Name the bundle's folder, or its tools module: my_task.tools."
-        )
+        remedy = "Name the bundle's folder, or its tools module: my_task.tools."
+        raise BundleError(f"{target} is a file", remedy=remedy)
     is_folder = path.is_dir()
     imports = BundleImports(path if is_folder else Path.cwd())  # stays open: tools may import when called
     toolset = f"{path.resolve().name}.tools" if is_folder else target
     if not is_folder and target.isidentifier() and importlib.util.find_spec(target) is not None:
         toolset = f"{target}.tools" if imports.exists(f"{target}.tools") else target
     return load_registry(imports, toolset)
+
+
+@command("serve")
+@click.argument("bundle")
+@user_model_option(envvar="MODEL_SIM", help="The simulated user's model.")
+@click.option("--user", metavar="NAME", help="The simulated user: react, none, module:function and others.")
+@click.option("--reasons", is_flag=True, help="Send the whole reason of a reward, which may name the answer.")
+@listening_options()
+def serve(bundle: str, user_model: str | None, user: str | None, reasons: bool, host: str, port: int) -> None:
+    """Serve episodes of a bundle over HTTP, for trainers.
+
+    A client begins an episode in a session, calls tools, says lines to the simulated user, and gets the
+    reward at the end: /docs has all routes. Those of OpenEnv and NeMo Gym are among them.
+
+    Clients must send the bearer token of the environment variable REWARD_KIT_SERVER_TOKEN if it is set; it is
+    required for listening on any other address than this machine's own.
+    """
+    import uvicorn
+
+    from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.players.loading import load_user
+    from reward_kit.agent.servers.http import MAX_BODY, TOKEN
+    from reward_kit.agent.servers.requests import check_guarded
+    from reward_kit.integrations.serving.app import build_app
+    from reward_kit.integrations.serving.episodes import Episodes
+
+    check_guarded(TOKEN, host)
+    models = _models(bundle, user_model)
+    with TaskBundle.load(bundle) as loaded, listen(host, port) as listener:
+        if user is not None:
+            load_user(user)
+        played_by: dict[str, Any] = {} if user is None else {"user": user}
+        episodes = Episodes(loaded, reasons=reasons, models=models, **played_by)
+        _warn_of_unplayable(episodes)
+        say(f"{address_of(host, listener)} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        app = build_app(episodes, models.values())
+        config = uvicorn.Config(app, log_level="warning", ws_max_size=MAX_BODY, timeout_graceful_shutdown=2)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _models(bundle: str, user_model: str | None) -> dict[Role, Model]:
+    """The user's model; raises ``ModelSetupError`` for one that cannot be called."""
+    if not user_model:
+        return {}
+    from reward_kit.agent.evaluation.options import make_config
+    from reward_kit.agent.models.calls import Limiters
+    from reward_kit.agent.players.participants import find_models
+    from reward_kit.integrations.serving.episodes import MAX_SESSIONS
+
+    config = make_config({"dataset": bundle, "sim_model": user_model})
+    return find_models(config, Limiters(ceiling=MAX_SESSIONS), agent=False, user=True)
+
+
+def _warn_of_unplayable(episodes: Episodes) -> None:
+    refused = []
+    for task in episodes.bundle.tasks:
+        try:
+            episodes.talks(task)
+        except UsageError as error:
+            refused.append(error)
+    if refused:
+        others = len(refused) - 1
+        more = f" ({count(others, 'row')} more)" if others else ""
+        warn(f"{refused[0]}{more}")
