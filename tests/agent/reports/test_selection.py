@@ -75,6 +75,12 @@ def test_parameters_choose_and_sort(query: dict[str, str], expected: str) -> Non
     assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
 
 
+@pytest.mark.usefixtures("evaluated")
+def test_a_search_finds_texts_that_an_earlier_one_did_not_read() -> None:
+    for text, expected in (("nowhere", ""), ('"passenger": "alice"', "a1 a2 b1"), ("sorry.", "b2 c1 c2")):
+        assert found(by="rollouts", text=text) == expected.split()
+
+
 @pytest.mark.parametrize(
     "query",
     [{"sort": "tokens"}, {"by": "users"}, {"kind": "x"}, {"page": "0"}, {"page": "-1"}, {"page": "9" * 99}],

@@ -6,6 +6,7 @@ The address of a page holds its selection: ``evals/NAME.html?by=rollouts&result=
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 from array import array
@@ -71,8 +72,12 @@ _TEXTS = (
     "SELECT seq, (SELECT group_concat(part.atom, char(31)) FROM json_each(t.json, '$.messages') message,"
     " json_tree(message.value) part WHERE message.value ->> 'role' <> 'system' AND part.type = 'text'"
     " AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id'))"
-    " FROM rollouts JOIN traces t ON t.rollout = rollouts.id WHERE seq > ? AND json_valid(t.json)"
+    " FROM rollouts CROSS JOIN traces t ON t.rollout = rollouts.id"  # in this order: few traces are read
+    " WHERE seq NOT IN (SELECT value FROM json_each(:read))"
+    " AND t.json LIKE :word ESCAPE '\\' AND json_valid(t.json)"
 )
+_WORD = re.compile(r"[!#-.0-\[\]-~]+")
+"""Characters that JSON never escapes."""
 
 
 def until_written(size: int) -> Callable[[Callable[[*Ts], R]], Callable[[*Ts], R]]:
@@ -198,7 +203,7 @@ def _like(text: str) -> str:
 
 
 class _Texts:
-    """The texts of an evaluation, in a temporary file that SQLite removes at the end."""
+    """Texts of an evaluation that were searched, in a temporary file that SQLite removes at the end."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -206,11 +211,16 @@ class _Texts:
         self._connection.execute("CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT)")
 
     def holding(self, text: str, evaluation: sqlite3.Connection) -> list[int]:
-        """The numbers of the rollouts with ``text``; reads those that were stored since the last time."""
+        """The numbers of the rollouts with ``text``.
+
+        Extracting the texts of a trace is slow: it is done once, if the trace has the longest word of
+        ``text``.
+        """
+        word = max(_WORD.findall(text), key=len, default="")
         with self._guard, self._connection as texts:
             texts.execute("BEGIN")
-            (last,) = texts.execute("SELECT ifnull(max(seq), 0) FROM texts").fetchone()
-            new = evaluation.execute(_TEXTS, (last,))
+            read = json.dumps([seq for (seq,) in texts.execute("SELECT seq FROM texts")])
+            new = evaluation.execute(_TEXTS, {"read": read, "word": _like(word)})
             # LIKE ends at a character 0
             parts = ((seq, said and said.replace("\0", " ")) for seq, said in new)
             texts.executemany("INSERT INTO texts VALUES (?, ?)", parts)
