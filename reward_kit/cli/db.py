@@ -15,9 +15,9 @@ from reward_kit.cli.options import Command, file_option, runs_option
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.overlay import Overlay
 
+WRITABLE = "With --writable, changes are kept in memory until the end; the file is never written."
 _name = click.argument("name")
 
 
@@ -47,12 +47,7 @@ def db() -> None:
 @db.command("open")
 @_name
 @click.argument("sql", nargs=-1)
-@click.option(
-    "--readonly/--writable",
-    default=True,
-    show_default=True,
-    help="With --writable, changes are kept in memory until the end; the file is never written.",
-)
+@click.option("--readonly/--writable", default=True, show_default=True, help=WRITABLE)
 @runs_option
 def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: str) -> None:
     """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and exit.
@@ -96,10 +91,9 @@ def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: s
 @runs_option
 def export(name: str, out: Path, force: bool, output_dir: str) -> None:
     """Write the database NAME to OUT as a complete SQLite file."""
-    if out.exists() and not out.is_file():
-        raise click.UsageError(f"{str(out)!r} is not a file.")
-    if out.exists() and not force:
-        raise click.UsageError(f"{out} exists; --force replaces it.")
+    if out.exists() and not (force and out.is_file()):
+        fault = f"{out} exists; --force replaces it." if out.is_file() else f"{str(out)!r} is not a file."
+        raise click.UsageError(fault)
     _fork(name, output_dir)[0].export(out)
     say(f"{out}  {out.stat().st_size} bytes")
 
@@ -112,7 +106,20 @@ def export(name: str, out: Path, force: bool, output_dir: str) -> None:
 @runs_option
 def changes(name: str, base: str | None, full: bool, json_path: str | None, output_dir: str) -> None:
     """Show the rows in which the database NAME differs from its base."""
-    found = _changes(name, base, output_dir)
+    from reward_kit.agent.database.changes import Changes
+    from reward_kit.agent.database.overlay_store import overlay_changes
+    from reward_kit.agent.database.table_diff import diff_databases
+
+    overlay, path = _fork(name, output_dir)
+    if base is None and not overlay.pristine:
+        found = overlay_changes(overlay)
+    else:
+        beside = path.parent / "base.db"
+        if base is None and not beside.exists():
+            fault = f"{name} is a complete database and there is no base.db beside it: give --base."
+            raise click.UsageError(fault)
+        before, after = _fork(base or str(beside), output_dir)[0].connect(), overlay.connect()
+        found = Changes(diff_databases(before.execute, after.execute))
     if json_path is not None:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
         write_output([f"[{rows}]\n".encode()], json_path)
@@ -135,22 +142,3 @@ def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
     path, delta = find_state(name, output_dir)
     base = BaseImage.open(path)
     return (Overlay(base) if delta is None else Overlay.from_delta(delta, base, name)), path
-
-
-def _changes(name: str, base: str | None, output_dir: str) -> Changes:
-    from reward_kit.agent.database.changes import Changes
-    from reward_kit.agent.database.overlay_store import overlay_changes
-    from reward_kit.agent.database.table_diff import diff_databases
-
-    overlay, path = _fork(name, output_dir)
-    if base is None and not overlay.pristine:
-        return overlay_changes(overlay)
-    if base is None:
-        beside = path.parent / "base.db"
-        if not beside.exists():
-            raise click.UsageError(
-                f"{name} is a complete database and there is no base.db beside it: give --base."
-            )
-        base = str(beside)
-    before, after = _fork(base, output_dir)[0].connect(), overlay.connect()
-    return Changes(diff_databases(before.execute, after.execute))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.task import Task
 
+EXAMPLE = "Example workflow of the package to prepare."
 _folder = click.option(
     "--dir",
     "folder",
@@ -45,13 +46,7 @@ def fastworkflow() -> None:
 @fastworkflow.command()
 @_folder
 @click.option("--python", metavar="PY", help="Python for the environment (3.11 to 3.13).")
-@click.option(
-    "--workflow",
-    default=DEFAULT_WORKFLOW,
-    show_default=True,
-    metavar="NAME",
-    help="Example workflow of the package to prepare.",
-)
+@click.option("--workflow", default=DEFAULT_WORKFLOW, show_default=True, metavar="NAME", help=EXAMPLE)
 @click.argument("pip_arguments", nargs=-1, type=click.UNPROCESSED)
 def setup(folder: Path | None, python: str | None, workflow: str, pip_arguments: tuple[str, ...]) -> None:
     """Make the environment, install FastWorkflow and prepare its retail workflow.

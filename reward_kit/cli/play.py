@@ -114,8 +114,7 @@ def _fields_of(row: TaskRow) -> dict[str, Any]:
     """The fields of a row without the usual values."""
     from reward_kit.agent.rows.task_row import KNOWN_FIELDS
 
-    given = row.reward_fields()
-    return {name: value for name, value in given.items() if value != KNOWN_FIELDS.get(name, ...)}
+    return {name: one for name, one in row.reward_fields().items() if one != KNOWN_FIELDS.get(name, ...)}
 
 
 @dataclass(frozen=True, slots=True)

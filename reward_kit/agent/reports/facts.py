@@ -248,15 +248,13 @@ def cost_line(result: EvaluationResult) -> str | None:
     if not asked:
         return None
     total = total_usage(asked.values())
-    parts = ", ".join(f"{role} {money(usage)}" for role, usage in asked.items())
-    cost = (
-        f"{money(total)} ({parts})" if len(asked) > 1 and total.unpriced_calls < total.calls else money(total)
-    )
+    cost, several = money(total), len(asked) > 1 and total.unpriced_calls < total.calls
+    cost += f" ({', '.join(f'{role} {money(usage)}' for role, usage in asked.items())})" if several else ""
     cut = sum(_cut_answers(result).values())
     note = f", {count(cut, 'answer')} cut at the token limit" if cut else ""
     note += f", {_reused(total)}" if total.reused_calls else ""
-    calls = count(total.calls, "model call")
-    return f"{cost}, {calls}, {tokens(total.input_tokens)} tokens in, {tokens(total.output_tokens)} out{note}"
+    used = f"{tokens(total.input_tokens)} tokens in, {tokens(total.output_tokens)} out"
+    return f"{cost}, {count(total.calls, 'model call')}, {used}{note}"
 
 
 def _reused(usage: Usage) -> str:

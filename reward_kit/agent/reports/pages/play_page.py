@@ -50,11 +50,8 @@ class PlayPage:
     """
 
     def __init__(self) -> None:
-        self.result = ""
-        self.link = ""
+        self.result = self.link = self._side = self._policy = ""
         self._texts: list[str] = []
-        self._side = ""
-        self._policy = ""
         self._tools: list[dict[str, Any]] = []
         self._answer: asyncio.Future[str | None] | None = None
 
