@@ -1,4 +1,4 @@
-"""The helper modules beside the tests, and the option ``--thorough``."""
+"""The helper modules, here and of the other tests, and the option ``--thorough``."""
 
 import sys
 from collections import Counter
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "agent")]
 REPORT: list[str] = []
 
 

@@ -8,21 +8,16 @@ and where a call and its result repeat the tool's name.
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oracle import CHECKOUT, PYTHON, missing
+from stub_server import StubServer, called, calls, served
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "agent"))
-
-from stub_server import Answer, StubServer, calls, served  # noqa: E402
-
-from reward_kit.agent import agent_eval  # noqa: E402
-from reward_kit.cli import main  # noqa: E402
+from reward_kit.agent import agent_eval
+from reward_kit.cli import main
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -51,7 +46,7 @@ def both(stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def play(domain: str, task: str, row: str, agent: list[Any], user: list[Any], mode: str = "") -> Any:
         stub_llm.script(AGENT, agent)
         stub_llm.script(USER, user)
-        program = [PYTHON, str(HERE / "their_requests.py"), domain, task, mode]
+        program = [PYTHON, str(Path(__file__).with_name("their_requests.py")), domain, task, mode]
         variables = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LOGURU_LEVEL": "CRITICAL"}
         done = subprocess.run(program, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -69,14 +64,6 @@ def both(stub_llm: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return done.stdout, theirs, sent(), result
 
     return play
-
-
-def called(name: str, *wanted: tuple[str, dict[str, Any]]) -> Answer:
-    """Tool calls with ids of their own, the same for both."""
-    answer = calls(*wanted)
-    for number, each in enumerate(answer.tool_calls):
-        each["id"] = f"call_{name}_{number}"
-    return answer
 
 
 def plain(requests: list[dict[str, Any]]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_server import Answer, StubServer, calls
+from stub_server import StubServer, called
 from their_code import AGENT_MODEL, USER_MODEL
 
 from reward_kit.agent import agent_eval
@@ -27,17 +27,9 @@ LINES = ["Hi, the lamp is broken.", "Yes, please.", "Thanks! ###STOP###"]
 REPLIES = ["Who are you?", "I can do that; shall I?"]
 
 
-def answered(name: str, *wanted: tuple[str, dict[str, Any]]) -> Answer:
-    """Tool calls with ids of their own."""
-    answer = calls(*wanted)
-    for number, each in enumerate(answer.tool_calls):
-        each["id"] = f"call_{name}_{number}"
-    return answer
-
-
-TWO_CALLS = answered("a", ("find_user_id_by_email", FIND), ("calculate", {"expression": "1 + 2"}))
+TWO_CALLS = called("a", ("find_user_id_by_email", FIND), ("calculate", {"expression": "1 + 2"}))
 CALLING = [REPLIES[0], TWO_CALLS, REPLIES[1]]
-HANDING_OVER = [REPLIES[0], TWO_CALLS, answered("b", ("transfer_to_human_agents", {}))]
+HANDING_OVER = [REPLIES[0], TWO_CALLS, called("b", ("transfer_to_human_agents", {}))]
 
 
 def acting(thought: str = "") -> list[str]:

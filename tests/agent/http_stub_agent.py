@@ -6,6 +6,8 @@ from typing import Any
 
 from aiohttp import ClientSession, web
 
+from reward_kit.agent import load_agent
+
 Script = Callable[[dict[str, Any], "Door"], Awaitable[Any]]
 
 
@@ -66,3 +68,14 @@ async def serving(script: Script) -> AsyncIterator[StubAgent]:
         yield stub
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Any]:
+    """The factory of the agent at this address, for as long as it is open."""
+    agents = load_agent(url)
+    await agents.open()
+    try:
+        yield agents
+    finally:
+        await agents.close()

@@ -73,6 +73,14 @@ def calls(*wanted: tuple[str, dict[str, Any] | str], content: str | None = None)
     return Answer(content=content, tool_calls=tool_calls)
 
 
+def called(name: str, *wanted: tuple[str, dict[str, Any]]) -> Answer:
+    """An answer that calls several tools; its calls have ids with this name, the same in each run."""
+    answer = calls(*wanted)
+    for number, each in enumerate(answer.tool_calls):
+        each["id"] = f"call_{name}_{number}"
+    return answer
+
+
 def _rollout(request: dict[str, Any]) -> Any:
     """What tells rollouts apart: the seed without its last bits, which change when a model is asked again."""
     seed = request.get("seed")

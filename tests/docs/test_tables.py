@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from http_stub_agent import serving
+from http_stub_agent import opened, serving
 from pages import ROOT, blocks, files
 from pages import table as table_of
 from small_task import seeded, small_task
@@ -16,7 +16,7 @@ from stored_rollouts import query
 
 import reward_kit
 import reward_kit.agent
-from reward_kit.agent import agent_eval, load_agent
+from reward_kit.agent import agent_eval
 from reward_kit.agent.base import network
 from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.checks.findings import KINDS, Kind
@@ -101,11 +101,8 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
     async def script(turn: dict[str, Any], door: Any) -> dict[str, Any]:
         return {"reply": "Hello"}
 
-    async with serving(script) as stub:
-        agents = load_agent(stub.url)
-        await agents.open()
+    async with serving(script) as stub, opened(stub.url) as agents:
         await run_rollout_async(small_task(tmp_path), 0, base=seeded(tmp_path), agent=agents())
-        await agents.close()
     nested = ("rollout", "door")
     sent = {name for name in stub.turns[0] if name not in nested}
     sent |= {f"{part}.{name}" for part in nested for name in stub.turns[0][part]}

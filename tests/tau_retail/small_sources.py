@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from small_tau2 import put
+
 LICENCE = "Anybody may use this shop.\n"
 POLICY = "# Rules of the small shop\n\nÊtre aimable: always.\n"
 _STREET = {"address1": "1 Mill Road", "address2": ""}
@@ -66,13 +68,6 @@ def small_shop() -> dict[str, dict[str, Any]]:
         },
     }
     return copy.deepcopy(shop)
-
-
-def put(folder: Path, path: str, text: str) -> None:
-    """Write a file below ``folder``."""
-    file = folder / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8", newline="\n")
 
 
 RETAIL = "tau_bench/envs/retail"

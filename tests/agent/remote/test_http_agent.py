@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from http_stub_agent import Door, StubAgent, serving
+from http_stub_agent import Door, StubAgent, opened, serving
 from small_task import BOOKED, ScriptedUser, seeded, small_task
 
 from reward_kit.agent import load_agent
@@ -23,16 +22,6 @@ async def book(turn: dict[str, Any], door: Door) -> dict[str, Any]:
     reserved = await door.call("create_booking", {"flight_id": 1, "passenger": "Alice"})
     await door.call("pay_booking", {"booking_id": json.loads(reserved["result"])["booking_id"]})
     return {"reply": "Your seat is booked."}
-
-
-@asynccontextmanager
-async def opened(url: str):
-    agents = load_agent(url)
-    await agents.open()
-    try:
-        yield agents
-    finally:
-        await agents.close()
 
 
 async def play(

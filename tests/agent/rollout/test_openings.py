@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from command import run_command
 from door_bundle import ROW, TOOLS, USER_TOOLS, asks, door_bundle
-from http_stub_agent import Door, serving
+from http_stub_agent import Door, opened, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, agent_eval, load_agent, load_rollout, validate
+from reward_kit.agent import TaskBundle, agent_eval, load_rollout, validate
 from reward_kit.agent.after.explainer import context_of
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.players.users.llm import LLMUser
@@ -192,11 +192,8 @@ class TestSecrecy:
             bundle.episode("front") as empty,
         ):
             async with serving(script) as stub:
-                agents = load_agent(stub.url)
-                await agents.open()
-                task = bundle.tasks[0]
-                episode = await run_rollout_async(task, 0, base=empty.base, agent=agents())
-                await agents.close()
+                async with opened(stub.url) as agents:
+                    episode = await run_rollout_async(bundle.tasks[0], 0, base=empty.base, agent=agents())
                 seen += stub.closed
         episode.close()
         assert "unlocked" in json.dumps(seen)

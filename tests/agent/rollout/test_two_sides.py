@@ -2,7 +2,6 @@
 
 import io
 import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pytest
 from command import run_command
 from door_bundle import HIDDEN, PUSH, ROW, UNLOCK, asks, door_bundle
-from http_stub_agent import Door, serving
+from http_stub_agent import Door, opened, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, load_agent, load_rollout, load_user
+from reward_kit.agent import TaskBundle, load_rollout, load_user
 from reward_kit.agent.bundles.rules import Rule, violations_of
 from reward_kit.agent.players.agents.gold import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
@@ -271,16 +270,6 @@ class TestSecrecy:
         printed = run_command("tools", str(bundle.folder)).out
         assert "unlock" in printed
         assert not [word for word in HIDDEN if word in printed]
-
-
-@asynccontextmanager
-async def opened(url: str):
-    agents = load_agent(url)
-    await agents.open()
-    try:
-        yield agents
-    finally:
-        await agents.close()
 
 
 class TestFailures:
