@@ -95,7 +95,7 @@ def events() -> list[str]:
 
 
 def test_it_is_opened_once_before_the_first_rollout_and_closed_after_the_last(bundle: Bundle) -> None:
-    limits: Any = {"max_concurrency": 1, "max_steps": 5, "timeout": 0.3}
+    limits: Any = {"max_concurrency": 1, "max_steps": 5, "timeout": 1.0}
     result = agent_eval(bundle.dataset, agent=bundle.player("Client"), user="none", **limits)
     row = result.rows[0].row_id
     assert events() == [f"open ['{row}'] 5", "respond 0", "over", "respond 1", "over", "close"]

@@ -62,7 +62,7 @@ async def test_a_call_keeps_what_it_wrote_and_tells_which_rows(database: Databas
 async def test_a_call_that_fails_leaves_the_database_as_it_was(
     database: Database, kind: str, ending: str
 ) -> None:
-    registry = ToolRegistry("tools", tool_timeout=0.2)
+    registry = ToolRegistry("tools", tool_timeout=0.2 if ending == "hangs" else 30)
     itself: list[Any] = []
     itself.append(itself)
     errors = {"refuses": ToolError("no"), "fails": ValueError("no"), "exits": SystemExit(1)}

@@ -15,6 +15,8 @@ MODEL = "gpt-4o-mini"
 MESSAGES: Any = [{"role": "user", "content": "Was it polite?"}]
 REQUEST = {"model": MODEL, "messages": MESSAGES}
 NOBODY = "http://127.0.0.1:9/v1"
+PATIENCE = 1.0
+"""Seconds that the clients wait for an answer."""
 
 
 @pytest.fixture
@@ -34,18 +36,18 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def with_httpx(url: str) -> None:
-    httpx.post(f"{url}/chat/completions", json=REQUEST, timeout=0.5).raise_for_status()
+    httpx.post(f"{url}/chat/completions", json=REQUEST, timeout=PATIENCE).raise_for_status()
 
 
 def with_openai(url: str) -> None:
     import openai  # slow
 
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=0.5) as client:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
         client.chat.completions.create(model=MODEL, messages=MESSAGES)
 
 
 async def with_aiohttp(url: str) -> None:
-    limit = aiohttp.ClientTimeout(total=0.5)
+    limit = aiohttp.ClientTimeout(total=PATIENCE)
     async with aiohttp.ClientSession(timeout=limit, raise_for_status=True) as session:
         await session.post(f"{url}/chat/completions", json=REQUEST)
 
@@ -85,7 +87,12 @@ def asking(client: Callable[[str], Any], url: str) -> Callable[[], Any]:
 @pytest.mark.parametrize("client", [with_httpx, with_openai, with_aiohttp])
 @pytest.mark.parametrize(
     ("answer", "tried"),
-    [(Answer(status=429), 3), (Answer("late", delay=1), 3), (Answer(drop=True), 3), (Answer(status=400), 1)],
+    [
+        (Answer(status=429), 3),
+        (Answer("late", delay=2 * PATIENCE), 3),
+        (Answer(drop=True), 3),
+        (Answer(status=400), 1),
+    ],
 )
 async def test_what_may_pass_is_tried_again(
     client: Any, answer: Answer, tried: int, tmp_path: Path, stub_llm: StubServer, pauses: list[float]
