@@ -10,6 +10,7 @@ import pytest
 from command import run_command, run_patched
 from flight_bundle import Bundle, flight_bundle
 from hostile import indented
+from thorough import often
 
 from reward_kit.agent import export, load_evaluation, load_rollout
 
@@ -23,7 +24,7 @@ AGENT = {
     "stops with half a pair": "rollout.stop('agent_done', 'half \\ud83d')",
     "stops for the user": "rollout.stop('user_error')",
     "stops for the engine": "rollout.stop('infrastructure_error', 'no luck')",
-    "stops with 50 MB": "rollout.stop('agent_error', 'x' * 50_000_000)",
+    "stops with a long text": "rollout.stop('agent_error', LONG)",
     "counts up to an overflow": "most = Usage(input_tokens=2**53)\n"
     "for _ in range(1200): rollout.count_usage(most, model='m')",
     "counts floats to infinity": "for _ in range(9): rollout.count_usage(Usage(cost=1.7e308), model='m')",
@@ -43,9 +44,9 @@ AGENT = {
     "replies with a set": "return {'role': 'assistant', 'content': 'x', 'n': {1, 2}}",
     "replies with bytes": "return {'role': 'assistant', 'content': b'x'}",
     "replies with strange names": "return {'role': 'assistant', 'content': 'x', 5: 6, '\\ud83d': 1}",
-    "replies with 20 MB": "return 'x' * 20_000_000",
+    "replies with a long text": "return LONG",
     "calls half a pair": "await rollout.call_tool('echo', '{\"text\": \"half \\\\ud83d\"}')",
-    "calls a long name": "await rollout.call_tool('x' * 10_000_000, {})",
+    "calls a long name": "await rollout.call_tool(LONG, {})",
     "calls no name": "await rollout.call_tool(None, {})",
     "calls half a name": "await rollout.call_tool('\\ud83d', {})",
     "calls with itself": "a = {}\na['a'] = a\nawait rollout.call_tool('echo', a)",
@@ -59,7 +60,7 @@ AGENT = {
     "offers nonsense": "rollout.tools = object()\nrollout.tools",
     "offers itself": "t = []\nt.append(t)\nrollout.tools = t",
     "offers half a pair": "rollout.tools = [{'type': 'function', 'function': {'name': '\\ud83d'}}]",
-    "raises": "raise ValueError('\\ud83d' + 'x' * 50_000_000)",
+    "raises": "raise ValueError('\\ud83d' + LONG)",
     "raises the end of a generator": "raise GeneratorExit",
     "raises an interrupt": "raise KeyboardInterrupt",
     "raises an exit": "raise SystemExit(0)",
@@ -81,9 +82,9 @@ TOOL = {
     "returns half a pair": "return 'half \\ud83d'",
     "returns a long number": "return 10 ** 6000",
     "returns itself": "a = []\na.append(a)\nreturn a",
-    "returns 200 MB": "return 'x' * 200_000_000",
+    "returns a very long text": "return LONG * 4",
     "returns a generator": "return (one for one in [1])",
-    "raises with 50 MB": "raise ValueError('x' * 50_000_000)",
+    "raises with a long text": "raise ValueError(LONG)",
     "raises half a pair": "raise ValueError('\\ud83d')",
     "raises an interrupt": "raise KeyboardInterrupt",
     "raises the end of a generator": "raise GeneratorExit",
@@ -97,7 +98,7 @@ REWARD = {
     "gives text": "return '1.0'",
     "raises half a pair": "raise ValueError('\\ud83d')",
     "raises an interrupt": "raise KeyboardInterrupt",
-    "raises 50 MB": "raise ValueError('x' * 50_000_000)",
+    "raises a long text": "raise ValueError(LONG)",
     "counts nonsense": "rollout.count_usage(5, model='m')",
     "counts to infinity": "for _ in range(9): rollout.count_usage(Usage(cost=1.7e308), model='m')",
     "reads in depth": "def f(): return f()\nreturn f()",
@@ -107,9 +108,9 @@ USER = {
     "says an exception": "return ValueError()",
     "stops for the engine": "rollout.stop('infrastructure_error')",
     "raises an interrupt": "raise KeyboardInterrupt",
-    "raises 50 MB": "raise ValueError('x' * 50_000_000)",
+    "raises a long text": "raise ValueError(LONG)",
     "blocks": "time.sleep(4)",
-    "says 20 MB": "return 'x' * 20_000_000",
+    "says a long text": "return LONG",
 }
 KINDS = {"agent": AGENT, "tool": TOOL, "reward": REWARD, "user": USER}
 CASES = {f"{kind} {name}": body for kind, bodies in KINDS.items() for name, body in bodies.items()}
@@ -128,7 +129,8 @@ ENDING = {
     "agent breaks JSON": "json.dumps = None",
 }
 """These end or spoil their process, and are played with ``--workers`` only."""
-HEAD = """
+HEAD = f"""
+LONG = "x" * {often(50_000_000, 2_000_000)}  # more than any limit
 import asyncio, json, os, sys, threading, time
 from reward_kit import RewardOutput, reward_function
 from reward_kit.agent import RolloutStopped, Usage
