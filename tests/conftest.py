@@ -34,6 +34,31 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+NEED_LITELLM = (
+    "agent/models/",
+    "agent/providers/",
+    "test_a_missing_key_is_named",
+    "test_a_model_without_a_price_is_named",
+)
+LONG = 300
+"""Seconds from which a time limit says that a test is long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Play first what imports LiteLLM, so that one process of several does, then what is long.
+
+    The import takes seconds. Each process begins with a part of the tests, and when it is through with it,
+    takes over some from the end of another's.
+    """
+
+    def place(item: pytest.Item) -> int:
+        limit = item.get_closest_marker("timeout")
+        is_long = limit is not None and limit.args[0] >= LONG
+        return 0 if any(part in item.nodeid for part in NEED_LITELLM) else 1 if is_long else 2
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """The same of LiteLLM, whose objects are as many again, after the test that has imported it."""
