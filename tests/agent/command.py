@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -38,10 +39,14 @@ IMPORTED = (
     "reward_kit.agent.database.sqlalchemy_api",
     "reward_kit.agent.evaluation.run",
     "reward_kit.agent.evaluation.in_process",
+    "reward_kit.agent.players.agents.http_agent",
     "reward_kit.agent.reports.console",
+    "reward_kit.agent.reports.pages.site",
     "reward_kit.agent.reports.tables",
+    "reward_kit.agent.scoring.user_faults",
     "reward_kit.agent.tools.registry",
     "reward_kit.agent.servers.app",
+    "reward_kit.agent.servers.mcp_server",
     "reward_kit.cli.agent_eval",
     "reward_kit.cli.compare",
     "reward_kit.cli.export",
@@ -75,10 +80,14 @@ Starter = Callable[..., "subprocess.Popen[str]"]
 
 
 def run_command(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] = os.environ, timeout: float = 100
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    timeout: float = 100,
+    typed: str = "",
 ) -> Finished:
-    """Run ``reward-kit`` with these arguments to its end, with nothing on its standard input."""
-    return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout)
+    """Run ``reward-kit`` with these arguments to its end; ``typed`` is all of its standard input."""
+    return _run(["-m", "reward_kit", *map(str, arguments)], cwd, env, timeout, typed)
 
 
 def run_patched(constants: Mapping[str, object], *arguments: str | Path, **options: Any) -> Finished:
@@ -125,10 +134,38 @@ def new_python(*arguments: str | Path, **options: Any) -> Finished:
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """Start ``reward-kit`` in a Python of its own, whose output and errors can be read."""
+    """Start ``reward-kit``; its output and errors can be read. In a thorough run it is a new Python."""
+    kind = subprocess.Popen if THOROUGH or not _can_fork(options.get("env") or os.environ) else Forked
     line = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(line, text=True, **{**pipes, **options})
+    return kind(line, text=True, **{**pipes, **options})
+
+
+class Forked(subprocess.Popen[str]):
+    """A command that another process has forked, used like a child of this process."""
+
+    def _execute_child(self, args: list[str], *given: Any) -> None:
+        cwd, env, (typed, _, _, out, _, err) = given[4], given[5], given[9:15]
+        _connection()
+        self._asked = connected(_address())
+        files = [number if file == -1 else file for number, file in enumerate((typed, out, err))]
+        self._told = ask(self._asked, args[1:], str(cwd or Path.cwd()), env or os.environ, files)
+        self.pid = next(self._told)
+        for file in {typed, out, err} - {-1}:
+            os.close(file)
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not select.select([self._asked], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = next(self._told)
+            self._asked.close()
+        return self.returncode
+
+    def _internal_poll(self, *_: Any) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
 
 
 @contextmanager
@@ -166,6 +203,11 @@ def wait_for(happened: Callable[[], Any], process: subprocess.Popen[Any] | None 
         time.sleep(0.01)
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended. On Linux."""
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def gone(pid: int) -> bool:
     """Whether a process has ended, whoever has yet to take notice of it."""
     try:
@@ -181,18 +223,23 @@ def gone(pid: int) -> bool:
     return state == "Z"
 
 
-def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float) -> Finished:
-    if not hasattr(os, "fork") or _of_python(env) != _of_python(os.environ):
-        alone = {"cwd": cwd, "env": env, "stdin": subprocess.DEVNULL, "errors": "replace"}
+def _run(
+    line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: float, typed: str = ""
+) -> Finished:
+    if not _can_fork(env):
+        alone = {"cwd": cwd, "env": env, "input": typed, "errors": "replace"}
         return new_python(*line, timeout=timeout, **alone)
     with (
-        Path(os.devnull).open() as nothing,
+        tempfile.TemporaryFile() if typed else Path(os.devnull).open("rb") as given,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
     ):
+        if typed:
+            given.write(typed.encode())
+            given.seek(0)
         connection = _connection()
         connection.settimeout(None)
-        files = [file.fileno() for file in (nothing, out, err)]
+        files = [file.fileno() for file in (given, out, err)]
         told = ask(connection, line, str(cwd or Path.cwd()), env, files)
         command = next(told)
         connection.settimeout(timeout)
@@ -207,6 +254,10 @@ def _run(line: list[str], cwd: Path | None, env: Mapping[str, str], timeout: flo
             file.seek(0)
             said.append(file.read().decode(errors="replace"))
     return Finished(code, *said)
+
+
+def _can_fork(env: Mapping[str, str]) -> bool:
+    return hasattr(os, "fork") and _of_python(env) == _of_python(os.environ)
 
 
 def _of_python(env: Mapping[str, str]) -> dict[str, str]:
@@ -251,7 +302,10 @@ def _connection() -> socket.socket:
 def _serve(address: str) -> list[str]:
     """Fork for each command; returns, in each process that is to be one, its command line."""
     for module in IMPORTED:
-        importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # of mcp, which an installation need not have
+            importlib.import_module(module)
+    for module in ("reward_kit.agent.rollout.trace", "reward_kit.agent.rows.task_row"):
+        sys.modules[module]._adapter()  # is made once, at its first use
     gc.freeze()
     Path(address).unlink(missing_ok=True)
     served: list[int] = []

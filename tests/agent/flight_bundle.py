@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reward_kit.agent import EvaluationResult, evaluate
+
 REWARD = """
 from reward_kit import reward_function, RewardOutput
 
@@ -66,6 +68,10 @@ class Bundle:
         merged = [{**ROW, **row} for row in rows]
         given = [{name: value for name, value in row.items() if value is not None} for row in merged]
         return self.write("task.jsonl", "".join(f"{json.dumps(row)}\n" for row in given))
+
+    def play(self, player: str, **options: Any) -> EvaluationResult:
+        """Evaluate one of the players as agent, without a user; no finished rollout is played again."""
+        return evaluate(self.dataset, agent=self.player(player), user="none", retries=0, **options)
 
 
 def flight_bundle(parent: Path) -> Bundle:

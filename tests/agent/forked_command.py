@@ -28,7 +28,7 @@ def ask(
     """Its process id as soon as it runs, then its exit code; ``files`` become its standard streams."""
     socket.send_fds(connection, [b"\n"], files)
     connection.sendall(json.dumps({"line": line, "cwd": cwd, "env": dict(env)}).encode() + b"\n")
-    with connection.makefile("rb") as answers:
+    with connection.makefile("rb", buffering=0) as answers:
         for _ in range(2):
             yield int(answers.readline())
 

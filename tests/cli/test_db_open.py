@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, new_python
+from command import Finished, run_command
 
 from reward_kit.agent.database.seeding import seed_base
 
 
 def db(*arguments: str | Path, **options: Any) -> Finished:
-    return new_python("-m", "reward_kit", "db", *arguments, **options)
+    return run_command("db", *arguments, **options)
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_an_error_is_printed_once(base: Path) -> None:
-    done = db("open", base, "SELECT * FROM nosuch", input="")
+    done = db("open", base, "SELECT * FROM nosuch")
     assert done.code == 1
     assert done.err.count("no such table: nosuch") == 1
 
 
 @pytest.mark.parametrize("end", ["", ".exit\n"])
 def test_a_script_with_an_error_goes_on_and_returns_1(base: Path, end: str) -> None:
-    done = db("open", base, input=f"SELECT * FROM nosuch;\nSELECT x + 1 FROM t;\n{end}")
+    done = db("open", base, typed=f"SELECT * FROM nosuch;\nSELECT x + 1 FROM t;\n{end}")
     assert (done.code, done.out.strip()) == (1, "42")
     assert done.err.count("no such table: nosuch") == 1
 

@@ -1,19 +1,12 @@
 """``reward-kit validate``: one line when all is well, findings by kind, on a terminal and in a pipe."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command import run_command
+from command import run_command, run_on_terminal
 from flight_bundle import GOLD, Bundle
 
 from reward_kit.cli import main, validate
@@ -39,23 +32,9 @@ def faulty(folder: Path, bundle: Bundle) -> Path:
 
 def on_terminal(*arguments: str | Path, columns: int = 80, **variables: str) -> list[str]:
     """The lines that a command shows on a terminal; it begins each anew after a return."""
-    shown, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm", **variables}
-    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
-    command = [sys.executable, "-m", "reward_kit", *map(str, arguments)]
-    process = subprocess.Popen(command, env=environment, **streams)
-    os.close(terminal)
-    output = b""
-    while True:
-        try:
-            part = os.read(shown, 65536)
-        except OSError:  # the other end is closed
-            break
-        output += part
-    process.wait()
-    os.close(shown)
-    text = output.decode().replace("\x1b[2K", "").replace("\r\n", "\n")
+    env = {**os.environ, **variables}
+    written = run_on_terminal(*arguments, columns=columns, cwd=Path.cwd(), env=env)
+    text = written.replace("\x1b[2K", "").replace("\r\n", "\n")
     return [line.rpartition("\r")[2] for line in text.split("\n")]
 
 

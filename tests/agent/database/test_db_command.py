@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from command import Finished, new_python
+from command import Finished, run_command
 from flight_bundle import GOLD, ROW, Bundle
 from stored_rollouts import edit, query
 
@@ -35,7 +35,7 @@ def run(*arguments: object) -> Result:
 
 def shell(path: Path, typed: str, *options: str) -> Finished:
     """The shell in a process of its own, which is where it reads and writes."""
-    return new_python("-m", "reward_kit", "db", "open", path, *options, input=typed)
+    return run_command("db", "open", path, *options, typed=typed)
 
 
 def test_changes_of_a_rollout_are_lines(folder: Path) -> None:

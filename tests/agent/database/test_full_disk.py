@@ -1,12 +1,10 @@
 """A disk that has no room for the working copies of mode "file": the run ends, and no rollout pays for it."""
 
-import os
-import resource
 import sqlite3
 from pathlib import Path
 
 import pytest
-from command import new_python, run_command
+from command import run_command, run_python
 from flight_bundle import Bundle
 from stored_rollouts import query
 
@@ -69,15 +67,13 @@ def options(bundle: Bundle) -> list[str]:
     return ["agent-eval", "--agent", bundle.player("Filler"), *more.split()]
 
 
-def limit_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
-
-
 @pytest.mark.parametrize("tool", ["tells", "by_engine"])
 def test_it_ends_the_run_and_is_no_rollouts_fault(bundle: Bundle, tool: str) -> None:
     bundle.rows({"metadata": {"tool": tool}, "n_rollouts": 3})
-    without_bytecode = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    full = new_python("-m", "reward_kit", *options(bundle), env=without_bytecode, preexec_fn=limit_files)
+    limited = "import resource, sys\nsys.dont_write_bytecode = True\n"
+    limited += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({ROOM}, {ROOM}))\n"
+    limited += f"from reward_kit.cli import main\nsys.exit(main({options(bundle)!r}))"
+    full = run_python(limited)
     assert full.code == 2, full.err
     assert "the working copy of a database cannot be written: File too large. Make room there" in full.err
     assert query(Path("runs/evals/mine.db"), "SELECT * FROM rollouts") == []

@@ -1,6 +1,6 @@
 """Evaluations that run within others, and several that overlap on one event loop."""
 
-from command import new_python
+from command import run_python
 from flight_bundle import GOLD, Bundle
 
 ROWS = [{"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None}]
@@ -17,5 +17,5 @@ def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -
         f"agent_eval({str(bundle.dataset)!r}, agent=asks, n_rollouts=3)\n"
         "print(said)\n"
     )
-    done = new_python("-c", script)
+    done = run_python(script)
     assert (done.err, done.out) == ("", "[1.0, 1.0, 1.0]\n")

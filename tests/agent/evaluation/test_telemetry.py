@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Finished, run_command, run_patched
+from command import Finished, new_python, run_command, run_patched
 from flight_bundle import GOLD, Bundle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from seeded_players import AGENT, USER, write_players
@@ -49,7 +49,7 @@ class Collector:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def spans(self) -> list[Any]:
@@ -234,7 +234,8 @@ def test_without_an_exporter_nothing_is_imported_a_missing_one_named(bundle: Bun
     bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 1})
     looks = "import sys\ndef agent(message):\n    return str('opentelemetry' in sys.modules)\n"
     Path("looks.py").write_text(looks)
-    assert command("--agent", "looks:agent", "--no-sim-user").code == 0
+    looked = new_python("-m", "reward_kit", *EVALUATION, "--agent", "looks:agent", "--no-sim-user")
+    assert looked.code == 0, looked.err
     (record,) = agent_eval(resume="mine").records()
     assert record.messages[-1]["content"] == "False"
     hidden = tmp_path / "hidden" / "opentelemetry" / "sdk"

@@ -12,7 +12,7 @@ import pytest
 from flight_bundle import Bundle
 from virtual_time import simulate
 
-from reward_kit.agent import EvaluationResult, evaluate, load_rollout
+from reward_kit.agent import load_rollout
 from reward_kit.agent.base.waiters import Waiters, completed
 from reward_kit.agent.evaluation import connection
 from reward_kit.agent.evaluation.connection import Worker
@@ -53,10 +53,6 @@ OF_ONE += [StopIteration, GeneratorExit, KeyboardInterrupt]
 OF_ALL = [StorageError, SystemExit, asyncio.CancelledError]
 
 
-def run(bundle: Bundle, player: str = "greets", **options: Any) -> EvaluationResult:
-    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", retries=0, **options)
-
-
 def raising_for_row_1(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
     """Let no group be stored that holds a rollout of ``row-1`` which was played."""
     add = Store.add
@@ -75,7 +71,7 @@ def test_a_rollout_that_cannot_be_stored_costs_itself_alone(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     raising_for_row_1(monkeypatch, kind)
-    result = run(bundle)
+    result = bundle.play("greets")
     lost = [one for one in result.outcomes if not one.scored]
     assert [(one.row_id, one.stop_reason) for one in lost] == [("row-1", "infrastructure_error")] * 2
     assert len(result.outcomes) == 6
@@ -91,14 +87,14 @@ def test_a_store_that_fails_for_all_ends_the_run(
 ) -> None:
     raising_for_row_1(monkeypatch, kind)
     with pytest.raises(kind):
-        run(bundle)
+        bundle.play("greets")
 
 
 @unix
 def test_a_worker_that_cannot_answer_costs_the_rollout_that_it_plays(bundle: Bundle) -> None:
     kinds = ["KeyboardInterrupt", "SystemExit", "ValueError", None]
     bundle.rows(*({**ROWS[0], "id": str(kind), "metadata": {"raises": kind}} for kind in kinds))
-    result = run(bundle, "breaks", workers=2, n_rollouts=1)
+    result = bundle.play("breaks", workers=2, n_rollouts=1)
     found = {one.row_id: one.stop_detail for one in result.outcomes}
     exits = "its process ended with exit code 1 in its reward, twice"
     assert found == {str(kind): exits if kind else None for kind in kinds}
@@ -120,7 +116,7 @@ def test_a_message_of_a_worker_that_cannot_be_taken_in_ends_the_run(
 
     monkeypatch.setattr(Worker, "receive", broken)
     with pytest.raises(kind if kind is not GeneratorExit else RuntimeError):
-        run(bundle, workers=1)
+        bundle.play("greets", workers=1)
 
 
 @unix
@@ -134,7 +130,7 @@ def test_the_end_of_a_worker_that_cannot_be_taken_in_ends_the_run(
             raise RuntimeError("an end of nobody")
 
     monkeypatch.setattr(connection, "_END", Broken())
-    assert len(run(bundle, workers=1).outcomes) == 6  # their ends come last
+    assert len(bundle.play("greets", workers=1).outcomes) == 6  # their ends come last
 
 
 @unix
@@ -147,7 +143,7 @@ def test_a_watch_over_workers_that_fails_ends_the_run(
     monkeypatch.setattr("reward_kit.agent.evaluation.connection.WorkerProcess.memory", property(broken))
     monkeypatch.setattr("reward_kit.agent.evaluation.workers.LOOK_EVERY", 0.01)
     with pytest.raises(RuntimeError, match="no memory is known"):
-        run(bundle, workers=1, worker_memory=5000)
+        bundle.play("greets", workers=1, worker_memory=5000)
 
 
 def test_waiters_are_answered_once_and_later_ones_get_the_fault_as_well() -> None:

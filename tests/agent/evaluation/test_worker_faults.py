@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import gone, start, wait_for
+from command import children_of, gone, start, wait_for
 from flight_bundle import GOLD, TOOLS, Bundle
 
-from reward_kit.agent import EvaluationResult, evaluate, load_rollout
+from reward_kit.agent import load_rollout
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the system offers there is used")
 
@@ -84,17 +84,13 @@ async def holds_the_interpreter(rollout):
 '''
 
 
-def run(bundle: Bundle, player: str, **options: Any) -> EvaluationResult:
-    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", retries=0, **options)
-
-
 def test_a_killed_process_that_forks_is_started_again(bundle: Bundle) -> None:
     killed = 'import os, pathlib\nif not pathlib.Path("loaded").exists():\n'
     killed += (
         '    pathlib.Path("loaded").touch()\n    os.kill(os.getppid(), 9)\n    os.kill(os.getpid(), 9)\n'
     )
     bundle.write("tools.py", f"{killed}{TOOLS}")
-    result = run(bundle, "kills_the_server", workers=4)
+    result = bundle.play("kills_the_server", workers=4)
     assert Path("loaded").exists()
     assert Path("server_killed").exists()
     assert [one.stop_reason for one in result.outcomes] == ["agent_done"] * 4
@@ -108,7 +104,7 @@ def test_what_a_rollout_changes_in_its_process_reaches_no_other(bundle: Bundle, 
             for number, what in enumerate(harms)
         )
     )
-    result = run(bundle, "harms", workers=1, max_concurrency=1, keep_db="full")
+    result = bundle.play("harms", workers=1, max_concurrency=1, keep_db="full")
     lost = [one.row_id for one in result.outcomes if not one.scored]
     assert set(lost) <= {"2-files", "4-size"}
     assert result.status == "complete"
@@ -120,7 +116,7 @@ def test_what_a_rollout_changes_in_its_process_reaches_no_other(bundle: Bundle, 
 
 def test_the_neighbours_of_a_crash_are_played_again_side_by_side(bundle: Bundle) -> None:
     bundle.rows({"id": "row", "n_rollouts": 6})
-    result = run(bundle, "dies_among_others", workers=1)
+    result = bundle.play("dies_among_others", workers=1)
     assert [one.stop_reason for one in result.outcomes] == ["agent_done"] * 6
     processes = {path.name.partition("_")[2] for path in Path("again").iterdir()}
     assert len(processes) == 6
@@ -140,13 +136,9 @@ def test_a_worker_that_holds_the_interpreter_ends_with_a_command_that_is_killed(
     wait_for(lambda: len(list(Path().glob("began_*"))) == 4, ran)
     Path("go").touch()
     wait_for(Path("held").exists, ran)
-    (server,) = _children(ran.pid)
-    (worker,) = _children(server)
+    (server,) = children_of(ran.pid)
+    (worker,) = children_of(server)
     time.sleep(0.1)  # it is asleep by then
     ran.kill()
     assert ran.wait(60) == -9
     wait_for(lambda: gone(server) and gone(worker))
-
-
-def _children(pid: int) -> list[int]:
-    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

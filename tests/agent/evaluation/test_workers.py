@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import gone, new_python, start, wait_for
+from command import children_of, gone, run_python, start, wait_for
 from flight_bundle import GOLD, TOOLS, Bundle
 from stored_rollouts import played
 
@@ -145,11 +145,6 @@ def hostile(bundle: Bundle) -> Bundle:
     return bundle
 
 
-def run(bundle: Bundle, player: str, **options: Any) -> EvaluationResult:
-    """An evaluation of one of the agents above, which plays no rollout again that has come to its end."""
-    return evaluate(bundle.dataset, agent=bundle.player(player), user="none", retries=0, **options)
-
-
 def comparable(result: EvaluationResult) -> list[Any]:
     """Everything that must not depend on the process that played."""
     found = []
@@ -162,8 +157,8 @@ def comparable(result: EvaluationResult) -> list[Any]:
 
 
 def test_workers_give_what_this_process_gives(bundle: Bundle) -> None:
-    here = run(bundle, "books", output_dir="here")
-    there = run(bundle, "books", output_dir="there", workers=2)
+    here = bundle.play("books", output_dir="here")
+    there = bundle.play("books", output_dir="there", workers=2)
     assert comparable(there) == comparable(here)
     assert there.pass_power[1].value == pytest.approx(2 / 3)
     processes = {int(path.name.partition("_")[2]) for path in Path().glob("process_*")}
@@ -199,13 +194,13 @@ def test_it_does_so_only_if_a_model_needs_litellm(options: Any, needed: bool, mo
 
 
 def test_each_worker_may_make_a_request_a_minute(bundle: Bundle) -> None:
-    run(bundle, "books", workers=5, rpm=2)
+    bundle.play("books", workers=5, rpm=2)
     assert len(list(Path().glob("process_*"))) == 2
 
 
 def test_workers_and_this_process_continue_each_others_evaluations(bundle: Bundle) -> None:
-    first = run(bundle, "books", eval_id="both", workers=1, n_rollouts=1)
-    second = run(bundle, "books", eval_id="both", n_rollouts=2)
+    first = bundle.play("books", eval_id="both", workers=1, n_rollouts=1)
+    second = bundle.play("books", eval_id="both", n_rollouts=2)
     assert [len(result.outcomes) for result in (first, second)] == [3, 6]
     assert {one.id for one in first.outcomes} < {one.id for one in second.outcomes}
 
@@ -226,7 +221,7 @@ def test_this_process_imports_nothing_of_the_bundle_the_agent_or_the_user(bundle
         f"own = [name for name in sys.modules if name.startswith(('flight_task', {bundle.players!r},"
         " 'own_user'))]\nprint(len(result.outcomes), own)\n"
     )
-    ran = new_python("-c", program)
+    ran = run_python(program)
     assert ran.out == "1 []\n", ran.err
 
 
@@ -235,7 +230,7 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(host
         *({"id": name, "metadata": {"tool": name}, "n_rollouts": 1} for name in FATAL),
         {"id": "sound", "metadata": {"tool": "sound"}, "n_rollouts": 2},
     )
-    result = run(hostile, "calls", workers=2, worker_memory=500)
+    result = hostile.play("calls", workers=2, worker_memory=500)
     found = {outcome.row_id: outcome for outcome in result.outcomes if not outcome.scored}
     assert sorted(found) == sorted(FATAL)
     for name, how in FATAL.items():
@@ -249,7 +244,7 @@ def test_tools_that_end_their_process_cost_their_own_rollouts_and_are_named(host
 def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
     rows = ({"id": "at-once"}, {"id": "after-a-call", "metadata": {"tool": "closes_output"}}, {"id": "sound"})
     hostile.rows(*({**row, "n_rollouts": 1} for row in rows))
-    result = run(hostile, "leaves", workers=2)
+    result = hostile.play("leaves", workers=2)
     found = {outcome.row_id: outcome for outcome in result.outcomes}
     for name in ("at-once", "after-a-call"):
         lost = found[name]
@@ -262,7 +257,7 @@ def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
 def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:
     monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 2.0)
     hostile.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
-    (lost,) = run(hostile, "calls", workers=1, timeout=0.5).outcomes
+    (lost,) = hostile.play("calls", workers=1, timeout=1.0).outcomes
     assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
 
 
@@ -281,7 +276,7 @@ def test_streams_that_a_tool_breaks_are_its_workers_own(hostile: Bundle, capfd: 
 
 
 def test_a_process_that_is_killed_from_outside_loses_nothing(bundle: Bundle) -> None:
-    result = run(bundle, "dies_once", workers=2)
+    result = bundle.play("dies_once", workers=2)
     assert Path("died").exists()
     assert (len(result.outcomes), result.complete) == (9, True)
 
@@ -302,14 +297,14 @@ def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None
 
 
 def test_a_budget_counts_each_call_of_every_process(bundle: Bundle) -> None:
-    result = run(bundle, "Spends", workers=2, max_concurrency=4, max_cost=1.0)
+    result = bundle.play("Spends", workers=2, max_concurrency=4, max_cost=1.0)
     assert result.status == "budget"
     assert 1 <= len(result.outcomes) <= 4, "it is used up long before the first rollout ends"
     assert result.usage["agent"].cost == 3.0 * len(result.outcomes)
 
 
 def test_workers_share_max_concurrency(bundle: Bundle) -> None:
-    run(bundle, "sleeps", workers=3, max_concurrency=2)
+    bundle.play("sleeps", workers=3, max_concurrency=2)
     ran = [[float(part) for part in path.name.split("_")[1:]] for path in Path().glob("ran_*")]
     assert len(ran) == 9
     assert max(sum(began <= moment < ended for _, began, ended in ran) for _, moment, _ in ran) <= 2
@@ -359,13 +354,9 @@ def test_workers_end_with_a_command_that_is_killed(bundle: Bundle) -> None:
     options = ("--agent", bundle.player("waits"), "--user", "none", "--workers", "2", "--quiet")
     ran = start("agent-eval", "-d", bundle.dataset, *options)
     wait_for(lambda: len(list(Path().glob("began_*"))) == 9, ran)
-    (server,) = _children(ran.pid)
-    workers = [server, *_children(server)]
+    (server,) = children_of(ran.pid)
+    workers = [server, *children_of(server)]
     assert len(workers) == 3
     ran.kill()
     assert ran.wait(60) == -9
     wait_for(lambda: all(map(gone, workers)))
-
-
-def _children(pid: int) -> list[int]:
-    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

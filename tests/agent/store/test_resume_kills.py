@@ -18,7 +18,7 @@ from command import start, wait_for
 from flight_bundle import flight_bundle
 from seeded_players import AGENT, BEGUN, USER, write_players
 from stored_rollouts import query_so_far
-from thorough import often
+from thorough import THOROUGH, often
 
 from reward_kit.agent.rollout.outcome import BrokenOff
 from reward_kit.agent.store.loading import load_rollout
@@ -27,6 +27,8 @@ from reward_kit.agent.store.writer import LARGEST_GROUP
 
 KILLS = int(os.environ.get("REWARD_KIT_KILLS", often(100, 3)))
 SEED = int(os.environ.get("REWARD_KIT_KILLS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+STARTING = 1.0 if THOROUGH else 0.1
+"""Seconds that a command needs to start: as a new Python, or forked."""
 ROWS = 8
 MINUTE = 60.0
 INTERRUPTED = 130
@@ -138,7 +140,7 @@ def test_killed_at_random_moments_it_ends_as_undisturbed(
         if number == kills - 1 and not before:
             lines = 10  # all kills may come while it starts; one is to find something finished
         if lines == 0 and way is signal.SIGKILL:
-            time.sleep(chance.random())  # while it starts, most often
+            time.sleep(STARTING * chance.random())  # while it starts, most often
         else:  # Python itself, while it starts, answers SIGINT with a traceback
             mine.wait_for_growth(process, max(lines, 1))
             time.sleep(0.02 * chance.random())
