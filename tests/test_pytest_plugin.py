@@ -8,6 +8,7 @@ import pytest
 from command import run_command
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--strict-markers"]
+PYTEST += ["-p", "no:langsmith_plugin", "-p", "no:hypothesispytest"]  # installed here, and slow to start
 TESTS = """
 import pytest
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import sys
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import stand_in
 from flight_bundle import GOLD, Bundle
 from pages import ROOT, Block, blocks, run, table
 
@@ -71,9 +71,9 @@ def test_the_seed_script_and_the_reward_work_in_a_bundle(
 
 
 def test_a_task_done_by_hand_becomes_the_documented_row(tmp_path: Path) -> None:
-    scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    stand_in(tmp_path)
     commands = Block("bash", "", block("bash", "--save-row lend.3"))
-    output = run(commands, tmp_path, {**os.environ, "PATH": scripts})
+    output = run(commands, tmp_path, {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     for line in block("text", "lend.3").splitlines():
         assert line in output, output
     row = json.loads((tmp_path / "library_task/task.jsonl").read_text().splitlines()[-1])

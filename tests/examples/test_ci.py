@@ -2,12 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_command
+from command import run_command, stand_in
 from flight_bundle import GOLD, flight_bundle
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
@@ -33,7 +32,8 @@ def test_its_steps_pass_or_fail_and_comment(tmp_path: Path, options: str, failed
     for name in ("pip", "gh"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> called\n')
         (tmp_path / name).chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    stand_in(tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     wheel = "./reward_kit-0.5.0-py3-none-any.whl"
     given = {
         "BUNDLE": "flight_task",
