@@ -70,7 +70,7 @@ class TestNames:
         with pytest.raises(AttributeError, match="module 'reward_kit' has no attribute 'nothing'"):
             reward_kit.nothing  # noqa: B018 - the access is what is tested
         with pytest.raises(ImportError):
-            from reward_kit import make  # noqa: F401
+            from reward_kit import make  # noqa: F401 - the import is what is tested
 
     def test_the_version_is_that_of_the_distribution(self):
         assert reward_kit.__version__ == importlib.metadata.version("reward-kit")

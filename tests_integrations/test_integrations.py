@@ -1,4 +1,7 @@
-"""The integrations with the real packages, each where it is installed, on the rows of a new bundle."""
+"""The integrations with the real packages, each where it is installed, on the rows of a new bundle.
+
+``make test-integrations`` installs them, in several environments.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +253,7 @@ def test_openenv(bundle: str) -> None:
     if not hasattr(harness.ResourceSessionFactory, "__class_getitem__"):
         with pytest.raises(ImportError, match=r"pip install 'openenv>=0\.10'"):
             import_module("reward_kit.integrations.openenv")
-        pytest.skip("openenv is older than 0.10")
+        pytest.skip("openenv is older than 0.10: make test-integrations")
     from reward_kit.integrations.openenv import BundleSessions, TalkingHarness
 
     def step(messages: Any, tools: Any, sampling: Any) -> Any:

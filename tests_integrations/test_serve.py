@@ -1,4 +1,7 @@
-"""``reward-kit serve`` with the clients of OpenEnv and NeMo Gym, each where it is installed."""
+"""``reward-kit serve`` with the clients of OpenEnv and NeMo Gym, each where it is installed.
+
+``make test-integrations`` installs them, in several environments.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ def test_the_simple_agent_of_nemo_gym(bundle: str, user: str, shown: set[str]) -
     """In an environment of its own: the packages that it needs and ours do not fit together."""
     environment = os.environ.get("NEMO_GYM_ENVIRONMENT")
     if environment is None:
-        pytest.skip("NEMO_GYM_ENVIRONMENT names no environment with nemo-gym")
+        pytest.skip("NEMO_GYM_ENVIRONMENT names no environment with nemo-gym: make test-integrations")
     script = Path(__file__).with_name("play_nemo_gym.py")
     with served(bundle, "--user", user) as url:
         line = [ROOT / environment / "bin" / "python", script, url]

@@ -108,7 +108,7 @@ def test_transformers_serve_plays_whole_rollouts_with_tool_calls(
     assert not processes_with(tmp_path)
 
 
-@pytest.mark.skipif(shutil.which("llama-server") is None, reason="llama.cpp is not installed")
+@pytest.mark.skipif(shutil.which("llama-server") is None, reason="llama-server is not on the PATH")
 def test_llama_server_plays_whole_rollouts(models: Path, agent_eval: Callable[..., dict[str, Any]]) -> None:
     limit = ("--model-arg", "max_tokens=8")
     found = agent_eval("--model", models / "random.gguf", *limit, path=os.environ["PATH"])

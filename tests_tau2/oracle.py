@@ -96,11 +96,11 @@ class Oracle:
         if key in self.known:
             with self.file.open("rb") as lines:
                 lines.seek(self.known[key])
-                return json.loads(lines.readline()[25:])  # type: ignore[no-any-return]
+                return dict(json.loads(lines.readline()[25:]))
         text = self._asked(json.dumps(trajectory))
         if not self.options:
             self._note(key, text)
-        return json.loads(text)  # type: ignore[no-any-return]
+        return dict(json.loads(text))
 
     def keep(self, trajectories: list[dict[str, Any]]) -> None:
         """Ask for the answers that are not known yet, all at once."""

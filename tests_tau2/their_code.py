@@ -59,7 +59,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(without_chance(text).encode()).hexdigest()[:16]
 
 
-class Watched(dict):  # type: ignore[type-arg]
+class Watched(dict[Any, Any]):
     """A dict that notes which of its values were handed out: ever, and since the last check."""
 
     def __init__(self, values: Any) -> None:

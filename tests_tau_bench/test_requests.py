@@ -20,7 +20,7 @@ from reward_kit.agent import agent_eval
 from reward_kit.agent.tau.tau_bench.bundle import port
 
 TAU_BENCH = os.environ.get("TAU_BENCH")
-tau_bench = pytest.mark.skipif(not TAU_BENCH, reason="TAU_BENCH names no checkout of tau-bench")
+tau_bench = pytest.mark.skipif(not TAU_BENCH, reason="no checkout: make test-tau-bench TAU_BENCH=DIR")
 
 FIND = {"email": "mei.kovacs8232@example.com"}
 LINES = ["Hi, the lamp is broken.", "Yes, please.", "Thanks! ###STOP###"]

@@ -151,8 +151,7 @@ class Forked(subprocess.Popen[str]):
         files = [number if file == -1 else file for number, file in enumerate((typed, out, err))]
         self._told = ask(self._asked, args[1:], str(cwd or Path.cwd()), env or os.environ, files)
         self.pid = next(self._told)
-        for file in {typed, out, err} - {-1}:
-            os.close(file)
+        self._close_pipe_fds(*given[9:15])
 
     def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
@@ -368,7 +367,7 @@ def _exit_soon(code: object) -> None:
     """
     if THOROUGH or not isinstance(code, int | None):
         return
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()  # type: ignore[attr-defined] # as Python does at its end
     atexit._run_exitfuncs()
     gc.collect()  # whose garbage may have something to say
     with suppress(OSError, ValueError):

@@ -87,7 +87,7 @@ def test_a_configuration_can_be_copied() -> None:
 def test_a_configuration_is_never_changed() -> None:
     config = EvaluationConfig(dataset="d", workers="auto", task_ids="a,b")
     with pytest.raises(FrozenInstanceError):
-        config.model = "m"  # type: ignore[misc]
+        config.model = "m"  # type: ignore[misc] # wrong on purpose
     assert replace(config, model="m").model == "m"
     assert (config.model, config.task_ids) == (None, ("a", "b"))
 

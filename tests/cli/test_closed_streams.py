@@ -42,7 +42,10 @@ def test_a_reader_that_does_not_read_on_is_no_failed_evaluation(bundle: Bundle) 
 
 def test_a_caller_that_ignores_its_children_is_no_trouble(bundle: Bundle) -> None:
     options = ["--n-rollouts", "3", "--workers", "2"]
-    ignores = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # noqa: E731
+
+    def ignores() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
     done = new_python("-m", "reward_kit", *EVALUATE.split(), *options, preexec_fn=ignores)
     assert (done.code, "Error" in done.err) == (0, False), done.err
     assert "3 of 3 judged rollouts passed" in done.out

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from command import run_command, stand_in, start
 
-pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed: pip install mcp")
 TOOLS = """
 import os
 import subprocess

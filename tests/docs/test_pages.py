@@ -34,11 +34,11 @@ Environment = dict[str, str]
 Script = Callable[[dict[str, Any], int], Any]
 
 
-def copy_bundle(place: str) -> Callable[[Path], None]:
+def copy_bundle(place: str) -> Callable[[Path], Path]:
     """Put a bundle of the repository into the reader's folder."""
     return lambda folder: shutil.copytree(
         ROOT / place, folder / Path(place).name, ignore=shutil.ignore_patterns("__pycache__")
-    )  # type: ignore[return-value]
+    )
 
 
 def retail_and_agents(folder: Path) -> None:

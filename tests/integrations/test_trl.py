@@ -27,7 +27,9 @@ def test_messages_of_ones_own():
 
 
 def test_a_column_that_is_missing_or_short_is_none_and_logged(caplog):
-    missing = lambda messages, tests: EvaluateResult(score=float(tests is None))  # noqa: E731
+    def missing(messages, tests):
+        return EvaluateResult(score=float(tests is None))
+
     adapter = create_trl_adapter(missing, {"column": "tests"})
     assert adapter(["p", "p"], ["c", "c"]) == adapter(["p", "p"], ["c", "c"], column=["t"]) == [1.0, 1.0]
     assert "'column'" in caplog.text

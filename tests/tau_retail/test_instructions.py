@@ -66,7 +66,7 @@ def test_an_instruction_leads_to_one_customer_and_to_what_is_changed(dataset: st
                     assert re.search(rf"(?i)(?<!\w){re.escape(word)}(?!\w)", text), (row["id"], word)
 
 
-@pytest.mark.skipif(not os.environ.get("TAU_BENCH"), reason="TAU_BENCH names no checkout of tau-bench")
+@pytest.mark.skipif(not os.environ.get("TAU_BENCH"), reason="TAU_BENCH=DIR names no checkout of tau-bench")
 @pytest.mark.parametrize(("dataset", "split"), [("classic", "test"), ("dev", "dev"), ("train", "train")])
 def test_an_instruction_has_the_literals_of_the_original_in_other_words(dataset: str, split: str) -> None:
     source = Path(os.environ["TAU_BENCH"], "tau_bench", "envs", "retail", f"tasks_{split}.py").read_text()

@@ -105,7 +105,7 @@ async def test_one_that_is_used_as_its_result(use: Callable[[Any], Any], remedy:
 async def test_the_one_that_is_used_is_named_among_several() -> None:
     async def tool(db: Db) -> None:
         later = db.execute("SELECT 1")
-        db.execute("SELECT 2").rowcount  # type: ignore[attr-defined]  # noqa: B018
+        db.execute("SELECT 2").rowcount  # type: ignore[attr-defined]  # noqa: B018 - the mistake that is tested
         await later
 
     with pytest.raises(MissingAwaitError, match="SELECT 2"):

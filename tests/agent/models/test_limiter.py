@@ -144,8 +144,7 @@ class TestRefusals:
 
         def provider() -> Provider:
             chance = random.Random(3)
-            verdict = lambda: refused(retry_after=named) if chance.random() < 0.2 else None  # noqa: E731
-            return Provider(verdict=verdict)
+            return Provider(verdict=lambda: refused(retry_after=named) if chance.random() < 0.2 else None)
 
         results, seconds, _ = timed(provider(), count, 20)
         assert served(results)

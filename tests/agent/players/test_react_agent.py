@@ -146,5 +146,6 @@ async def test_a_tool_called_respond_is_refused_before_the_run(tmp_path: Path) -
     async def respond() -> str:
         return ""
 
+    agent: Any = load_agent("react")()
     with pytest.raises(BundleError, match="tool-calling"):
-        load_agent("react")().check(TaskView(small_task(tmp_path, registry=registry)))  # type: ignore[attr-defined]
+        agent.check(TaskView(small_task(tmp_path, registry=registry)))

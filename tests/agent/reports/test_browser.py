@@ -26,7 +26,9 @@ from reward_kit.agent.reports.pages.site import served
 
 AXE = os.environ.get("REWARD_KIT_AXE")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(not (AXE and CHROMIUM), reason="needs REWARD_KIT_AXE and chromium")
+pytestmark = pytest.mark.skipif(
+    not (AXE and CHROMIUM), reason="needs axe-core and Chromium: make test-browser"
+)
 FLAGS = "--headless --no-sandbox --disable-gpu --no-first-run --remote-debugging-pipe"
 
 

@@ -271,11 +271,12 @@ async def test_the_application_can_be_extended_through_fastapi(folder: Path) -> 
 async def test_a_faulty_seed_keeps_the_server_from_starting_with_one_clear_error(folder: Path) -> None:
     (folder / "seed.sql").write_text("CREATE TABLE notes(id INTEGER);\nINSERT INTO nots VALUES (1);\n")
     sent: list[Any] = []
+    unused: Any = None
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await notes_registry(folder).create_fastapi_app()({"type": "lifespan"}, None, send)  # type: ignore[arg-type]
+    await notes_registry(folder).create_fastapi_app()({"type": "lifespan"}, unused, send)
     assert sent[0]["type"] == "lifespan.startup.failed"
     assert "seed.sql:2: " in sent[0]["message"]
     assert "nots" in sent[0]["message"]

@@ -10,7 +10,7 @@ from command import run_python
 
 from reward_kit.agent.tools.registry import ToolRegistry
 
-pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed: pip install mcp")
 SEED = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT); INSERT INTO notes VALUES (1, 'first');"
 TOOLS = """
 from typing import Annotated, Literal

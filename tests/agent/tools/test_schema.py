@@ -205,7 +205,7 @@ def test_defaults_make_parameters_optional_and_appear_in_the_schema() -> None:
 
 
 def test_a_default_of_none_lets_null_through_without_advertising_it() -> None:
-    def tool(a: str = None, b: int | None = None, c=None): ...  # noqa: RUF013
+    def tool(a: str = None, b: int | None = None, c=None): ...  # noqa: RUF013 - as users write it
 
     signature = read_signature(tool)
     assert signature.schema["properties"] == {
@@ -268,7 +268,7 @@ def positional(value, /): ...
 def any_names(row: int, **others): ...
 def method(self, value): ...
 def odd(value: Odd): ...
-def unknown(value: Nowhere): ...  # noqa: F821
+def unknown(value: Nowhere): ...  # noqa: F821 - wrong on purpose
 def plain(origin, limit=10, db=None): ...
 
 
