@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import Command
@@ -43,21 +42,21 @@ def test_rates_can_be_assumed(command: Command) -> None:
     assert command("--rate", "0.5", "--json", "-").out.startswith("{")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ([], "Name one evaluation or two, or give --rate"),
-        (["one", "--rate", "0.5"], "Name one evaluation or two, or give --rate"),
-        (["one", "--spread", "0.1"], "Name one evaluation or two, or give --rate"),
-        (["none"], "there is no evaluation 'none'"),
-        (["one"], "the spread of rows needs two judged rows, and two rollouts of a row, in one. Give --rate"),
-        (["--rate", "0.9", "--spread", "0.4"], "--spread 0.4 is too large: with --rate 0.9 at most 0.300"),
-        (["--rate", "0.5", "--n-rows", "3,x"], "'3,x' is not a list of whole numbers from 1"),
-        (["--rate", "0.5", "--rollouts", "0"], "'0' is not a list of whole numbers from 1"),
-        (["--rate", "0.5", "--rows", "3"], "No such option '--rows'. Did you mean '--n-rows'?"),
-    ],
-)
-def test_a_mistake_is_told_with_a_remedy(bundle: Bundle, command: Command, arguments: Any, told: str) -> None:
+MISTAKES: list[tuple[list[str], str]] = [
+    ([], "Name one evaluation or two, or give --rate"),
+    (["one", "--rate", "0.5"], "Name one evaluation or two, or give --rate"),
+    (["one", "--spread", "0.1"], "Name one evaluation or two, or give --rate"),
+    (["none"], "there is no evaluation 'none'"),
+    (["one"], "the spread of rows needs two judged rows, and two rollouts of a row, in one. Give --rate"),
+    (["--rate", "0.9", "--spread", "0.4"], "--spread 0.4 is too large: with --rate 0.9 at most 0.300"),
+    (["--rate", "0.5", "--n-rows", "3,x"], "'3,x' is not a list of whole numbers from 1"),
+    (["--rate", "0.5", "--rollouts", "0"], "'0' is not a list of whole numbers from 1"),
+    (["--rate", "0.5", "--rows", "3"], "No such option '--rows'. Did you mean '--n-rows'?"),
+]
+
+
+def test_a_mistake_is_told_with_a_remedy(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "one", {"a": [1, 0, 1]})
-    ran = command(*arguments)
-    assert (ran.code, told in ran.error) == (2, True), ran.error
+    for arguments, told in MISTAKES:
+        ran = command(*arguments)
+        assert (ran.code, told in ran.error) == (2, True), ran.error

@@ -184,45 +184,38 @@ def test_an_agent_that_was_changed_since(bundle: Bundle) -> None:
     assert next(result.records()).lines[-1].text == "I try again."
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "kind", "message"),
-    [
-        ("first bob#1@1", {}, UsageError, "there is no rollout of a row 'bob'"),
-        ("first alice#7@1", {}, UsageError, "has no rollout 7"),
-        ("second alice#1@1", {}, UsageError, "there is no evaluation 'second'"),
-        ("first", {}, StorageError, "there is no such rollout. Name it 'EVALUATION ROW#1'"),
-        ("first alice#1@5", {}, UsageError, "first alice#1: there is no step 5. It has steps 0 to 4"),
-        ("first alice#1@4", {}, UsageError, r"is over at step 4 \(user_stop\). Name an earlier step"),
-        (
-            "gold alice#1",
-            {},
-            UsageError,
-            "no step is named, and no call of it is known to be wrong",
-        ),
-        (
-            "gold alice#1@1",
-            {},
-            UsageError,
-            "agent gold plays from the beginning.*Name another one: --model",
-        ),
-        ("gold alice#1@1", {"model": "openai/gpt-4o"}, UsageError, r"needs a model of its own.*--user-model"),
-        ("first alice#1@1", {"model": "openai/gpt-4o", "eval_id": "first"}, UsageError, "--model was"),
-        ("first alice#1@1", {"eval_id": "a/b"}, UsageError, "not a valid file name"),
-    ],
-)
-def test_one_clear_error(
-    first: StoredEvaluation,
-    bundle: Bundle,
-    name: str,
-    options: dict[str, Any],
-    kind: type[RewardKitError],
-    message: str,
-) -> None:
+MISTAKES: list[tuple[str, dict[str, Any], type[RewardKitError], str]] = [
+    ("first bob#1@1", {}, UsageError, "there is no rollout of a row 'bob'"),
+    ("first alice#7@1", {}, UsageError, "has no rollout 7"),
+    ("second alice#1@1", {}, UsageError, "there is no evaluation 'second'"),
+    ("first", {}, StorageError, "there is no such rollout. Name it 'EVALUATION ROW#1'"),
+    ("first alice#1@5", {}, UsageError, "first alice#1: there is no step 5. It has steps 0 to 4"),
+    ("first alice#1@4", {}, UsageError, r"is over at step 4 \(user_stop\). Name an earlier step"),
+    (
+        "gold alice#1",
+        {},
+        UsageError,
+        "no step is named, and no call of it is known to be wrong",
+    ),
+    (
+        "gold alice#1@1",
+        {},
+        UsageError,
+        "agent gold plays from the beginning.*Name another one: --model",
+    ),
+    ("gold alice#1@1", {"model": "openai/gpt-4o"}, UsageError, r"needs a model of its own.*--user-model"),
+    ("first alice#1@1", {"model": "openai/gpt-4o", "eval_id": "first"}, UsageError, "--model was"),
+    ("first alice#1@1", {"eval_id": "a/b"}, UsageError, "not a valid file name"),
+]
+
+
+def test_a_mistake_is_one_clear_error(first: StoredEvaluation, bundle: Bundle) -> None:
     evaluate(bundle.dataset, agent="gold", eval_id="gold", n_rollouts=1, task_ids="alice")
     before = sorted((bundle.folder.parent / "runs" / "evals").glob("*.db"))
-    with pytest.raises(kind, match=message):
-        branch(name, n_rollouts=2, **options)
-    assert sorted((bundle.folder.parent / "runs" / "evals").glob("*.db")) == before
+    for name, options, kind, message in MISTAKES:
+        with pytest.raises(kind, match=message):
+            branch(name, n_rollouts=2, **options)
+        assert sorted((bundle.folder.parent / "runs" / "evals").glob("*.db")) == before, name
 
 
 def test_a_missing_key_is_named(first: StoredEvaluation, monkeypatch: pytest.MonkeyPatch) -> None:

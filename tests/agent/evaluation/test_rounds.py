@@ -105,16 +105,16 @@ def test_against_alone_looks_once_at_the_end(bundle: Bundle) -> None:
     assert result.configuration["against"] == str(load_evaluation("main").path.absolute())
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({"until_decided": True}, "--until-decided needs --against"),
-        ({"against": "gone"}, "there is no evaluation 'gone'"),
-        ({"against": "gone.json"}, "gone.json"),
-        ({"against": "main", "margin": -1}, "--margin"),
-        ({"against": "main", "resume": "main"}, "--against names the evaluation itself"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(bundle: Bundle, options: dict[str, object], fault: str) -> None:
-    with pytest.raises(UsageError, match=fault):
-        evaluate(bundle, "new", ALWAYS, **options)
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"until_decided": True}, "--until-decided needs --against"),
+    ({"against": "gone"}, "there is no evaluation 'gone'"),
+    ({"against": "gone.json"}, "gone.json"),
+    ({"against": "main", "margin": -1}, "--margin"),
+    ({"against": "main", "resume": "main"}, "--against names the evaluation itself"),
+]
+
+
+def test_what_cannot_be_compared_is_refused(bundle: Bundle) -> None:
+    for options, fault in REFUSED:
+        with pytest.raises(UsageError, match=fault):
+            evaluate(bundle, "new", ALWAYS, **options)

@@ -39,40 +39,40 @@ def found(**query: str) -> list[str]:
     return [row.row_id for row in chosen.rows] + [f"{one.row_id}{one.index + 1}" for one in chosen.rollouts]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ({}, "c b a"),
-        ({"by": "rollouts"}, "a1 a2 b1 b2 c1 c2"),
-        ({"row": "B"}, "b"),
-        ({"row": "_"}, ""),
-        ({"kind": "always"}, "a"),
-        ({"kind": "never", "by": "rollouts"}, "c1 c2"),
-        ({"result": "passed"}, "b a"),
-        ({"result": "failed"}, "c b"),
-        ({"result": "failed", "by": "rollouts"}, "b2 c1 c2"),
-        ({"result": "unjudged", "by": "rollouts"}, "c1"),
-        ({"result": "partially_completed", "by": "rollouts"}, "b2 c2"),
-        ({"result": "agent_done", "by": "rollouts", "row": "a"}, "a1 a2"),
-        ({"tool": "create_booking", "by": "rollouts"}, "a1 a2 b1"),
-        ({"tool": "create"}, ""),
-        ({"text": "sorry", "by": "rollouts"}, "b2 c1 c2"),
-        ({"text": '"passenger": "Alice"', "by": "rollouts"}, "a1 a2 b1"),
-        ({"text": "100% polite"}, ""),
-        ({"text": "s%y"}, ""),
-        ({"text": "assistant"}, ""),
-        ({"sort": "cost"}, "b c a"),
-        ({"sort": "-cost"}, "a c b"),
-        ({"sort": "-passed"}, "a b c"),
-        ({"sort": "reward", "by": "rollouts"}, "b2 c2 a1 a2 b1 c1"),
-        ({"unknown": "x", "page": "9"}, "c b a"),
-    ],
-)
+CHOICES: list[tuple[dict[str, str], str]] = [
+    ({}, "c b a"),
+    ({"by": "rollouts"}, "a1 a2 b1 b2 c1 c2"),
+    ({"row": "B"}, "b"),
+    ({"row": "_"}, ""),
+    ({"kind": "always"}, "a"),
+    ({"kind": "never", "by": "rollouts"}, "c1 c2"),
+    ({"result": "passed"}, "b a"),
+    ({"result": "failed"}, "c b"),
+    ({"result": "failed", "by": "rollouts"}, "b2 c1 c2"),
+    ({"result": "unjudged", "by": "rollouts"}, "c1"),
+    ({"result": "partially_completed", "by": "rollouts"}, "b2 c2"),
+    ({"result": "agent_done", "by": "rollouts", "row": "a"}, "a1 a2"),
+    ({"tool": "create_booking", "by": "rollouts"}, "a1 a2 b1"),
+    ({"tool": "create"}, ""),
+    ({"text": "sorry", "by": "rollouts"}, "b2 c1 c2"),
+    ({"text": '"passenger": "Alice"', "by": "rollouts"}, "a1 a2 b1"),
+    ({"text": "100% polite"}, ""),
+    ({"text": "s%y"}, ""),
+    ({"text": "assistant"}, ""),
+    ({"sort": "cost"}, "b c a"),
+    ({"sort": "-cost"}, "a c b"),
+    ({"sort": "-passed"}, "a b c"),
+    ({"sort": "reward", "by": "rollouts"}, "b2 c2 a1 a2 b1 c1"),
+    ({"unknown": "x", "page": "9"}, "c b a"),
+]
+
+
 @pytest.mark.usefixtures("evaluated")
-def test_parameters_choose_and_sort(query: dict[str, str], expected: str) -> None:
-    assert found(**query) == expected.split()
-    chosen = Selection.from_query(query)
-    assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
+def test_parameters_choose_and_sort() -> None:
+    for query, expected in CHOICES:
+        assert found(**query) == expected.split(), query
+        chosen = Selection.from_query(query)
+        assert Selection.from_query(dict(parse_qsl(chosen.query().removeprefix("?")))) == chosen
 
 
 @pytest.mark.usefixtures("evaluated")

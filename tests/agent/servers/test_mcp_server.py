@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run_python
+from command import new_python
 
 from reward_kit.agent.tools.registry import ToolRegistry
 
@@ -131,6 +131,6 @@ def test_without_the_package_the_error_says_what_to_install():
         "try: ToolRegistry('x').create_mcp_server()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    out = run_python(code).out
+    out = new_python("-c", code).out
     assert out.startswith("RewardKitError MCP needs the package mcp")
     assert "pip install 'mcp<3" in out
