@@ -6,7 +6,7 @@ depends on how Python begins (its options and variables, Ctrl-C meanwhile) is te
 
 import atexit
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -46,7 +46,6 @@ IMPORTED = (
     "reward_kit.agent.scoring.user_faults",
     "reward_kit.agent.tools.registry",
     "reward_kit.agent.servers.app",
-    "reward_kit.agent.servers.mcp_server",
     "reward_kit.cli.agent_eval",
     "reward_kit.cli.compare",
     "reward_kit.cli.export",
@@ -301,8 +300,9 @@ def _connection() -> socket.socket:
 def _serve(address: str) -> list[str]:
     """Fork for each command; returns, in each process that is to be one, its command line."""
     for module in IMPORTED:
-        with suppress(ModuleNotFoundError):  # of mcp, which an installation need not have
-            importlib.import_module(module)
+        importlib.import_module(module)
+    if importlib.util.find_spec("mcp") is not None:
+        importlib.import_module("reward_kit.agent.servers.mcp_server")
     for module in ("reward_kit.agent.rollout.trace", "reward_kit.agent.rows.task_row"):
         sys.modules[module]._adapter()  # is made once, at its first use
     gc.freeze()
