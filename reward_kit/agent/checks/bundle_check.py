@@ -15,7 +15,7 @@ from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.solo import with_joined_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.reward_fields import idle_fields
-from reward_kit.agent.checks.row_check import check_row, table_names
+from reward_kit.agent.checks.row_check import Repeatable, check_row, table_names
 from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.message_check import show
@@ -137,10 +137,11 @@ async def _check_rows(
     report: ValidationReport,
     told: Callable[[str, int, int], None],
 ) -> None:
+    repeatable = Repeatable(deep=report.deep)
     for start in range(0, len(seeded), AT_ONCE):
         told("checking rows", start, report.n_rows)
         batch = seeded[start : start + AT_ONCE]
-        checks = [check_row(task, base, names) for task, base in batch]
+        checks = [check_row(task, base, repeatable, names) for task, base in batch]
         for (task, _), checked in zip(batch, await asyncio.gather(*checks), strict=True):
             report.with_gold += checked.gold is not None
             report.rewarded += checked.gold is True
@@ -199,7 +200,7 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
         report.add("opening", f"row {task.row.id!r}", text)
     opened.enter_context(base)
     declared = "SELECT count(*) FROM sqlite_schema m, pragma_foreign_key_list(m.name) WHERE m.type = 'table'"
-    told = [base.read_only().execute(sql).scalar() for sql in (declared, "PRAGMA foreign_keys")]
+    told = [base.read_only().fetch_val(sql) for sql in (declared, "PRAGMA foreign_keys")]
     if _DUMP.match(seed.sql) and told[0] and not told[1]:
         text = "the tables declare foreign keys that are not enforced"
         report.add("foreign-keys", f"seed {seed.origin}", text)

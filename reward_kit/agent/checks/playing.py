@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedGold:
-    """The result of a rollout: its calls by the number of their action, and the rows that it changed.
-
-    ``reaches_goal`` says if the row's ``end_goal_sql`` is true at its end; None if it has none.
-    """
+    """The result of a rollout: its calls by the number of their action, and the rows that it changed."""
 
     reward: float | None
     reason: str | None
@@ -35,7 +33,6 @@ class PlayedGold:
     calls: dict[int, ToolCall] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     violations: Violations | None = None
-    reaches_goal: bool | None = None
 
     @property
     def reached(self) -> bool:
@@ -56,6 +53,55 @@ async def play_idle(task: Task, untouched: Database, gold_database: Database | N
     return await _judged(episode, gold_database)
 
 
+@dataclass(slots=True)
+class GoldRollout:
+    """A rollout that has made its ``calls``, by the number of their action; its episode is to be closed.
+
+    ``fault`` says why it could not make them all.
+    """
+
+    episode: Episode
+    calls: dict[int, ToolCall]
+    fault: str | None = None
+
+    async def judged(self, gold_database: Database) -> PlayedGold:
+        """The reward of the rollout, which may itself be what leads to ``gold_database``."""
+        episode = self.episode
+        played = await _judged(episode, gold_database)
+        return replace(
+            played,
+            error=self.fault or played.error,
+            calls=self.calls,
+            changes=episode.changes(),
+            violations=episode.trace.violations,
+        )
+
+
+async def play_calls(
+    task: Task, base: Database, *, plan: Sequence[tuple[int, Action]] | None = None, reply: str | None = None
+) -> GoldRollout:
+    """Play the gold agent, or one that makes the calls of ``plan`` instead.
+
+    It says ``reply`` instead of the outputs, if that is given.
+    """
+    agent = GoldAgent(plan, tries_all=True)
+    agent.episode = episode = Episode(task, base=base)
+    rollout = GoldRollout(episode, agent.made)
+    with ExitStack() as failed:
+        failed.enter_context(episode)
+        try:
+            outputs = await agent.respond(episode.rollout)
+            episode.reply(outputs if reply is None else reply)
+        except RolloutStopped:
+            rollout.fault = episode.trace.stop_detail if episode.stop_reason == "agent_error" else None
+        except BundleError as error:  # a reference to a result that is not there
+            episode.stop("agent_error")
+            rollout.fault = str(error)
+        await episode.settle()
+        failed.pop_all()
+    return rollout
+
+
 async def play_gold(
     task: Task,
     base: Database,
@@ -64,35 +110,10 @@ async def play_gold(
     plan: Sequence[tuple[int, Action]] | None = None,
     reply: str | None = None,
 ) -> PlayedGold:
-    """Judge a rollout of the gold agent, or of one that makes the calls of ``plan`` instead.
-
-    It says ``reply`` instead of the outputs, if that is given.
-    """
-    agent = GoldAgent(plan, tries_all=True)
-    fault: str | None = None
-    with Episode(task, base=base) as episode:
-        agent.episode = episode
-        try:
-            outputs = await agent.respond(episode.rollout)
-            episode.reply(outputs if reply is None else reply)
-        except RolloutStopped:
-            fault = episode.trace.stop_detail if episode.trace.stop_reason == "agent_error" else None
-        except BundleError as error:  # a reference to a result that is not there
-            episode.stop("agent_error")
-            fault = str(error)
-        await episode.settle()
-        played = await _judged(episode, gold_database)
-        changes = Changes(tuple(episode.changes()))
-        goal = task.row.end_goal_sql if plan is None and reply is None else None
-        reaches_goal = None if goal is None else bool(episode.database.read_only().execute(goal).scalar())
-    return replace(
-        played,
-        error=fault or played.error,
-        calls=agent.made,
-        changes=changes,
-        violations=episode.trace.violations,
-        reaches_goal=reaches_goal,
-    )
+    """The reward of a rollout as ``play_calls`` plays it."""
+    rollout = await play_calls(task, base, plan=plan, reply=reply)
+    with rollout.episode:
+        return await rollout.judged(gold_database)
 
 
 async def _judged(episode: Episode, gold_database: Database | None) -> PlayedGold:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from reward_kit.agent.base.text import closest, did_you_mean, side_hint
 from reward_kit.agent.bundles.rules import violation_text
 from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.checks.findings import Fault
-from reward_kit.agent.checks.playing import PlayedGold, play_gold, play_idle
+from reward_kit.agent.checks.playing import PlayedGold, play_calls, play_gold, play_idle
 from reward_kit.agent.database.changes import IGNORED
 from reward_kit.agent.rewards.checks import calls_made
 from reward_kit.agent.rollout.gold import FAULTY, replay_gold_calls
@@ -21,14 +23,18 @@ from reward_kit.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.checks.findings import Grade
+    from reward_kit.agent.checks.playing import GoldRollout
     from reward_kit.agent.database import Changes, Database
     from reward_kit.agent.rollout.gold import GoldCall
 
 LATE = timedelta(hours=1, minutes=1, seconds=1)
 """Delay of a second replay: hour, minute and second are all different then."""
 
+TRIED = 20
+"""Calls of a tool that are played twice, the second time ``LATE``; with ``--deep`` all are."""
 LARGE = 100_000
 """Characters of an answer, about 25 000 tokens, from which it is a finding."""
 _IGNORES_OUTPUTS = "the reward does not look at 'outputs'"
@@ -46,7 +52,48 @@ class RowCheck:
     idle: bool = False
 
 
-async def check_row(task: Task, base: Database, names: frozenset[str] = frozenset()) -> RowCheck:
+class Repeatable:
+    """The tools that have proved to do the same a day later: ``TRIED`` calls were played twice, all equal.
+
+    Those that need the rollout, or end it, are none: the state that a reward compares with is made without.
+    """
+
+    def __init__(self, *, deep: bool = False) -> None:
+        self._equal: dict[tuple[int, bool], float] = {}
+        self._deep = deep
+
+    def covers(self, task: Task, rollout: GoldRollout) -> bool:
+        """True if a second play of the rollout's calls would tell nothing new."""
+        return (
+            not self._deep
+            and len(rollout.calls) == len(task.row.actions or ())
+            and rollout.fault is None
+            and rollout.episode.trace.tool_faults is None
+            and all(
+                call.status in ("ok", "refused") and self._equal.get(_key(task, call), 0) >= TRIED
+                for call in rollout.calls.values()
+            )
+        )
+
+    def note(self, task: Task, rollout: GoldRollout, replayed: Sequence[GoldCall]) -> None:
+        """Count the calls of a rollout that were ``replayed`` a day later."""
+        for number, call in rollout.calls.items():
+            tool, again = task.registry_of(call.by).tools.get(call.name), replayed[number]
+            is_equal = (call.status, call.content) == (again.status, again.content)
+            if tool is None or tool.terminal or "rollout" in tool.injected:
+                is_equal = False
+            equal = self._equal.get(_key(task, call), 0) + 1
+            self._equal[_key(task, call)] = equal if is_equal and call.changes == again.changes else -math.inf
+
+
+def _key(task: Task, call: ToolCall) -> tuple[int, bool]:
+    """The tool, and if the row has a clock of its own, by which nothing happens a day later."""
+    return id(task.registry_of(call.by).tools.get(call.name)), task.row.clock() is None
+
+
+async def check_row(
+    task: Task, base: Database, repeatable: Repeatable, names: frozenset[str] = frozenset()
+) -> RowCheck:
     """Play a row's gold actions, and nothing at all.
 
     ``names`` are those of the bundle's tables and columns, which the reward may leave out of a comparison.
@@ -58,7 +105,7 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
         if unjudged and task.has_default_reward:
             return RowCheck()
     with base.fork(seed=0, now=task.row.clock(), hidden=task.hidden) as untouched:
-        checked = await _checked(task, base, untouched, names)
+        checked = await _checked(task, base, untouched, repeatable, names)
     seed = task.seed
     if (
         not seed.sql
@@ -70,7 +117,9 @@ async def check_row(task: Task, base: Database, names: frozenset[str] = frozense
     return checked
 
 
-async def _checked(task: Task, base: Database, untouched: Database, names: frozenset[str]) -> RowCheck:
+async def _checked(
+    task: Task, base: Database, untouched: Database, repeatable: Repeatable, names: frozenset[str]
+) -> RowCheck:
     fault = _goal_fault(task, untouched, names)
     if fault is not None:
         return RowCheck([Fault("goal", fault)])
@@ -81,11 +130,19 @@ async def _checked(task: Task, base: Database, untouched: Database, names: froze
         faults = [*_idle_faults(task, idle), *_ignored_faults(ignored, names)]
         return RowCheck(faults, None, idle.reached)
     late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
-    replay = await replay_gold_calls(task, base, seed=0, now=late)
-    with replay.database as gold_database:
+    rollout = await play_calls(task, base)
+    with ExitStack() as opened:
+        gold_database = opened.enter_context(rollout.episode).database
+        replayed = None
+        if not repeatable.covers(task, rollout):
+            replay = await replay_gold_calls(task, base, seed=0, now=late)
+            gold_database, replayed = opened.enter_context(replay.database), replay.calls
+            repeatable.note(task, rollout, replayed)
         changed = bool(gold_database.changes())
         idle = await play_idle(task, untouched, gold_database)
-        gold = await play_gold(task, base, gold_database)
+        gold = await rollout.judged(gold_database)
+        if replayed is None and not gold.is_sound:  # the second play may tell why
+            return await _checked(task, base, untouched, Repeatable(deep=True), names)
         more: list[Fault] = []
         if late is not None and not gold.reached and not gold.error:
             gold, more = await _in_time(task, base, gold, gold_database)
@@ -94,11 +151,14 @@ async def _checked(task: Task, base: Database, untouched: Database, names: froze
             if silent.reached:
                 text = f"saying nothing gives {silent.reward:g} too: {_IGNORES_OUTPUTS}"
                 more.append(Fault("ignored-outputs", text))
+        goal = task.row.end_goal_sql
+        if gold.reached and goal and not rollout.episode.database.read_only().execute(goal).scalar():
+            more.append(Fault("broken-row", "end_goal_sql is not true after the gold actions"))
         if ignored:
             names |= table_names(gold_database)
     faults = [
-        *_call_faults(task, gold, replay.calls, names),
-        *_gold_faults(task, gold, replay.calls),
+        *_call_faults(task, gold, replayed, names),
+        *_gold_faults(task, gold, replayed),
         *more,
         *_ignored_faults(ignored, names),
         *_idle_faults(task, idle, gold, changed=changed),
@@ -110,7 +170,7 @@ def table_names(database: Database) -> frozenset[str]:
     """The names that ``ignore`` may have: ``table``, ``table.column`` and ``*.column``, casefolded."""
     sql = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
     names = set()
-    for row in database.read_only().execute(sql):
+    for row in database.read_only().fetch_all(sql):
         table, column = (str(name).casefold() for name in row)
         names |= {table, f"{table}.{column}", f"*.{column}"}
     return frozenset(names)
@@ -194,12 +254,12 @@ def _differing(changes: Changes, others: Changes) -> set[str]:
 
 
 def _call_faults(
-    task: Task, gold: PlayedGold, replayed: Sequence[GoldCall], names: Collection[str]
+    task: Task, gold: PlayedGold, replayed: Sequence[GoldCall] | None, names: Collection[str]
 ) -> Iterator[Fault]:
     """The faults of the gold calls: those of the gold agent, and those ``replayed`` for gold_db."""
     for number, call in gold.calls.items():
         name = f"actions[{number}] ({call.name})"
-        raised, status = replayed[number].raised, replayed[number].status
+        raised, status = (replayed[number].raised, replayed[number].status) if replayed else (None, "")
         if call.status == "failed" and raised:
             refusal = "; a tool that refuses a call raises ToolError" if _OWN_ERROR.match(raised) else ""
             yield Fault("gold-call", f"{name} raised {_with_names(shown_line(raised), names)}{refusal}")
@@ -229,7 +289,7 @@ def _call_faults(
             yield Fault("large-answer", f"{call.name} answers {length}")
 
 
-def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> Iterator[Fault]:
+def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall] | None) -> Iterator[Fault]:
     """The faults of the reward of the gold actions."""
     if gold.error:
         yield Fault("reward", f"the gold actions cannot be judged: {shown_line(gold.error)}")
@@ -239,7 +299,7 @@ def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> 
         why = f": {shown_line(gold.reason, 200)}" if gold.reason else ""
         yield Fault("gold-reward", f"the gold actions give reward {gold.reward:g}, not 1{why}")
         for number, call in gold.calls.items():
-            if call.changes and replayed[number].status == "skipped":
+            if call.changes and replayed and replayed[number].status == "skipped":
                 tables = ", ".join(sorted({change["table"] for change in call.changes}))
                 text = f"actions[{number}] ({call.name}) changes {tables}, but gold_db is without it"
                 remedy = "let another tool write, or leave it out of what the reward compares"
@@ -249,8 +309,6 @@ def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall]) -> 
         check = calls_made(gold.calls.values(), **asked)
         if check.score < 1:
             yield Fault("broken-row", f"the gold actions break the row's own fields: {check.reason}")
-        if gold.reaches_goal is False:
-            yield Fault("broken-row", "end_goal_sql is not true after the gold actions")
     for rule, rows in (gold.violations or {}).items():
         if rows:
             broken = shown_line(violation_text(rows[0]), 200)

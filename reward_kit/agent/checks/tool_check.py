@@ -71,9 +71,9 @@ def _example(name: str, schema: dict[str, Any], base: Database) -> Any:
         "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c "
         "WHERE m.type = 'table' AND c.name = :name COLLATE NOCASE"
     )
-    for row in base.read_only().execute(sql, {"name": name}):
+    for row in base.read_only().fetch_all(sql, {"name": name}):
         table, column = ('"' + str(one).replace('"', '""') + '"' for one in row)
-        value = base.read_only().execute(f"SELECT {column} FROM {table} LIMIT 1").scalar()  # noqa: S608
+        value = base.read_only().fetch_val(f"SELECT {column} FROM {table} LIMIT 1")  # noqa: S608
         if value is not None:
             return value
     return _EXAMPLES.get(str(schema.get("type")), "example")

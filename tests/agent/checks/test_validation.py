@@ -329,3 +329,21 @@ async def leave(db):
     )
     assert told[1:] == ([cause] if terminal else [])
     assert bool(told) == terminal
+
+
+COUNTING = """
+CALLS = []
+""" + TOOLS.replace("    if await db", "    CALLS.append(name)\n    if await db")
+
+
+@pytest.mark.parametrize(("answer", "least", "most"), [("seat", 20, 29), ("len(CALLS)", 60, 60)])
+async def test_calls_are_played_twice_until_their_tool_has_proved_to_repeat_them(
+    tmp_path: Path, answer: str, least: int, most: int
+) -> None:
+    tools = COUNTING.replace('{"id": seat}', answer)
+    folder = write(tmp_path, *[{"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}] * 60, tools=tools)
+    with TaskBundle.load(folder) as bundle:
+        report = await validate_async(bundle)
+        calls = bundle.tasks[0].registry.tools["take"].function.__globals__["CALLS"]
+    assert (report.ok, report.rewarded) == (True, 60)
+    assert least <= len(calls) - 60 <= most
