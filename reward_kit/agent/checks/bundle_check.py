@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import tempfile
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.solo import with_joined_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.reward_fields import idle_fields
-from reward_kit.agent.checks.row_check import Repeatable, check_row, table_names
+from reward_kit.agent.checks.row_batches import checked_rows
+from reward_kit.agent.checks.row_check import table_names
 from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.message_check import show
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
+    from reward_kit.agent.checks.row_check import RowCheck
     from reward_kit.agent.store.stored_evaluation import Named
 
 Seeded = tuple["Task", Database]
 """A task and the base of its seed."""
 
-AT_ONCE = 10
-"""Rows that are played at the same time."""
 _DUMP = re.compile(r"\s*(PRAGMA\s+foreign_keys\s*=\s*(OFF|0)\s*;|BEGIN TRANSACTION;)", re.IGNORECASE)
 """The beginning of a dump that the program sqlite3 or Python's iterdump has written."""
 _PLACED = re.compile(r"(?P<place>\S+:\d+): (row '(?P<row>[^']*)', )?(?P<text>.*)", re.DOTALL)
@@ -81,7 +80,11 @@ async def validate_async(
     ):
         seeded = list(_seeded(tasks, Path(folder), report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
-        await _check_rows(seeded, names, report, told)
+        number = 0
+        async for checked in checked_rows(seeded, names, printed, deep=deep):
+            told("checking rows", number, report.n_rows)
+            _add(report, seeded[number][0], checked)
+            number += 1
         if len(tasks) == len(bundle.tasks) and all(one.kind != "seed" for one in report.errors):
             async for place, text in untried_tools(seeded):
                 report.add("untried-tool", place, text)
@@ -131,26 +134,15 @@ def _check_fields(bundle: TaskBundle, tasks: Sequence[Task], report: ValidationR
             report.add("no-effect", f"{task.row.place} {task.row.id}", text, [task.row.id])
 
 
-async def _check_rows(
-    seeded: Sequence[Seeded],
-    names: frozenset[str],
-    report: ValidationReport,
-    told: Callable[[str, int, int], None],
-) -> None:
-    repeatable = Repeatable(deep=report.deep)
-    for start in range(0, len(seeded), AT_ONCE):
-        told("checking rows", start, report.n_rows)
-        batch = seeded[start : start + AT_ONCE]
-        checks = [check_row(task, base, repeatable, names) for task, base in batch]
-        for (task, _), checked in zip(batch, await asyncio.gather(*checks), strict=True):
-            report.with_gold += checked.gold is not None
-            report.rewarded += checked.gold is True
-            if checked.idle:
-                report.idle.append(task.row.id)
-            for kind, text, grade in checked.faults:
-                is_error = (grade or KINDS[kind].grade) == "error"
-                place, rows = f"{task.row.place} {task.row.id}", [task.row.id]
-                report.add(kind, place, text, rows, grade=grade, is_accepted=not is_error)
+def _add(report: ValidationReport, task: Task, checked: RowCheck) -> None:
+    report.with_gold += checked.gold is not None
+    report.rewarded += checked.gold is True
+    if checked.idle:
+        report.idle.append(task.row.id)
+    for kind, text, grade in checked.faults:
+        is_error = (grade or KINDS[kind].grade) == "error"
+        place, rows = f"{task.row.place} {task.row.id}", [task.row.id]
+        report.add(kind, place, text, rows, grade=grade, is_accepted=not is_error)
 
 
 def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
