@@ -6,8 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.text import foreign_text
 from reward_kit.agent.database.changes import Changes
 from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.rollout.calls import judged_once
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import FAULTY
 from reward_kit.agent.rollout.outcome import is_success
@@ -117,8 +119,9 @@ async def play_gold(
 
 
 async def _judged(episode: Episode, gold_database: Database | None) -> PlayedGold:
+    episode.stop("agent_done")
     try:
-        result = await episode.finish(gold_database)
-    except RewardError:
-        return PlayedGold(None, None, episode.trace.error)
+        result = await judged_once(episode, gold_database)
+    except RewardError as error:
+        return PlayedGold(None, None, foreign_text(error))
     return PlayedGold(float(result.score), result.reason, None)

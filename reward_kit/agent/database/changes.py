@@ -196,6 +196,8 @@ class Changes(Sequence[RowChange]):
         ours, theirs = self.ignoring(ignore), other.ignoring(ignore)
         if tuple(ours) == tuple(theirs):
             return True
+        if not (ours and theirs) and len({row.op for row in (*ours, *theirs)} - {"update"}) == 1:
+            return False  # a row is there or not, in any spelling
         return not exact and len({tuple(side) for side in in_one_spelling(ours, theirs)}) == 1
 
     def ignoring(self, ignore: Collection[str]) -> Changes:

@@ -234,6 +234,7 @@ class OverlayStore:
         recorder: Recorder | None = vars(self).get("recorder")
         if recorder is not None and recorder.exact:
             copy.recorder = copy._recorder_after(recorder.settled, recorder.log)
+            copy.recorder.known = recorder.known
         return copy
 
     def reader(self) -> OverlayStore:

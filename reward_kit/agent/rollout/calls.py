@@ -314,7 +314,7 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
         episode.limits.on_begin("its reward")
     try:
         result = await judged_with_retries(
-            partial(_judged_once, episode, gold), episode.limits.reward_retries
+            partial(judged_once, episode, gold), episode.limits.reward_retries
         )
     except RewardError as error:
         trace.error = foreign_text(error)
@@ -326,8 +326,8 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     return result
 
 
-async def _judged_once(episode: Episode, gold_database: Database | None) -> EvaluateResult | RewardOutput:
-    """The result of the reward; what its own model calls cost is counted here."""
+async def judged_once(episode: Episode, gold_database: Database | None) -> EvaluateResult | RewardOutput:
+    """The result of the reward, called once; what its own model calls cost is counted here."""
     trace = episode.trace
     if trace.violations is None and episode.task.rules:
         parts = episode.task.rules, trace.fields, trace.messages, trace.tool_calls, trace.user_messages
