@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from command import run_command, run_on_terminal
-from flight_bundle import GOLD, Bundle
+from command import run_command, run_on_terminal, run_patched
+from flight_bundle import GOLD, TOOLS, Bundle
 
 from reward_kit.cli import main, validate
 
@@ -103,3 +103,34 @@ def test_progress_goes_to_stderr(
     assert capsys.readouterr().err == "checking rows: 0 of 1 row\ntrying wrong calls: 0 of 1 row\n"
     assert main(["validate", str(folder), "--deep", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+PLAYED = """async def create_booking(flight_id, passenger, db):
+    import os
+    from pathlib import Path
+    here = Path(__file__).parent
+    with (here / "processes").open("a") as file:
+        print(os.getpid(), file=file)
+    if passenger == "Eve" and not (here / "crashed").exists():
+        (here / "crashed").touch()
+        os._exit(1)
+    print("booking")
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two processors"
+)
+def test_many_rows_are_checked_in_other_processes_one_of_which_ends(folder: Path, bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS.replace("async def create_booking(flight_id, passenger, db):\n", PLAYED))
+    eve = [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Eve"}}]
+    bundle.rows(*[{"id": f"r{number}", "actions": eve if number % 5 == 1 else GOLD} for number in range(20)])
+    room = "reward_kit.agent.checks.row_batches"
+    forked = run_patched({f"{room}.MANY": 3, f"{room}.BATCH": 2}, "validate", folder, "--json")
+    at_once = run_command("validate", folder, "--json")
+    assert forked.out == at_once.out
+    findings = json.loads(forked.out)["findings"]
+    assert [one["kind"] for one in findings] == ["gold-reward", "prints"]
+    assert findings[0]["rows"] == ["r1", "r6", "r11", "r16"]
+    processes = (folder / "processes").read_text().split()
+    assert len(set(processes)) == 2 + min(10, len(os.sched_getaffinity(0)))
