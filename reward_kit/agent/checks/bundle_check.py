@@ -14,8 +14,8 @@ from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.solo import with_joined_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.reward_fields import idle_fields
-from reward_kit.agent.checks.row_batches import checked_rows
-from reward_kit.agent.checks.row_check import table_names
+from reward_kit.agent.checks.row_batches import RowBatches
+from reward_kit.agent.checks.row_check import Repeatable, table_names
 from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.message_check import show
@@ -81,7 +81,7 @@ async def validate_async(
         seeded = list(_seeded(tasks, Path(folder), report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
         number = 0
-        async for checked in checked_rows(seeded, names, printed, deep=deep):
+        async for checked in RowBatches(seeded, Repeatable(deep=deep), names, printed).checks():
             told("checking rows", number, report.n_rows)
             _add(report, seeded[number][0], checked)
             number += 1
@@ -89,9 +89,7 @@ async def validate_async(
             async for place, text in untried_tools(seeded):
                 report.add("untried-tool", place, text)
         if deep:
-            from reward_kit.agent.checks.after_runs import add_run_findings
-            from reward_kit.agent.checks.deep_check import check_deeply
-            from reward_kit.agent.checks.duplicates import add_duplicates
+            from reward_kit.agent.checks.deep_check import add_duplicates, add_run_findings, check_deeply
 
             add_duplicates(report, bundle.dataset, [task.row for task in tasks], against)
             add_run_findings(report, evaluations, {task.row.id: task.row for task in tasks}, output_dir)

@@ -1,30 +1,51 @@
-"""``validate --deep``: the findings of each row that is sound in form and may measure the wrong thing."""
+"""``validate --deep``: rows that are sound in form and may measure the wrong thing; rows that are alike."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.text import count, cut, text_of
+from reward_kit.agent.bundles.bundle import read_bundle
+from reward_kit.agent.bundles.source import LINES
 from reward_kit.agent.checks.findings import Fault, RowAudit
 from reward_kit.agent.checks.literals import reach_of, unknown_literals, unknown_outputs, unstated_facts
-from reward_kit.agent.checks.mutants import Trials, added, alternatives, changed, dropped, moved, pool_of
+from reward_kit.agent.checks.mutants import (
+    Trials,
+    added,
+    alternatives,
+    changed,
+    dropped,
+    free_texts,
+    loose_outputs,
+    moved,
+    pool_of,
+)
 from reward_kit.agent.checks.playing import play_gold, play_idle
-from reward_kit.agent.checks.reach import Reader
-from reward_kit.agent.checks.wording import free_texts, loose_outputs
-from reward_kit.agent.database.changes import IGNORED
+from reward_kit.agent.checks.reach import Reader, words
+from reward_kit.agent.database.changes import IGNORED, Changes, net
 from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.outcome import is_success
+from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.schema import FINAL
+from reward_kit.agent.store.stored_evaluation import find_stored
+from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.checks.findings import ValidationReport
     from reward_kit.agent.checks.mutants import Pool
     from reward_kit.agent.checks.playing import PlayedGold
     from reward_kit.agent.database import Database
-    from reward_kit.agent.rows.task_row import Action
+    from reward_kit.agent.rows.task_row import Action, TaskRow
+    from reward_kit.agent.store.stored_evaluation import Named
 
 AT_ONCE = 5
 """Rows that are checked at the same time."""
@@ -140,3 +161,124 @@ def _at_fixed_time(task: Task) -> Task:
     """Freeze the task's clock, so that replays write equal times."""
     now = task.row.now or datetime.now(UTC).isoformat(timespec="seconds")
     return replace(task, row=replace(task.row, now=now))
+
+
+# --- rows that are alike
+
+SIMILAR = 0.8
+"""Share of common words from which two instructions with equal gold are alike."""
+
+
+def add_duplicates(
+    report: ValidationReport, dataset: Path, rows: Sequence[TaskRow], against: Sequence[str | Path] | None
+) -> None:
+    """Add the rows that are alike: within ``rows``, and those of the other datasets.
+
+    A dataset of which every other row is alike is another version of this one and is named once. Rows of two
+    datasets that name one split, in ``metadata.split``, are not compared.
+    """
+    for first, second in _alike(rows, rows, least=1.0):
+        if first.place < second.place or first.id < second.id:
+            text = f"asks for the same as row {first.id}"
+            report.add("near-duplicate", f"{second.place} {second.id}", text, [second.id])
+    beside = (path for path in sorted(dataset.parent.iterdir()) if path.suffix.lower() in LINES)
+    for other in (path for path in beside if path != dataset) if against is None else against:
+        try:
+            with read_bundle(other) as read:
+                theirs, name = read.rows, read.dataset.name
+        except BundleError:
+            if against is not None:
+                raise
+            continue  # a file beside the dataset that is none
+        alike = _alike(rows, theirs, least=SIMILAR)
+        pairs = {mine.id: (mine, their) for mine, their in alike if not _of_one_split(mine, their)}
+        if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
+            text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
+            report.add("near-duplicate", name, text, grade="note")
+            continue
+        for mine, their in pairs.values():
+            text = f"asks for the same as row {their.id} of {name}"
+            report.add("near-duplicate", f"{mine.place} {mine.id}", text, [mine.id])
+
+
+def _alike(
+    rows: Sequence[TaskRow], others: Sequence[TaskRow], *, least: float
+) -> Iterator[tuple[TaskRow, TaskRow]]:
+    """Pairs with the same gold calls and outputs, and at ``least`` this share of their words in common."""
+    by_gold: dict[str, list[tuple[TaskRow, Counter[str]]]] = {}
+    for other in others:
+        by_gold.setdefault(_gold(other), []).append((other, _words(other)))
+    for row in rows:
+        mine = _words(row)
+        for other, theirs in by_gold.get(_gold(row), ()):
+            if other is row or not mine:
+                continue
+            shared = 2 * (mine & theirs).total() / (mine.total() + theirs.total())
+            if shared >= least:
+                yield row, other
+
+
+def _of_one_split(row: TaskRow, other: TaskRow) -> bool:
+    split = row.metadata.get("split")
+    return split is not None and split == other.metadata.get("split")
+
+
+def _gold(row: TaskRow) -> str:
+    """The calls that both rows have to share, but for their order; the goal of rows without any."""
+    calls = sorted(json.dumps([one.name, one.arguments], sort_keys=True) for one in row.actions or ())
+    return json.dumps([calls, row.outputs, row.end_goal_sql, row.actions is None])
+
+
+def _words(row: TaskRow) -> Counter[str]:
+    said = [text_of(message.get("content")) for message in row.initial_messages]
+    return Counter(word for text in (row.text("sim_user_prompt") or "", *said) for word in words(text))
+
+
+# --- finished evaluations
+
+ENOUGH = 4
+"""Judged rollouts of a row from which never passing is a finding."""
+AGREEING = 3
+"""Failed rollouts with one end state from which they are a finding, if they are half of all failures too."""
+
+
+def add_run_findings(
+    report: ValidationReport,
+    evaluations: Sequence[Named],
+    rows: Mapping[str, TaskRow],
+    output_dir: str | Path,
+) -> None:
+    """Add what the rollouts of all ``evaluations`` together say of each row."""
+    ends: dict[str, list[tuple[str, ...] | None]] = {}  # None: passed
+    golds: dict[str, tuple[str, ...]] = {}
+    sql = f"SELECT row_id, reward, json FROM rollouts JOIN traces ON rollout = id WHERE {FINAL}"  # noqa: S608
+    for name in evaluations:
+        path = find_stored(name, output_dir)
+        with reading(path) as connection:
+            of_rows = dict(connection.execute("SELECT row_id, gold_changes FROM rows"))
+            if not of_rows.keys() & rows.keys():
+                raise UsageError(f"evaluation {path.stem} has no row of this dataset", place="--evaluation")
+            golds |= {row: _lines(json.loads(gold)) for row, gold in of_rows.items() if gold and row in rows}
+            for row_id, reward, trajectory in connection.execute(sql):
+                if row_id in rows and reward is not None:
+                    calls = json.loads(trajectory)["tool_calls"]
+                    steps = [change for call in calls for change in call["changes"]]
+                    ends.setdefault(row_id, []).append(None if is_success(reward) else _lines(steps))
+    for row_id, judged in ends.items():
+        place = f"{rows[row_id].place} {row_id}"
+        failed = Counter(end for end in judged if end is not None)
+        if failed.total() == len(judged) >= ENOUGH:
+            text = f"0 of {count(len(judged), 'rollout')} passed in {count(len(evaluations), 'evaluation')}"
+            report.add("never-passed", place, text, [row_id])
+        for end, times in failed.most_common(1):
+            is_usual = times >= AGREEING and 2 * times >= failed.total()
+            if is_usual and row_id in golds and end != golds[row_id]:
+                changes = cut("; ".join(end), 200) or "no change"
+                number = count(failed.total(), "failed rollout")
+                text = f"{times} of {number} end in one state that is not gold's: {changes}"
+                report.add("agreed-failure", place, text, [row_id])
+
+
+def _lines(steps: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+    """The net changes of tool calls, as lines."""
+    return tuple(sorted(Changes(net(Changes.from_json(steps))).lines(whole=True)))

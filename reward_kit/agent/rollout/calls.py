@@ -313,9 +313,7 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     if episode.limits.on_begin is not None:
         episode.limits.on_begin("its reward")
     try:
-        result = await judged_with_retries(
-            partial(judged_once, episode, gold), episode.limits.reward_retries
-        )
+        result = await judged_with_retries(partial(judged_once, episode, gold), episode.limits.reward_retries)
     except RewardError as error:
         trace.error = foreign_text(error)
         raise
