@@ -31,7 +31,7 @@ def idle_fields(task: Task) -> Iterator[tuple[str, str]]:
     """The fields of the row that have a value and no effect, each with the reason."""
     scored = task.row.score_by
     if not task.has_default_reward:
-        unread, why = _unread(task.reward), f"{_file_of(task)} does not take it"
+        unread, why = _unread(task.reward), f"{_file_of(task.reward)} does not take it"
     elif scored is None:
         return
     else:
@@ -48,9 +48,10 @@ def _value(task: Task, name: str) -> object:
     return getattr(task.row, name, None) or task.row.more.get(name)
 
 
-def _file_of(task: Task) -> str:
-    """``my_task/reward.py``: the file of a row's reward."""
-    path = Path(inspect.getsourcefile(inspect.unwrap(task.reward)) or "the reward")
+@lru_cache(maxsize=256)
+def _file_of(reward: Reward) -> str:
+    """``my_task/reward.py``."""
+    path = Path(inspect.getsourcefile(inspect.unwrap(reward)) or "the reward")
     return f"{path.parent.name}/{path.name}"
 
 
