@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from reward_kit.agent.base.text import count, html_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 Grade = Literal["error", "warning", "note"]
 GRADES: tuple[Grade, ...] = ("error", "warning", "note")
@@ -194,11 +194,6 @@ class ValidationReport:
         if having or not named:
             key = (kind, grade, text, "" if named else place)
             self._found.setdefault(key, (place, {}))[1].update(dict.fromkeys(having))
-
-    def counts(self) -> Iterator[tuple[str, Grade, int, int]]:
-        """Kind, grade, number of findings and number of their rows, the worst first."""
-        for grade, kind, _, findings in self.groups():
-            yield kind, grade, len(findings), len({row for finding in findings for row in finding.rows})
 
     def groups(self) -> list[tuple[Grade, str, str, list[Finding]]]:
         """Grade, kind, remedy and findings, the worst first."""

@@ -201,7 +201,7 @@ def averages_of(rows: Sequence[RowResult]) -> Averages:
     durations = [outcome.seconds for outcome in outcomes]
     model_seconds = sum(outcome.model_seconds for outcome in outcomes)
     # An agent with its own model need not report times.
-    timed = sum(map(_timed_calls, outcomes)) if model_seconds else 0
+    timed = sum(one.timed_calls or 0 for one in outcomes) if model_seconds else 0
     waited = sum(outcome.waited_seconds for outcome in outcomes)
     # Calls that one rollout makes side by side wait at the same time.
     waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
@@ -221,9 +221,3 @@ def averages_of(rows: Sequence[RowResult]) -> Averages:
             for name in metrics
         },
     )
-
-
-def _timed_calls(outcome: Outcome) -> int:
-    if outcome.timed_calls is not None:
-        return outcome.timed_calls
-    return sum(usage.calls for usage in outcome.usage.values())
