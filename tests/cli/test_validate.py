@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import re
 from pathlib import Path
 
