@@ -2,8 +2,8 @@
 
 import json
 import os
-import sys
 import re
+import sys
 from pathlib import Path
 
 import pytest
