@@ -1,7 +1,7 @@
 """The worth of leaving out spoilt rollouts, without a language model: half a minute instead of ten.
 
-The policy has three actions in the ticket office: ask, or guess the window or the aisle. It begins as if it
-had imitated the clerk: it asks half of its customers, and guesses what they usually want. It learns with the
+The policy has five actions in the ticket office: ask, or guess one of the four seats. It begins as if it had
+imitated the clerk: it asks every third customer, and guesses what they usually want. It learns with the
 advantages of GRPO, from customers of whom one in five leaves when asked.
 
     python examples/train_demo/masking.py
@@ -19,6 +19,7 @@ from players import Customer
 from reward_kit.agent import TaskBundle
 
 STEPS, GROUP, RATE = 30, 8, 0.1
+IMITATED = {"ask": 1 / 3, "window": 1 / 2, "aisle": 1 / 18, "middle": 1 / 18, "table": 1 / 18}
 
 
 def chances(weights: dict[str, float]) -> dict[str, float]:
@@ -30,13 +31,10 @@ def chances(weights: dict[str, float]) -> dict[str, float]:
 def play(bundle: TaskBundle, row: str, action: str, customer: Customer) -> float | None:
     """Play a rollout of the row; return its lesson."""
     with bundle.episode(row, models={"user": customer}) as episode:
-        name = episode.start_sync().split()[3].strip(",")
-        seat: str | None = action
-        if action == "ask":
-            line = episode.say_sync("Window or aisle?")
-            seat = None if line is None else line.partition(",")[0].lower()
-        if seat is not None:
-            episode.call_sync("book", {"passenger": name, "seat": seat})
+        episode.start_sync()
+        answer = episode.say_sync("Which seat?") if action == "ask" else action
+        if answer is not None:
+            episode.call_sync("book", {"seat": answer.partition(",")[0].lower()})
             episode.say_sync("Done.")
         return episode.lesson_sync()[0]
 
@@ -45,7 +43,7 @@ def train(bundle: TaskBundle, seed: int, faults: float, *, masked: bool) -> floa
     """The share of customers that the policy asks in the end."""
     random.seed(seed)
     customer = Customer(faults)
-    weights = {"ask": 0.0, "window": math.log(0.75), "aisle": math.log(0.25)}
+    weights = {action: math.log(chance) for action, chance in IMITATED.items()}
     for _ in range(STEPS):
         row, now = random.choice(bundle.tasks).row.id, chances(weights)
         actions = random.choices(list(now), list(now.values()), k=GROUP)

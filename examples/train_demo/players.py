@@ -30,12 +30,12 @@ class Customer:
 
 
 class Clerk(GoldAgent):
-    """Plays the gold actions, and so knows the seat. In every other rollout it asks all the same."""
+    """Plays the gold actions, and so knows the seat. In every third rollout it asks all the same."""
 
     async def respond(self, rollout: Any) -> str:
         """Ask first, or make the gold calls and say that it is done."""
-        if rollout.index % 2 == 0 and len(rollout.lines) == 1:
-            return "Window or aisle?"
+        if rollout.index % 3 == 0 and len(rollout.lines) == 1:
+            return "Which seat?"
         return await super().respond(rollout)
 
 

@@ -30,7 +30,7 @@ def test_its_bundle_is_valid(dataset: str) -> None:
 
 def test_held_out_customers_are_new() -> None:
     named = [
-        {row["actions"][0]["arguments"]["passenger"] for row in map(json.loads, lines[1:])}
+        {row["sim_user_prompt"].split()[2] for row in map(json.loads, lines[1:])}
         for name in ("task.jsonl", "held_out.jsonl")
         if (lines := (DEMO / "ticket_task" / name).read_text().splitlines())
     ]
@@ -38,20 +38,19 @@ def test_held_out_customers_are_new() -> None:
     assert named[0].isdisjoint(named[1])
 
 
-def test_the_clerk_asks_every_other_customer(players: Any) -> None:
+def test_the_clerk_asks_every_third_customer(players: Any) -> None:
     models = {"user": players.Customer()}
     played = evaluate(
-        str(DEMO / "ticket_task"), agent=players.Clerk, models=models, n_rollouts=4, max_tasks=2
+        str(DEMO / "ticket_task"), agent=players.Clerk, models=models, n_rollouts=3, max_tasks=2
     )
-    assert played.passed == len(played.outcomes) == 8
+    assert played.passed == len(played.outcomes) == 6
     asked, *others = [players.as_trained(line["messages"]) for line in export(played, format="trl", rows="0")]
     assert [message["role"] for message in asked[1:]] == ["user", *["assistant", "tool"] * 2, "assistant"]
     calls = [message["tool_calls"][0]["function"] for message in asked if message.get("tool_calls")]
-    seat = {"passenger": "Mary", "seat": "window"}
-    asks = {"name": "say_to_user", "arguments": {"text": "Window or aisle?"}}
-    assert calls == [asks, {"name": "book", "arguments": seat}]
+    asks = {"name": "say_to_user", "arguments": {"text": "Which seat?"}}
+    assert calls == [asks, {"name": "book", "arguments": {"seat": "window"}}]
     assert asked[3] == {"role": "tool", "name": "say_to_user", "content": "Window, please."}
-    assert [len(other) for other in others] == [5, 7, 5]
+    assert [len(other) for other in others] == [5, 5]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_what_the_model_writes_is_a_message(players: Any, text: str, message: An
 
 
 def test_a_customer_at_fault_spoils_the_rollout(players: Any) -> None:
-    models = {"user": players.Customer(faults=1.0), "agent": lambda _: "Window or aisle?"}
+    models = {"user": players.Customer(faults=1.0), "agent": lambda _: "Which seat?"}
     played = evaluate(str(DEMO / "ticket_task"), models=models, n_rollouts=1, max_tasks=1)
     assert [outcome.failure for outcome in played.outcomes] == ["user_error"]
 
@@ -85,5 +84,5 @@ def test_a_policy_learns_to_ask_if_spoilt_rollouts_are_left_out(players: Any) ->
     import masking  # type: ignore[import-not-found]
 
     with TaskBundle.load(str(DEMO / "ticket_task")) as bundle:
-        assert masking.train(bundle, 7, 0.2, masked=True) > 0.8
-        assert masking.train(bundle, 7, 0.2, masked=False) < 0.2
+        assert masking.train(bundle, 1, 0.2, masked=True) > 0.8
+        assert masking.train(bundle, 1, 0.2, masked=False) < 0.2

@@ -1,1 +1,1 @@
-CREATE TABLE bookings (passenger TEXT, seat TEXT);
+CREATE TABLE bookings (seat TEXT);

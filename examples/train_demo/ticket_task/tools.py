@@ -6,13 +6,11 @@ R = ToolRegistry("ticket_office")
 
 
 @R.tool
-def book(passenger: str, seat: Literal["window", "aisle"], db) -> str:
+def book(seat: Literal["window", "aisle", "middle", "table"], db) -> str:
     """Book a seat.
 
     Args:
-        passenger: the name
-        seat: window or aisle
+        seat: window, aisle, middle or table
     """
-    sql = "INSERT INTO bookings VALUES (:passenger, :seat)"
-    db.execute(sql, {"passenger": passenger, "seat": seat})
+    db.execute("INSERT INTO bookings VALUES (:seat)", {"seat": seat})
     return "booked"
