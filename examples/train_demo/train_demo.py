@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -77,8 +78,8 @@ class Demo:
         SFTTrainer(self.model, args, train_dataset=dataset, processing_class=self.tokenizer).train()
         self.tokenizer.padding_side = "left"
 
-    def explore(self, *, masked: bool = True) -> list[float]:
-        """Train with GRPO; return the mean reward of each step.
+    def explore(self, *, masked: bool = True) -> list[dict[str, float]]:
+        """Train with GRPO; return what TRL logs of each step.
 
         Rollouts that the user spoilt are left out if ``masked``, else their reward is 0.
         """
@@ -90,10 +91,10 @@ class Demo:
 
         args = GRPOConfig(
             max_steps=self.options.steps,
-            learning_rate=5e-5,
+            learning_rate=1e-4,
             lr_scheduler_type="constant",
-            per_device_train_batch_size=16,  # two rows
-            num_generations=8,
+            per_device_train_batch_size=16,  # four rows
+            num_generations=4,
             max_completion_length=128,
             max_tool_calling_iterations=3,
             **self.settings,
@@ -106,7 +107,7 @@ class Demo:
             train_dataset=Dataset.from_list(parts.rows),
         )
         trainer.train()
-        return [line["reward"] for line in trainer.state.log_history if "reward" in line]
+        return [line for line in trainer.state.log_history if "reward" in line]
 
     def measure(self, name: str) -> None:
         """Play the held-out rows, with a user that makes no mistakes, as an evaluation of this name."""
@@ -121,15 +122,20 @@ class Demo:
         return {"eval_id": name, "output_dir": self.options.out, "seed": self.options.seed}
 
 
-def draw(curves: dict[str, list[float]], file: Path) -> None:
-    """Draw the mean rewards of the steps, and their average over five steps."""
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for name, rewards in curves.items():
-        (line,) = axes.plot(range(1, len(rewards) + 1), rewards, ".", alpha=0.4)
-        averages = [sum(near := rewards[max(0, n - 2) : n + 3]) / len(near) for n in range(len(rewards))]
-        axes.plot(range(1, len(rewards) + 1), averages, color=line.get_color(), label=name)
-    axes.set(xlabel="step of 16 rollouts", ylabel="mean reward", ylim=(-0.05, 1.05))
-    axes.legend(loc="lower right")
+def draw(steps: dict[str, list[dict[str, float]]], file: Path) -> None:
+    """Draw the mean reward and the calls of each step of GRPO, and their average over five steps."""
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    calls = "tool calls (1: guesses, 2: asks first)"
+    for axes, key, label in zip(
+        panels, ("reward", "tools/call_frequency"), ("mean reward", calls), strict=True
+    ):
+        for name, lines in steps.items():
+            values, numbers = [line[key] for line in lines], range(1, len(lines) + 1)
+            (dots,) = axes.plot(numbers, values, ".", alpha=0.4)
+            averages = [mean(values[max(0, number - 3) : number + 2]) for number in numbers]
+            axes.plot(numbers, averages, color=dots.get_color(), label=name)
+        axes.set(xlabel="step of 16 rollouts", ylabel=label)
+        axes.legend(loc="lower right")
     figure.savefig(file)
 
 
@@ -139,7 +145,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--sft-steps", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=7, help="of GRPO, with 16 rollouts each")
+    parser.add_argument("--steps", type=int, default=8, help="of GRPO, with 16 rollouts each")
     parser.add_argument(
         "--user-faults", type=float, default=0.0, metavar="P", help="how often the user leaves"
     )
@@ -151,14 +157,14 @@ def main() -> None:
     demo.imitate()
     demo.measure("before")
     imitated = {name: one.clone() for name, one in demo.model.state_dict().items()}
-    curves: dict[str, list[float]] = {}
+    steps: dict[str, list[dict[str, float]]] = {}
     for name in ("masked", "unmasked") if options.user_faults else ("after",):
         demo.model.load_state_dict(imitated)
         set_seed(options.seed)
-        curves[name] = demo.explore(masked=name != "unmasked")
+        steps[name] = demo.explore(masked=name != "unmasked")
         demo.measure(name)
-    draw(curves, Path(options.out, "reward.svg"))
-    demo.say(f"the rewards of the steps: {options.out}/reward.svg")
+    draw(steps, Path(options.out, "reward.svg"))
+    demo.say(f"the curves: {options.out}/reward.svg")
     pair = ("unmasked", "masked") if options.user_faults else ("before", "after")
     sys.exit(
         subprocess.run([sys.executable, "-m", "reward_kit", "compare", *pair, "-o", options.out]).returncode
