@@ -48,8 +48,9 @@ def policy_of(model: Any, tokenizer: Any) -> Any:
     def write(prompts: list[str]) -> list[str]:
         batch = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        how = {"do_sample": True, "temperature": 0.7, "top_k": 0}
         with torch.inference_mode():
-            written = model.generate(**batch, max_new_tokens=48, do_sample=True, top_k=0, **ends)
+            written = model.generate(**batch, max_new_tokens=48, **how, **ends)
         return tokenizer.batch_decode(written[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
 
     async def policy(messages: list[dict[str, Any]]) -> dict[str, Any]:

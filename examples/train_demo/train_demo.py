@@ -91,7 +91,7 @@ class Demo:
 
         args = GRPOConfig(
             max_steps=self.options.steps,
-            learning_rate=1e-4,
+            learning_rate=5e-5,
             lr_scheduler_type="constant",
             per_device_train_batch_size=16,  # four rows
             num_generations=4,
@@ -144,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--sft-steps", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=8, help="of GRPO, with 16 rollouts each")
+    parser.add_argument("--sft-steps", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=7, help="of GRPO, with 16 rollouts each")
     parser.add_argument(
         "--user-faults", type=float, default=0.0, metavar="P", help="how often the user leaves"
     )
