@@ -84,6 +84,7 @@ $(TRAIN)/.ready: pyproject.toml
 	@touch $@
 
 train-demo: $(TRAIN)/.ready  ## a small model learns to ask a user: gold, SFT, GRPO, compare (ten minutes); brings PyTorch
+	rm -rf build/train-demo
 	$(TRAIN)/bin/python examples/train_demo/train_demo.py $(DEMO)
 
 test-browser: $(READY)  ## the pages in Chromium: keys, live pages, accessibility; brings axe-core with npm

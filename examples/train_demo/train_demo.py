@@ -153,6 +153,8 @@ def main() -> None:
         "--out", default="build/train-demo", help="the folder of the evaluations and the curve"
     )
     options = parser.parse_args()
+    if Path(options.out, "evals").exists():
+        parser.error(f"{options.out} has evaluations, which would be continued: choose another --out")
     demo = Demo(options)
     demo.imitate()
     demo.measure("before")
