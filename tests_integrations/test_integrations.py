@@ -78,6 +78,10 @@ def test_gymnasium(bundle: str) -> None:
     assert env.step(json.dumps(LEND)) == ("lent", 0.0, False, False, {})
     assert env.step("Here you are.")[1:4] == (1.0, True, False)
     env.reset(seed=1)
+    for faulty in ('{"name": "lend_book"}', '{"name": "lend_book", "arguments": [3]}', '{"arguments": {}}'):
+        observation, *_, terminated, truncated, _ = env.step(faulty)
+        assert observation.startswith("Error: ")
+        assert (terminated, truncated) == (False, False)
     assert env.step("No.")[1:4] == (0.0, True, False)
     env.close()
     with pytest.raises(UsageError, match="simulated user.* no model"):

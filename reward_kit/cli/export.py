@@ -116,7 +116,7 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         UNUSABLE.get(found.layout, "in which the agent said and called nothing"): len(found.unusable),
     }
     left_out = ", ".join(f"{left} {reason}" for reason, left in reasons.items() if left)
-    target = f" to {path}" if path is not None else ""
+    target = "" if path is None else f" to {path}" if number else f" (nothing was written to {path})"
     rollouts = count(len(found.outcomes) - len(found.damaged) - len(found.unusable), "rollout")
     calls = f"{count(number, 'model call')} of " if found.layout == "tokens" else ""
     exported = f"{calls}{rollouts} of {count(rows, 'row')} exported{target}"

@@ -4,8 +4,9 @@
     text, info = env.reset(seed=1)
     text, reward, terminated, truncated, info = env.step('{"name": "lend_book", "arguments": {"book_id": 3}}')
 
-An action is a tool call as JSON, or else a reply to the user. An observation is the tool's result or the
-user's next line. The reward comes with the end. A rollout to leave out (see ``Episode.lesson``) ends
+An action is a tool call, a JSON object with ``name`` and ``arguments``, or else a reply to the user. An
+observation is the tool's result or the user's next line; what is wrong with a call, such as a missing
+argument, is the result. The reward comes with the end. A rollout to leave out (see ``Episode.lesson``) ends
 *truncated*, with a reward of 0 and ``info["reward"]`` None; ``info["reason"]`` says why.
 """
 
@@ -17,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from reward_kit.agent import TaskBundle
+from reward_kit.agent.base.history import parse_arguments
 from reward_kit.integrations.playing import Play, not_installed
 
 try:
@@ -71,9 +73,10 @@ class BundleEnv(gymnasium.Env[str, str]):
         self._bundle.close()
 
 
-def _tool_call(action: str) -> tuple[str, dict[str, Any]] | None:
-    try:
-        call = json.loads(action)
-        return call["name"], call["arguments"]
-    except (ValueError, TypeError, KeyError):
+def _tool_call(action: str) -> tuple[str, str] | None:
+    """The call that an action asks for, its arguments as JSON; None for a reply."""
+    call = parse_arguments(action)
+    if call is None or not call.keys() & {"name", "arguments"}:
         return None
+    arguments = call.get("arguments", {})
+    return str(call.get("name", "")), arguments if isinstance(arguments, str) else json.dumps(arguments)

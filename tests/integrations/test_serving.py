@@ -282,6 +282,19 @@ async def test_what_cannot_be_done_is_refused_with_the_reason(folder: Path) -> N
             (await server.post("/sessions/a/say", {"text": "x" * MAX_BODY}), 413, "longer than"),
             (await server.post("/verify", {"response": {"output": [1]}}), 422, "output.0"),
         ]
+        await server.post("/sessions/a/reset?row=alone")
+        await server.post("/sessions/b/reset?row=alone")
+        cases += [
+            (await server.post("/sessions/a/fork?to=b"), 409, "a session 'b' already. .*delete that session"),
+            (await server.post("/sessions/a/fork?to=a"), 409, "a session 'a' already"),
+            (await server.ask("GET", "/nowhere"), 404, "no path /nowhere; /docs"),
+            (await server.post("/nowhere"), 404, "no path /nowhere"),
+            (await server.ask("GET", "/sessions/a/nowhere"), 404, "no path /sessions/a/nowhere"),
+            (await server.post("/rows"), 405, "^/rows takes GET, not POST"),
+            (await server.ask("GET", "/put"), 405, "^/put takes POST, not GET"),
+            (await server.ask("PUT", "/sessions/a"), 405, "takes DELETE, GET, not PUT"),
+            (await server.post("/nemo_gym/rows"), 405, "takes GET, not POST"),
+        ]
         for answer, status, text in cases:
             assert answer.status_code == status, answer.text
             assert re.search(text, answer.json()["detail"]), answer.text

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -157,7 +158,10 @@ def export(
 
 
 def write_lines(lines: Iterable[Any], path: Path | None) -> int:
-    """Write a line of JSON for each value (to stdout without ``path``), whole or not at all; their number."""
+    """Write a line of JSON for each value (to stdout without ``path``), whole or not at all; their number.
+
+    Without any value a file keeps its content.
+    """
     number = 0
 
     from pydantic_core import to_json
@@ -170,7 +174,9 @@ def write_lines(lines: Iterable[Any], path: Path | None) -> int:
             except ValueError:  # half of a surrogate pair, or nested deeper than the encoder goes
                 yield json_bytes(line) + b"\n"
 
-    write_output(encoded(), TO_OUTPUT if path is None else path)
+    parts = encoded()
+    if (first := next(parts, None)) is not None:
+        write_output(chain([first], parts), TO_OUTPUT if path is None else path)
     return number
 
 

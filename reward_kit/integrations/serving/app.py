@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
 from pydantic import BaseModel, Field
+from starlette.routing import Route
 
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
 from reward_kit.agent.servers.http import (
@@ -28,15 +29,16 @@ from reward_kit.agent.servers.sessions import DEFAULT
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import BundleError, UsageError
 from reward_kit.integrations.serving.bodies import arguments_of, body_of, takes
-from reward_kit.integrations.serving.episodes import Lesson, NoSuchSessionError
-from reward_kit.integrations.serving.nemo_gym import add_nemo_gym
+from reward_kit.integrations.serving.episodes import SAY, Lesson, NoSuchSessionError, SessionExistsError
+from reward_kit.integrations.serving.nemo_gym import ANY_TOOL, add_nemo_gym
 from reward_kit.integrations.serving.openenv import add_openenv
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
     from fastapi import FastAPI
 
+    from reward_kit.agent.tools.execution import Tool
     from reward_kit.integrations.serving.episodes import Episodes, Served
 
 logger = logging.getLogger(__name__)
@@ -98,13 +100,28 @@ def build_app(episodes: Episodes, shared: Iterable[Any] = ()) -> FastAPI:
     app = guarded_app(
         title=name, description="Episodes of a task bundle.", version="1.0.0", lifespan=lifespan
     )
-    app.add_exception_handler(NoSuchSessionError, lambda _request, error: fault(404, str(error)))
-    app.add_exception_handler(UsageError, lambda _request, error: fault(422, str(error)))
+    for kind, status in ((NoSuchSessionError, 404), (SessionExistsError, 409), (UsageError, 422)):
+        app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
     app.add_exception_handler(BundleError, _not_opened)
     _add_sessions(app, episodes)
-    _add_calls(app, episodes)
+    tools = {name: tool for task in episodes.bundle.tasks for name, tool in task.registry.tools.items()}
+    _add_calls(app, episodes, tools)
     add_openenv(app, episodes)
-    add_nemo_gym(app, episodes)  # last: any path may be a tool
+    add_nemo_gym(app, episodes, {SAY, *tools})  # last: any path may be a tool
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def unrouted(request: Request, _error: Exception) -> Response:
+        path = request.url.path
+        methods = {"POST"} if path[1:] in {SAY, *tools} else set()
+        for route in app.routes:
+            if isinstance(route, Route) and route.path != ANY_TOOL and route.path_regex.match(path):
+                methods |= route.methods or set()
+        if not methods:
+            return fault(404, f"there is no path {path}; /docs lists those that there are")
+        allowed = ", ".join(sorted(methods))
+        return fault(405, f"{path} takes {allowed}, not {request.method}", {"Allow": allowed})
+
     return app
 
 
@@ -152,7 +169,7 @@ def _add_sessions(app: FastAPI, episodes: Episodes) -> None:
 
     @app.post("/sessions/{id}/fork", tags=["sessions"], response_model=EpisodeState)
     async def fork(session: SessionPath, to: ToQuery, seed: SeedQuery = None) -> Response:
-        """Copy the episode as it is now into another session."""
+        """Copy the episode as it is now into a new session."""
         async with episodes.playing(session) as served:
             return json_answer(shown(episodes.fork(served, to, seed), to))
 
@@ -178,7 +195,7 @@ def _add_sessions(app: FastAPI, episodes: Episodes) -> None:
             return json_answer({"line": line, "stopped": served.stopped})
 
 
-def _add_calls(app: FastAPI, episodes: Episodes) -> None:
+def _add_calls(app: FastAPI, episodes: Episodes, tools: Mapping[str, Tool]) -> None:
     def caller(tool: str) -> Callable[..., Awaitable[Response]]:
         async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
             arguments = await arguments_of(request)
@@ -187,7 +204,6 @@ def _add_calls(app: FastAPI, episodes: Episodes) -> None:
 
         return call
 
-    tools = {name: tool for task in episodes.bundle.tasks for name, tool in task.registry.tools.items()}
     add_tools(app, tools.values(), caller, CallAnswer)
 
     @app.post("/tools/{name}", include_in_schema=False)

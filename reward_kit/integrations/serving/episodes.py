@@ -50,6 +50,10 @@ class NoSuchSessionError(RewardKitError):
     """No session has this id, or it has ended."""
 
 
+class SessionExistsError(RewardKitError):
+    """A session has the id of a copy."""
+
+
 class Lesson(BaseModel):
     """The reward of a rollout."""
 
@@ -169,7 +173,10 @@ class Episodes:
                 yield served
 
     def fork(self, served: Served, name: str, seed: int | None) -> Served:
-        """Begin session ``name`` with a copy of a session's episode."""
+        """Begin session ``name`` with a copy of a session's episode; raises ``SessionExistsError``."""
+        if self._pool.get(name) is not None:
+            remedy = "Choose another id, or delete that session first (DELETE /sessions/ID)."
+            raise SessionExistsError(f"there is a session {name!r} already", remedy=remedy)
         try:
             twin = Served(served.play.fork(seed), name, served.actions)
         except RewardKitError as error:  # the user has no fork()

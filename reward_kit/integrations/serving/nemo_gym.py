@@ -11,7 +11,7 @@ import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Cookie, Request
+from fastapi import Cookie, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,7 +24,7 @@ from reward_kit.integrations.serving.bodies import arguments_of, body_of, takes
 from reward_kit.integrations.serving.episodes import SAY, SAY_TOOL, NoSuchSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from fastapi import FastAPI
 
@@ -74,8 +74,12 @@ class Rollouts(BaseModel):
     verify_responses: list[dict[str, Any]]
 
 
-def add_nemo_gym(app: FastAPI, episodes: Episodes) -> None:
-    """Add the routes; the last one takes any path for a tool."""
+ANY_TOOL = "/{tool}"
+"""The path that agents call tools at, also those that there are not."""
+
+
+def add_nemo_gym(app: FastAPI, episodes: Episodes, tools: Collection[str]) -> None:
+    """Add the routes; outside of a session there are paths of ``tools`` alone."""
     taken = {getattr(route, "path", "").strip("/") for route in app.routes}
     taken |= {"seed_session", "verify", "aggregate_metrics", SAY}
 
@@ -126,9 +130,11 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes) -> None:
         mean = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
         return {"agent_metrics": mean, "key_metrics": mean, "group_level_metrics": []}
 
-    @app.post("/{tool}", include_in_schema=False)
+    @app.post(ANY_TOOL, include_in_schema=False)
     async def call(tool: str, request: Request, session: SessionCookie = "") -> Response:
         """Call a tool; the answer is the text for the model."""
+        if not session and tool not in tools:
+            raise HTTPException(404)
         arguments = await arguments_of(request)
         async with episodes.playing(session) as served:
             if tool == SAY and served.play.talks:

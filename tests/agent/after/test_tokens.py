@@ -119,9 +119,11 @@ def test_rollouts_without_tokens_are_counted(
     bundle: Bundle, stub_llm: StubServer, tmp_path: Path, asked: dict[str, Any]
 ) -> None:
     played(bundle, stub_llm, model_args=asked, n_rollouts=2)
+    Path("tokens.jsonl").write_text("an earlier export")
     done = run_command("export", "first", "--format", "tokens", "--out", "tokens.jsonl")
     assert done.code == 1
-    assert "0 model calls of 0 rollouts of 1 row exported" in done.err
+    assert Path("tokens.jsonl").read_text() == "an earlier export"
+    assert "0 rollouts of 1 row exported (nothing was written to tokens.jsonl); left out: 2" in done.err
     assert "2 without the tokens of all their model calls" in done.err
     assert "--model-arg return_token_ids=true" in done.err
     assert '"tokens":null' in load_rollout("first flight.booking.001#1").encoded() or asked
