@@ -115,6 +115,7 @@ def test_rows_that_the_agent_cannot_play_are_left_out_if_asked(library: Path) ->
     fault = "task.jsonl:15: row open.1 has no actions, which the gold agent replays"
     refused = run_command(*gold)
     assert (refused.code, f"Error: {fault}" in refused.error) == (2, True)
+    assert "skip such rows with --skip-unplayable" in refused.error
     ran = run_command(*gold, "--skip-unplayable")
     assert (ran.code, f"warning: skipped: {fault}" in ran.error) == (0, True), ran
     none = run_command(*gold, "--skip-unplayable", "--task-ids", "open.1")

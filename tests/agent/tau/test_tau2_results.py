@@ -255,7 +255,10 @@ def test_what_was_said_is_exported_in_its_order(grade: Grade) -> None:
     assert ids == [one["id"] for one in written["messages"] if one["role"] == "tool"]
 
 
-def test_an_opening_in_which_the_user_has_acted_comes_back(grade: Grade, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [[], [{"role": "assistant", "content": "One moment."}]])
+def test_an_opening_in_which_the_user_has_acted_comes_back(
+    grade: Grade, tmp_path: Path, last: list[dict[str, Any]]
+) -> None:
     """The calls of the row's first messages are made once, on its base, and not again by the replay."""
     dataset = tmp_path / "phone_task" / "task.jsonl"
     defaults, *rows = map(json.loads, dataset.read_text().splitlines())
@@ -265,6 +268,7 @@ def test_an_opening_in_which_the_user_has_acted_comes_back(grade: Grade, tmp_pat
         {"role": "user", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "(see the screen)"},
         {"role": "user", "content": "Pages do not load."},
+        *last,
     ]
     dataset.write_text("\n".join(map(json.dumps, [defaults, row])) + "\n")
     gold = agent_eval(tmp_path / "phone_task", agent="gold", eval_id="g", output_dir=str(tmp_path / "runs"))

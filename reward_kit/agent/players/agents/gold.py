@@ -47,7 +47,8 @@ class GoldAgent:
             raise BundleError(
                 f"row {task.row.id} has no actions, which the gold agent replays",
                 place=task.row.place,
-                remedy="Add its ground truth calls, or choose another --agent.",
+                remedy="Add its ground truth calls, skip such rows with --skip-unplayable, or choose another "
+                "--agent.",
             )
 
     async def respond(self, rollout: Rollout) -> str:

@@ -72,7 +72,8 @@ class RecordedRun:
             for task in played
             for index, trial in enumerate(sorted(of_row[task.row.id], key=lambda trial: trial.number))
         }
-        recordings = (trial.recording(row_id, index) for (row_id, index), trial in trials.items())
+        opening = {task.row.id: len(task.row.agent_messages) for task in played}
+        recordings = (trial.recording(row, index, opening[row]) for (row, index), trial in trials.items())
         return cls(
             path,
             [replace(task, row=replace(task.row, n_rollouts=len(of_row[task.row.id]))) for task in played],

@@ -64,9 +64,9 @@ class Trial:
     verdicts: dict[str, bool] = field(default_factory=dict)
     expected: Expected | None = None
 
-    def recording(self, row_id: str, index: int) -> Trace:
-        """The trial as a recorded rollout of a row, which ends as the trial did."""
-        speaks = any(message["role"] == "user" for message in self.messages)
+    def recording(self, row_id: str, index: int, opening: int) -> Trace:
+        """The trial as a recorded rollout of a row with ``opening`` messages, which ends as the trial did."""
+        speaks = any(message["role"] == "user" for message in self.messages[opening:])
         return Trace(
             id=f"{row_id} {index}",
             row_id=row_id,

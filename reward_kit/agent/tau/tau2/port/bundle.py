@@ -133,7 +133,8 @@ class _Writer:
         for file, rows in datasets.items():
             put(folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         counts = {file: len(rows) for file, rows in datasets.items()}
-        put(folder / "README.md", readme(source, domain, self.variant, counts))
+        has_gold = all("actions" in row for row in every.values())
+        put(folder / "README.md", readme(source, domain, self.variant, counts, has_gold=has_gold))
         return counts
 
     @property

@@ -39,8 +39,11 @@ until the state is judged, which leaves it out.
 """.splitlines()
 
 
-def readme(source: Tau2Source, domain: str, variant: str, rows: Mapping[str, int]) -> str:
-    """The text of ``README.md``."""
+def readme(
+    source: Tau2Source, domain: str, variant: str, rows: Mapping[str, int], *, has_gold: bool
+) -> str:
+    """The text of ``README.md``; ``has_gold`` is true if all rows have gold actions."""
+    skip = "" if has_gold else " --skip-unplayable"
     name = f"tau2_{domain}"
     deviations = [*_DEVIATIONS, *(_OF_BANKING if domain == BANKING else [])]
     listed = "\n".join(f"| `{file}` | {number} |" for file, number in rows.items())
@@ -53,7 +56,7 @@ files in `theirs/` are copies, under the licence there. The registries and the r
 follow τ²-bench's rules: the same trajectory gets the same reward.
 
 ```bash
-reward-kit agent-eval {name} --agent gold --no-sim-user
+reward-kit agent-eval {name} --agent gold --no-sim-user{skip}
 reward-kit agent-eval {name} --n-rollouts 4 --model MODEL --temperature 0 {_USER}
 ```
 
