@@ -255,10 +255,7 @@ def test_what_was_said_is_exported_in_its_order(grade: Grade) -> None:
     assert ids == [one["id"] for one in written["messages"] if one["role"] == "tool"]
 
 
-@pytest.mark.parametrize("last", [[], [{"role": "assistant", "content": "One moment."}]])
-def test_an_opening_in_which_the_user_has_acted_comes_back(
-    grade: Grade, tmp_path: Path, last: list[dict[str, Any]]
-) -> None:
+def test_an_opening_in_which_the_user_has_acted_comes_back(grade: Grade, tmp_path: Path) -> None:
     """The calls of the row's first messages are made once, on its base, and not again by the replay."""
     dataset = tmp_path / "phone_task" / "task.jsonl"
     defaults, *rows = map(json.loads, dataset.read_text().splitlines())
@@ -268,7 +265,6 @@ def test_an_opening_in_which_the_user_has_acted_comes_back(
         {"role": "user", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "(see the screen)"},
         {"role": "user", "content": "Pages do not load."},
-        *last,
     ]
     dataset.write_text("\n".join(map(json.dumps, [defaults, row])) + "\n")
     gold = agent_eval(tmp_path / "phone_task", agent="gold", eval_id="g", output_dir=str(tmp_path / "runs"))
@@ -278,3 +274,17 @@ def test_an_opening_in_which_the_user_has_acted_comes_back(
     assert outcomes(again) == [("data_off", 0, 1.0, "agent_done")]
     made = [(one.by, one.name) for one in again.record(again.outcomes[0]).tool_calls]
     assert made == [("user", "toggle")]
+
+
+def test_an_agent_that_spoke_last_goes_on_without_a_user(grade: Grade, tmp_path: Path) -> None:
+    """The user's line in the opening does not mean that a user plays."""
+    dataset = tmp_path / "phone_task" / "task.jsonl"
+    defaults, *rows = map(json.loads, dataset.read_text().splitlines())
+    (row,) = [one for one in rows if one["id"] == "suspended"]
+    lines = [("user", "My phone has no signal."), ("assistant", "One moment.")]
+    row["initial_messages"] = [{"role": role, "content": text} for role, text in lines]
+    dataset.write_text("\n".join(map(json.dumps, [defaults, row])) + "\n")
+    gold = agent_eval(tmp_path / "phone_task", agent="gold", eval_id="g", output_dir=str(tmp_path / "runs"))
+    (tmp_path / "g.json").write_bytes(b"".join(tau2_parts(gold, "phone")))
+    again = grade(tmp_path / "g.json", eval_id="again")
+    assert outcomes(again) == outcomes(gold) == [("suspended", 0, 1.0, "agent_done")]
