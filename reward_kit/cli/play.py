@@ -131,8 +131,8 @@ class _Saving:
         cls, rows: BundleRows, row: TaskRow, row_id: str | None, out: Path | None, *, is_new: bool
     ) -> _Saving | None:
         """Raise ``UsageError`` before anything is played if it cannot be saved."""
+        from reward_kit.agent.rows.dataset import check_is_new, row_as_written
         from reward_kit.agent.rows.task_row import TaskRow
-        from reward_kit.agent.rows.writing import check_is_new, row_as_written
 
         if row_id is None:
             if out is not None:
@@ -158,7 +158,7 @@ class _Saving:
         from reward_kit.agent.after.as_row import row_of
         from reward_kit.agent.base.types import UNJUDGED_STOPS
         from reward_kit.agent.rewards.checks import said_to_user
-        from reward_kit.agent.rows.writing import add_answer, add_row
+        from reward_kit.agent.rows.dataset import add_answer, add_row
 
         if trace.stop_reason in UNJUDGED_STOPS or not (trace.tool_calls or said_to_user(trace.messages)):
             say(f"not saved: {trace.stop_detail or 'nothing was called or said'}")
@@ -182,7 +182,7 @@ def _players(side: str, screen: Screen | None = None) -> dict[Role, Any]:
 
 def _over(result: EvaluationResult, saving: _Saving | None) -> int:
     """Show the reward of the rollout, and save it; returns the exit code."""
-    from reward_kit.agent.bundles.toolset import JUDGED_BY
+    from reward_kit.agent.bundles.imports import JUDGED_BY
 
     if result.status == "interrupted":
         return INTERRUPTED

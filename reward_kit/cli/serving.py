@@ -135,8 +135,7 @@ def _server(target: str, row: str | None) -> McpServer:
 
 
 def _registry(target: str) -> ToolRegistry:
-    from reward_kit.agent.bundles.imports import BundleImports
-    from reward_kit.agent.bundles.toolset import load_registry
+    from reward_kit.agent.bundles.imports import BundleImports, load_registry
 
     path = Path(target)
     if path.is_file():

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
-from reward_kit.agent.bundles.imports import BundleImports
+from reward_kit.agent.bundles.imports import (
+    BundleImports,
+    allowed_tools,
+    load_registry,
+    load_reward,
+    load_user_registry,
+)
 from reward_kit.agent.bundles.rules import read_rules
-from reward_kit.agent.bundles.seed import Seed, seed_source
-from reward_kit.agent.bundles.setup import SetupScript, code_of, with_setup
+from reward_kit.agent.bundles.seed import Seed, SetupScript, code_of, seed_source, with_setup
 from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
-from reward_kit.agent.bundles.toolset import allowed_tools, load_registry, load_reward, load_user_registry
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.expected import PARTS
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.text import closest, did_you_mean, side_hint
+from reward_kit.agent.bundles.imports import JUDGED_BY
 from reward_kit.agent.bundles.rules import violation_text
-from reward_kit.agent.bundles.toolset import JUDGED_BY
 from reward_kit.agent.checks.findings import Fault
 from reward_kit.agent.checks.playing import PlayedGold, play_calls, play_gold, play_idle
 from reward_kit.agent.database.changes import IGNORED

@@ -52,7 +52,7 @@ def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
     found = stored.results
     kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
     if "agreement" in found:
-        from reward_kit.agent.tau.results.agreement import Agreement
+        from reward_kit.agent.tau.results.replay import Agreement
 
         kinds["agreement"] = Agreement
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
     from reward_kit.agent.scoring.sequential import Decision
-    from reward_kit.agent.tau.results.agreement import Agreement
+    from reward_kit.agent.tau.results.replay import Agreement
 
 FORMAT = "reward-kit.evaluation/1"
 Status = Literal["complete", "budget", "interrupted", "stopped"]

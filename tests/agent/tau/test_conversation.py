@@ -7,7 +7,7 @@ from tau_bench_file import native, text
 
 from reward_kit.agent.base.history import NOT_RUN
 from reward_kit.agent.base.types import Message
-from reward_kit.agent.tau.results.conversation import messages_of
+from reward_kit.agent.tau.results.tau_bench import messages_of
 
 ROW = {
     "actions": [

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 
 from reward_kit.agent.base.text import foreign_name
 from reward_kit.agent.tau.tau2.environment import UPDATE_DATA, checking_environment, environment_on
-from reward_kit.agent.tau.tau2.shape import fields_of, is_model, models_in
+from reward_kit.agent.tau.tau2.models import fields_of, is_model, models_in
 from reward_kit.agent.tau.tau2.state import STATE
 from reward_kit.agent.tau.tau2.toolkit import DISCOVERABLE_ATTR, ToolKitBase
 from reward_kit.agent.tools.execution import Tool, ToolResult

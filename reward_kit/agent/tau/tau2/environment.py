@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from reward_kit.agent.tau.tau2.exact import exact_text, exact_value, restore
 from reward_kit.agent.tau.tau2.knowledge import Documents
+from reward_kit.agent.tau.tau2.models import exact_text, exact_value, restore
 from reward_kit.agent.tau.tau2.state import SHARED, State, name_of
 from reward_kit.agent.tau.tau2.toolkit import DATABASE, merged
 from reward_kit.agent.tau.tau2.view import View

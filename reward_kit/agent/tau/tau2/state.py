@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.objects import SCHEMA as OBJECTS
 from reward_kit.agent.objects import TABLE
-from reward_kit.agent.tau.tau2.exact import exact_text, exact_value
-from reward_kit.agent.tau.tau2.shape import Field, json_of, mark_of
+from reward_kit.agent.tau.tau2.models import Field, exact_text, exact_value, json_of, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

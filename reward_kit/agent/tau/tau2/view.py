@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from reward_kit.agent.tau.tau2.shape import Field, list_ids, mark_of
+from reward_kit.agent.tau.tau2.models import Field, list_ids, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.tau.source import SourceError
-from reward_kit.agent.tau.tau_bench.prompts import filled_prompt
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tau.python_source import PythonFile
+    from reward_kit.agent.tau.source import PythonFile
     from reward_kit.agent.tau.tau2.port.source import Tau2Source
 
 BANKING = "banking_knowledge"
@@ -137,7 +136,7 @@ def judge_prompts(source: Tau2Source) -> dict[str, str]:
     for node in ast.walk(ast.Module(file.body, [])):
         name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
         if isinstance(node, ast.Assign) and name in ("system_prompt", "user_prompt"):
-            found.setdefault(f"judge_{name.partition('_')[0]}", filled_prompt(file, node.value, places))
+            found.setdefault(f"judge_{name.partition('_')[0]}", file.filled(node.value, places))
     if len(found) != 2:
         raise file.absent("system_prompt and user_prompt")
     return found
