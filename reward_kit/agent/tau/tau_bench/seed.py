@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import tempfile
-from collections.abc import Sequence
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from reward_kit.errors import RewardKitError
 from tau_retail_task.tools import R
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 BUNDLE = Path(tau_retail_task.__file__).resolve().parent
 SEED = BUNDLE / "seed.sql"
@@ -30,22 +29,14 @@ FINGERPRINTS = {
 }
 """SHA-256 of ``json.dumps(data)``, which does not depend on a file's indentation."""
 
-Row = Sequence[Any]
 Domain = dict[str, dict[str, Any]]
 SAME = "equal to tau-bench commit 59a200c, checked by hash; the seed is that of `tau_retail_task`"
 OTHER = (
     "different from tau-bench commit 59a200c; the seed was made from them, and the tools show every user, "
     "product and order as the source has it"
 )
-_WITHOUT_ROWS = re.compile(
-    r"^(?:INSERT INTO [^\n]* VALUES\n;|WITH given \([^\n]*\) AS \(VALUES\n\n\)\nINSERT INTO .*?;)\n",
-    re.MULTILINE | re.DOTALL,
-)
-"""Statements without rows, for a source without credit cards for example: SQL has no empty VALUES."""
-_ORDER = {
-    "name": ("first_name", "last_name"),
-    "address": ("address1", "address2", "city", "country", "state", "zip"),
-}
+_NAME = ("first_name", "last_name")
+_ADDRESS = ("address1", "address2", "city", "country", "state", "zip")
 
 
 def make_seed(domain: Domain, known: Mapping[str, str] = FINGERPRINTS) -> tuple[str, str]:
@@ -63,35 +54,12 @@ def make_seed(domain: Domain, known: Mapping[str, str] = FINGERPRINTS) -> tuple[
         if not domain[name]:
             raise SourceError(f"the source has no {name}")
     try:
-        sql = _WITHOUT_ROWS.sub("", seed_sql(**_in_order(domain)))
+        sql = seed_sql(**domain)
         asyncio.run(_check(sql, domain))
-    except SourceError:
-        raise
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration) as error:
-        raise SourceError(
-            f"the source's data do not fit the tables: {type(error).__name__}: {error}"
-        ) from error
-    except RewardKitError as error:
-        raise SourceError(f"the source's data do not fit the tables: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, RewardKitError) as error:
+        fault = f"{error}" if isinstance(error, RewardKitError) else f"{type(error).__name__}: {error}"
+        raise SourceError(f"the source's data do not fit the tables: {fault}") from error
     return sql, OTHER
-
-
-def _in_order(domain: Domain) -> Domain:
-    """Return the same data with the keys of names and addresses in the order of the seed's columns."""
-    return {
-        collection: {
-            key: {
-                name: {part: value[part] for part in _ORDER[name]} if _is_record(name, value) else value
-                for name, value in record.items()
-            }
-            for key, record in records.items()
-        }
-        for collection, records in domain.items()
-    }
-
-
-def _is_record(name: str, value: Any) -> bool:
-    return name in _ORDER and isinstance(value, dict)
 
 
 async def _check(sql: str, domain: Domain) -> None:
@@ -101,52 +69,24 @@ async def _check(sql: str, domain: Domain) -> None:
         Database.seed(Path(folder) / "seed.db", sql, origin="seed.sql") as base,
         base.fork() as db,
     ):
-        for collection, tool, parameter in (
-            ("users", "get_user_details", "user_id"),
-            ("products", "get_product_details", "product_id"),
-            ("orders", "get_order_details", "order_id"),
-        ):
+        for kind, collection in (("user", "users"), ("product", "products"), ("order", "orders")):
             for key, record in domain[collection].items():
-                shown = await R.execute_tool(tool, {parameter: key}, db=db)
-                if _canonical(_parsed(shown)) != _canonical(record):
-                    raise SourceError(
-                        f"the source's data do not fit the tables: {collection[:-1]} {key} would show "
-                        f"{_difference(_parsed(shown), record)}"
-                    )
+                shown = await R.execute_tool(f"get_{kind}_details", {f"{kind}_id": key}, db=db)
+                if difference := _difference(shown, record):
+                    raise SourceError(f"{kind} {key} would show {difference}")
 
 
-def _parsed(shown: str) -> Any:
+def _difference(shown: str, record: dict[str, Any]) -> str:
+    """List the parts of a record that a tool shows otherwise."""
+    theirs = {name: json.dumps(value, sort_keys=True) for name, value in record.items()}
     try:
-        return json.loads(shown)
+        ours = {name: json.dumps(value, sort_keys=True) for name, value in json.loads(shown).items()}
     except ValueError:
-        return shown
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _difference(shown: Any, record: Any) -> str:
-    """List the parts of a record that differ."""
-    if not isinstance(shown, dict) or not isinstance(record, dict):
         return f"{shown!r} instead of {record!r}"
-    absent = object()
-    names = [
-        name
-        for name in {**record, **shown}
-        if _text(shown.get(name, absent)) != _text(record.get(name, absent))
-    ]
+    pairs = {name: (ours.get(name, "nothing"), theirs.get(name, "nothing")) for name in {**theirs, **ours}}
     return "; ".join(
-        f"{name} {_text(shown.get(name, absent))} instead of {_text(record.get(name, absent))}"
-        for name in names
+        f"{name} {one} instead of {other}" for name, (one, other) in pairs.items() if one != other
     )
-
-
-def _text(value: Any) -> str:
-    try:
-        return _canonical(value)
-    except TypeError:
-        return "nothing"
 
 
 # --- the statements
@@ -155,140 +95,59 @@ def _text(value: Any) -> str:
 def seed_sql(users: dict[str, Any], products: dict[str, Any], orders: dict[str, Any]) -> str:
     """Return the text of ``seed.sql``: the schema, which is that of the bundle's seed, then the rows."""
     schema = SEED.read_text(encoding="utf-8").partition("\nINSERT INTO ")[0]
-    return "\n".join([schema, *_user_sql(users), *_product_sql(products), *_order_sql(users, orders)])
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for table, row in chain(_user_rows(users), _product_rows(products), _order_rows(users, orders)):
+        tables.setdefault(table, []).append(row)
+    return "\n".join([schema, *starmap(_insert, tables.items())])
 
 
-def _user_sql(users: dict[str, Any]) -> list[str]:
-    """Insert users and their payment methods, one kind after another."""
-    rows = [
-        (user_id, position, *user["name"].values(), user["email"], *user["address"].values())
-        for position, (user_id, user) in enumerate(users.items(), 1)
-    ]
-    columns = "user_id, position, first_name, last_name, email, address1, address2, city, country, state, zip"
-    parts = [_insert("users", columns, rows)]
-    for source, details in (
-        ("credit_card", ("brand", "last_four")),
-        ("gift_card", ("balance",)),
-        ("paypal", ()),
-    ):
-        methods = [
-            (method["id"], user_id, place, *(method[detail] for detail in details))
-            for user_id, user in users.items()
-            for place, method in enumerate(user["payment_methods"].values(), 1)
-            if method["source"] == source
-        ]
-        columns = ", ".join(["payment_method_id", "user_id", "place", *details])
-        target = f"payment_methods ({columns}, source)"
-        select = f"SELECT *, '{source}' FROM given"  # noqa: S608 - constants
-        parts.append(_insert_selected(target, columns, methods, select))
-    return parts
+def _user_rows(users: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for position, (user_id, user) in enumerate(users.items(), 1):
+        name, address = _parts(user["name"], _NAME), _parts(user["address"], _ADDRESS)
+        yield "users", {"user_id": user_id, "position": position, **name, "email": user["email"], **address}
+        for place, method in enumerate(user["payment_methods"].values(), 1):
+            details = {name: method.get(name) for name in ("source", "brand", "last_four", "balance")}
+            key = {"payment_method_id": method["id"], "user_id": user_id, "place": place}
+            yield "payment_methods", key | details
 
 
-def _product_sql(products: dict[str, Any]) -> list[str]:
-    """Insert products and items with their options."""
-    names: list[Row] = []
-    options: list[Row] = []
-    items: list[Row] = []
-    values: list[Row] = []
+def _product_rows(products: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for product_id, product in products.items():
-        variants = product["variants"].values()
-        differing = list(next(iter(variants))["options"])
-        names.append((product_id, product["name"]))
-        options.append((product_id, differing))
-        for place, item in enumerate(variants, 1):
-            if list(item["options"]) != differing:
-                raise SourceError(
-                    f"item {item['item_id']} has other options than the first item of its product"
-                )
-            items.append((item["item_id"], product_id, place, item["price"], item["available"]))
-            values.append((item["item_id"], list(item["options"].values())))
-    return [
-        _insert("products", "product_id, name", names),
-        _insert("items", "item_id, product_id, place, price, available", items),
-        f"""\
-WITH differing (product_id, names) AS (VALUES
-{_values(options)}
-),
-given (item_id, chosen) AS (VALUES
-{_values(values)}
-)
-INSERT INTO item_options (item_id, place, name, value)
-SELECT item_id, key + 1, value, json_extract(chosen, '$[' || key || ']')
-FROM given JOIN items USING (item_id) JOIN differing USING (product_id), json_each(names);
-""",  # noqa: S608 - literals of this module
-    ]
+        yield "products", {"product_id": product_id, "name": product["name"]}
+        for place, item in enumerate(product["variants"].values(), 1):
+            key = {"item_id": item["item_id"], "product_id": product_id, "place": place}
+            yield "items", key | _parts(item, ("price", "available"))
+            for number, (name, value) in enumerate(item["options"].items(), 1):
+                option = {"item_id": item["item_id"], "place": number, "name": name, "value": value}
+                yield "item_options", option
 
 
-def _order_sql(users: dict[str, Any], orders: dict[str, Any]) -> list[str]:
-    """Insert orders with their items, payments and shipments."""
-    at_home, elsewhere = [], []
+def _order_rows(users: dict[str, Any], orders: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The orders; each was paid once, and cancelled ones were refunded."""
     for order_id, order in orders.items():
-        user = users[order["user_id"]]
-        row = (order_id, order["user_id"], user["orders"].index(order_id) + 1, order["status"])
-        if order["address"] == user["address"]:
-            at_home.append(row)
-        else:
-            elsewhere.append((*row, *order["address"].values()))
-    columns = "order_id, user_id, place, status"
-    address = "address1, address2, city, country, state, zip"
-    items = [(order_id, [item["item_id"] for item in order["items"]]) for order_id, order in orders.items()]
-    fulfillments = [
-        (order_id, tracking_id)
-        for order_id, order in orders.items()
-        for fulfillment in order["fulfillments"]
-        for tracking_id in fulfillment["tracking_id"]
-    ]
-    select = f"SELECT {columns}, {address} FROM given JOIN users USING (user_id)"  # noqa: S608 - constants
-    return [
-        "-- Orders to the user's default address.",
-        _insert_selected(f"orders ({columns}, {address})", columns, at_home, select),
-        "-- Orders to another address.",
-        _insert("orders", f"{columns}, {address}", elsewhere),
-        _insert_lists("order_items (order_id, place, item_id)", "order_id", items),
-        _payment_sql(orders),
-        _insert("fulfillments", "order_id, tracking_id", fulfillments),
-    ]
+        place = users[order["user_id"]]["orders"].index(order_id) + 1
+        key = {"order_id": order_id, "user_id": order["user_id"], "place": place, "status": order["status"]}
+        yield "orders", key | _parts(order["address"], _ADDRESS)
+        for number, item in enumerate(order["items"], 1):
+            yield "order_items", {"order_id": order_id, "place": number, "item_id": item["item_id"]}
+        paid = _parts(order["payment_history"][0], ("amount", "payment_method_id"))
+        kinds = ["payment", "refund"] if order["status"] == "cancelled" else ["payment"]
+        for number, kind in enumerate(kinds, 1):
+            yield "payments", {"order_id": order_id, "place": number, "transaction_type": kind, **paid}
+        for tracking_id in chain.from_iterable(one["tracking_id"] for one in order["fulfillments"]):
+            yield "fulfillments", {"order_id": order_id, "tracking_id": tracking_id}
 
 
-def _payment_sql(orders: dict[str, Any]) -> str:
-    firsts = [(order_id, order["payment_history"][0]) for order_id, order in orders.items()]
-    rows = [(order_id, first["amount"], first["payment_method_id"]) for order_id, first in firsts]
-    target = "payments (order_id, place, transaction_type, amount, payment_method_id)"
-    paid = "SELECT order_id, 1, 'payment', amount, payment_method_id FROM given"
-    refunded = f"""\
-INSERT INTO {target}
-SELECT order_id, 2, 'refund', amount, payment_method_id FROM payments JOIN orders USING (order_id)
-WHERE status = 'cancelled';
-"""  # noqa: S608 - constants
-    columns = "order_id, amount, payment_method_id"
-    comment = "-- Every order was paid once; cancelled orders were refunded.\n"
-    return comment + _insert_selected(target, columns, rows, paid) + "\n" + refunded
+def _parts(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: record[name] for name in names}
 
 
-def _insert(table: str, columns: str, rows: Iterable[Row]) -> str:
-    return f"INSERT INTO {table} ({columns}) VALUES\n{_values(rows)};\n"
-
-
-def _insert_selected(target: str, columns: str, rows: Iterable[Row], select: str) -> str:
-    """Insert the result of ``select``, which reads the rows as the table ``given``."""
-    return f"WITH given ({columns}) AS (VALUES\n{_values(rows)}\n)\nINSERT INTO {target}\n{select};\n"
-
-
-def _insert_lists(target: str, owner: str, rows: Iterable[Row]) -> str:
-    """Insert a row for each element of each ``owner``'s list."""
-    select = f"SELECT {owner}, key + 1, value FROM given, json_each(list)"  # noqa: S608 - constants
-    return _insert_selected(target, f"{owner}, list", rows, select)
-
-
-def _values(rows: Iterable[Row]) -> str:
-    """Write each row on a line."""
-    return ",\n".join(f"({','.join(map(_literal, row))})" for row in rows)
+def _insert(table: str, rows: list[dict[str, Any]]) -> str:
+    values = ",\n".join(f"({','.join(map(_literal, row.values()))})" for row in rows)
+    return f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES\n{values};\n"
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, list):
-        value = json.dumps(value, separators=(",", ":"))
     if isinstance(value, str):
-        escaped = value.replace("'", "''")
-        return f"'{escaped}'"
-    return str(int(value)) if isinstance(value, bool) else repr(value)
+        return "'{}'".format(value.replace("'", "''"))
+    return "NULL" if value is None else str(int(value)) if isinstance(value, bool) else repr(value)
