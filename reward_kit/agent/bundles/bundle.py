@@ -6,13 +6,15 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter, methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
 from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
 from reward_kit.agent.bundles.imports import (
     BundleImports,
+    FoundReward,
     allowed_tools,
     load_registry,
     load_reward,
@@ -66,8 +68,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.rows = list(map(solo_row, read.rows)) if mode == SOLO else read.rows
         self.defaults = read.defaults
         template = "sim_user_template"
-        texts = [row.text(template) for row in read.rows]
-        _made_for(read.rows, template, texts, lambda row: check_template(row.text(template)))
+        text = methodcaller("text", template)
+        _made_for(read.rows, template, text, lambda row: check_template(text(row)))
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
@@ -186,38 +188,34 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
 
 
 def _made_for(
-    rows: list[TaskRow], field: str, keys: Iterable[Hashable], make: Callable[[TaskRow], _T]
+    rows: list[TaskRow], field: str, key_of: Callable[[TaskRow], Hashable], make: Callable[[TaskRow], _T]
 ) -> list[_T]:
     """The value of ``make`` for each row, shared by rows with the same key.
 
     Raises ``BundleError``: a value that cannot be made is a fault of the ``field`` in all its rows.
     """
     made: dict[Hashable, _T | BundleError] = {}
-    values: list[_T] = []
     faults = RowFaults()
-    for row, key in zip(rows, keys, strict=True):
+    for row in rows:
+        key = key_of(row)
         if key not in made:
             try:
                 made[key] = make(row)
             except BundleError as error:
                 made[key] = error
-        value = made[key]
-        if isinstance(value, BundleError):
-            faults.add(row, field, str(value))
-        else:
-            values.append(value)
+        if isinstance(fault := made[key], BundleError):
+            faults.add(row, field, str(fault))
     faults.raise_if_any()
-    return values
+    return [cast("_T", made[key_of(row)]) for row in rows]
 
 
 def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
     """The seed of each row; rows with the same seed share one object."""
-    texts = [row.seed_sql for row in rows]
+    texts = attrgetter("seed_sql")
     sources = _made_for(rows, "seed_sql", texts, lambda row: seed_source(row, files, folder))
     code = cache(partial(code_of, folder))
-    seeds = [
-        with_setup(source.at(row.now), row, folder, code) for row, source in zip(rows, sources, strict=True)
-    ]
+    pairs = zip(rows, sources, strict=True)
+    seeds = [with_setup(source.at(row.now), row, folder, code) for row, source in pairs]
     shared = {seed.key: seed for seed in reversed(seeds)}
     return [shared[seed.key] for seed in seeds]
 
@@ -225,99 +223,93 @@ def _seeds(rows: list[TaskRow], files: BundleFiles, folder: Path) -> list[Seed]:
 def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> list[Task]:
     """The tasks of the rows; each toolset and each reward is imported once."""
     rows = read.rows
-    toolsets = [(row.toolset, bool(row.toolset_outside)) for row in rows]
-    registries = _made_for(
+
+    def registries(field: str, load: Callable[..., ToolRegistry]) -> list[ToolRegistry]:
+        named = attrgetter(field, "toolset_outside")
+        return _made_for(rows, field, named, lambda row: load(imports, *named(row)))
+
+    agents, whole = registries("toolset", load_registry), registries("user_toolset", load_user_registry)
+    of_row = {row.id: registry for row, registry in zip(rows, whole, strict=True)}
+    users = _made_for(
         rows,
-        "toolset",
-        toolsets,
-        lambda row: load_registry(imports, row.toolset, outside=bool(row.toolset_outside)),
+        "user_tools",
+        lambda row: (id(of_row[row.id]), str(row.user_tools)),
+        lambda row: allowed_tools(of_row[row.id], row.user_tools),
     )
-    of_users = [(row.user_toolset, bool(row.toolset_outside)) for row in rows]
-    found = _made_for(
-        rows,
-        "user_toolset",
-        of_users,
-        lambda row: load_user_registry(imports, row.user_toolset, outside=bool(row.toolset_outside)),
-    )
-    whole = {row.id: registry for row, registry in zip(rows, found, strict=True)}
-    chosen = [
-        (*key, None if row.user_tools is None else tuple(row.user_tools))
-        for key, row in zip(of_users, rows, strict=True)
-    ]
-    user_registries = _made_for(
-        rows, "user_tools", chosen, lambda row: allowed_tools(whole[row.id], row.user_tools)
-    )
-    named = [(row.toolset, row.reward) for row in rows]
-    rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, row.toolset, row.reward))
-    faults = RowFaults()
-    for row, *sides in zip(rows, registries, user_registries, strict=True):
-        for name, kind, number, call in _function_calls(row):
-            own, other = sides[:: -1 if call["by"] == "user" else 1]
-            try:
-                own.check_arguments(kind, call["name"], call["arguments"])
-            except BundleError as error:
-                is_known = call["name"] in own.functions[kind]
-                hint = "" if is_known else side_hint(call["name"], call["by"], other.functions[kind])
-                fault = f"there is no {kind} {call['name']!r}{hint}" if hint else str(error)
-                faults.add(row, f"{name}[{number}]", fault)
-    functions = [reward.function for reward in rewards]
-    for place, (row, reward) in enumerate(zip(rows, rewards, strict=True)):
-        given = row.given_fields()
-        missing = [(name, f"is missing, {reward.why}") for name in sorted(reward.required - given)]
-        if row.score_by and is_default(reward.function):
-            missing = list(_faults_of_parts(row))
-        elif reward.instead & given:
-            missing = []
-        if missing and unanswered:
-            functions[place] = no_answer
-        else:
-            for name, fault in missing:
-                faults.add(row, name, fault)
-    faults.raise_if_any()
-    return [
+    named = attrgetter("toolset", "reward")
+    rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, *named(row)))
+    tasks = [
         Task(
-            row,
-            registry,
-            function,
-            _bound(seed, registry, user_registry),
-            read.folder,
-            read.prompts,
-            read.rules,
-            user_registry,
+            *(row, registry, reward.function, _bound(seed, registry, user)),
+            *(read.folder, read.prompts, read.rules, user),
         )
-        for row, registry, function, seed, user_registry in zip(
-            rows, registries, functions, read.seeds, user_registries, strict=True
-        )
+        for row, registry, user, reward, seed in zip(rows, agents, users, rewards, read.seeds, strict=True)
     ]
+    faults = RowFaults()
+    for task in tasks:
+        for name, fault in _function_faults(task):
+            faults.add(task.row, name, fault)
+    for place, (task, reward) in enumerate(zip(tasks, rewards, strict=True)):
+        missing = list(_missing_fields(task.row, reward))
+        if missing and unanswered:
+            tasks[place] = replace(task, reward=no_answer)
+            continue
+        for name, fault in missing:
+            faults.add(task.row, name, fault)
+    faults.raise_if_any()
+    return tasks
 
 
 def _joined(tasks: list[Task]) -> list[Task]:
     """The tasks with the tools of both sides; tasks with the same registries share the joined one."""
-    sides = [(id(task.registry), id(task.user_registry)) for task in tasks]
+    sides = {task.row.id: (id(task.registry), id(task.user_registry)) for task in tasks}
     by_row = {task.row.id: task for task in tasks}
-    rows = [task.row for task in tasks]
-    joined = _made_for(rows, "user_toolset", sides, lambda row: with_joined_tools(by_row[row.id]))
-    return [
-        replace(one, row=task.row, reward=task.reward, seed=task.seed)
-        for one, task in zip(joined, tasks, strict=True)
-    ]
+    joined = _made_for(
+        [task.row for task in tasks],
+        "user_toolset",
+        lambda row: sides[row.id],
+        lambda row: with_joined_tools(by_row[row.id]),
+    )
+    pairs = zip(joined, tasks, strict=True)
+    return [replace(one, row=task.row, reward=task.reward, seed=task.seed) for one, task in pairs]
 
 
-def _faults_of_parts(row: TaskRow) -> Iterator[tuple[str, str]]:
-    """The faults of ``score_by`` for the default reward: parts whose fields the row does not have."""
-    for part in row.score_by or ():
+def _missing_fields(row: TaskRow, reward: FoundReward) -> Iterator[tuple[str, str]]:
+    """The fields that the reward needs and the row lacks; of ``score_by``, the parts without their fields."""
+    given = row.given_fields()
+    if not (row.score_by and is_default(reward.function)):
+        missing = () if reward.instead & given else sorted(reward.required - given)
+        yield from ((name, f"is missing, {reward.why}") for name in missing)
+        return
+    for part in row.score_by:
         fields = PARTS[part]
         if not any(getattr(row, name) or (name == "actions" and row.actions == []) for name in fields):
             yield "score_by", f"names {part!r}, but the row has no {' or '.join(fields)}"
 
 
-def _function_calls(row: TaskRow) -> Iterator[tuple[str, FunctionKind, int, dict[str, Any]]]:
-    """The calls of registered functions in a row: the field, the kind, the position, and the call."""
-    for number, call in enumerate(row.setup or ()):
-        yield "setup", "setup", number, {"name": call.name, "arguments": call.arguments, "by": call.by}
-    for number, check in enumerate(row.checks or ()):
-        if isinstance(check, dict):
-            yield "checks", "check", number, {"arguments": {}, "by": "agent", **check}
+def _function_faults(task: Task) -> Iterator[tuple[str, str]]:
+    """The faults of a row's calls of functions that are registered for ``setup`` and ``checks``."""
+    row = task.row
+    calls: list[tuple[str, FunctionKind, str, Any, Side]] = [
+        (f"setup[{at}]", "setup", one.name, one.arguments, one.by) for at, one in enumerate(row.setup or ())
+    ]
+    for at, one in enumerate(row.checks or ()):
+        if isinstance(one, dict):
+            of = one.get("arguments", {}), one.get("by", "agent")
+            calls.append((f"checks[{at}]", "check", one["name"], *of))
+    for field, kind, name, arguments, by in calls:
+        own, other = _sides(task, by)
+        try:
+            own.check_arguments(kind, name, arguments)
+        except BundleError as error:
+            hint = "" if name in own.functions[kind] else side_hint(name, by, other.functions[kind])
+            yield field, f"there is no {kind} {name!r}{hint}" if hint else str(error)
+
+
+def _sides(task: Task, by: Side) -> tuple[ToolRegistry, ToolRegistry]:
+    """The registry of a side, and that of the other."""
+    sides = task.registry, task.user_registry
+    return sides if by == "agent" else sides[::-1]
 
 
 def _bound(seed: Seed, registry: ToolRegistry, user_registry: ToolRegistry) -> Seed:
@@ -357,7 +349,7 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
                 by = call.get("by") if isinstance(call, dict) else None
                 calls += [(field, call_name(call), by or "agent")]
         for field, name, by in dict.fromkeys(calls):
-            own, other = (task.registry, task.user_registry)[:: 1 if by == "agent" else -1]
+            own, other = _sides(task, by)
             if name not in own.tools:
                 effect = SKIPPED if field == "actions" else "nothing can call it"
                 hint = side_hint(name, by, other.tools) or did_you_mean(name, own.tools)

@@ -208,7 +208,7 @@ REWARD = "reward"
 EVALUATE = "evaluate"
 
 
-def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True) -> ToolRegistry:
+def load_registry(imports: BundleImports, toolset: str, outside: bool | None = True) -> ToolRegistry:
     """The registry that ``module`` or ``module:attribute`` names; raises ``BundleError``.
 
     Without an attribute it is the module's ``R``, else the only ``ToolRegistry`` in the module. Unless
@@ -244,11 +244,13 @@ def load_registry(imports: BundleImports, toolset: str, *, outside: bool = True)
     raise BundleError(f"module {name!r} has no ToolRegistry", remedy=remedy)
 
 
-def load_user_registry(imports: BundleImports, toolset: str | None, *, outside: bool = True) -> ToolRegistry:
+def load_user_registry(
+    imports: BundleImports, toolset: str | None, outside: bool | None = True
+) -> ToolRegistry:
     """The user's tools: those of ``toolset``, by default ``user_tools.py``; none without the file."""
     if toolset is None and (own_file(imports.folder, f"{USER_TOOLS}.py") or _has(imports.folder, USER_TOOLS)):
         toolset = f".{USER_TOOLS}"
-    return no_tools() if toolset is None else load_registry(imports, toolset, outside=outside)
+    return no_tools() if toolset is None else load_registry(imports, toolset, outside)
 
 
 def allowed_tools(registry: ToolRegistry, names: Sequence[str] | None) -> ToolRegistry:

@@ -317,10 +317,10 @@ class SetupScript:
         if self.registries is not None:
             yield self.registries
             return
-        row, outside = self.row, bool(self.row.toolset_outside)
+        row = self.row
         with closing(BundleImports(self.folder)) as imports:
-            agent = load_registry(imports, row.toolset, outside=outside)
-            user = load_user_registry(imports, row.user_toolset, outside=outside)
+            agent = load_registry(imports, row.toolset, row.toolset_outside)
+            user = load_user_registry(imports, row.user_toolset, row.toolset_outside)
             yield {"agent": agent, "user": user}
 
 
