@@ -168,8 +168,8 @@ def serve(bundle: str, user_model: str | None, user: str | None, reasons: bool, 
 
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.players.loading import load_user
-    from reward_kit.agent.servers.http import MAX_BODY, TOKEN
-    from reward_kit.agent.servers.requests import check_guarded
+    from reward_kit.agent.servers.http import TOKEN
+    from reward_kit.agent.servers.requests import MAX_BODY, check_guarded
     from reward_kit.integrations.serving.app import build_app
     from reward_kit.integrations.serving.episodes import Episodes
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.rollout.opening import rollout_seed
-from reward_kit.integrations.playing import Play, not_installed, opened
+from reward_kit.integrations.playing import Play, not_installed, opened, shown_line
 
 try:
     from inspect_ai import Task
@@ -43,14 +43,9 @@ def bundle_task(dataset: str, *, epochs: Any = None, seed: int = 0, **options: A
     """
     bundle = opened(dataset, options)
     plays: dict[str, Play] = {}
-    samples = [Sample(input=_shown(one.row.agent_messages), id=one.row.id) for one in bundle.tasks]
+    samples = [Sample(input=shown_line(one), id=one.row.id) for one in bundle.tasks]
     solve = _play(bundle, plays, seed, options)
     return Task(dataset=samples, solver=solve, scorer=_reward(plays), epochs=epochs)
-
-
-def _shown(messages: Any) -> str:
-    lines = [message["content"] for message in messages if message["role"] == "user"]
-    return str(lines[-1]) if lines else "(the simulated user speaks first)"
 
 
 @solver

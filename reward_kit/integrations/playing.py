@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.types import RolloutStopped
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.players.names import FROM_PROMPT, user_of
 from reward_kit.agent.rollout.calls import run_calls
@@ -25,6 +25,12 @@ OVER = "The conversation is over."
 def not_installed(framework: str, package: str, error: Exception) -> NoReturn:
     """Raise the error for a framework that cannot be imported."""
     raise ImportError(f"{framework} is not installed: pip install {package}") from error
+
+
+def shown_line(task: Task) -> str:
+    """Return the last line of the user that a row has, for frameworks that show one."""
+    lines = [message["content"] for message in task.row.agent_messages if message["role"] == "user"]
+    return str(lines[-1]) if lines else "(the simulated user speaks first)"
 
 
 class Play:
@@ -66,11 +72,8 @@ class Play:
         except RolloutStopped:
             return OVER
 
-    async def say(self, text: str) -> str | None:
+    async def say(self, reply: str | dict[str, Any]) -> str | None:
         """Return the user's next line; None if the episode is over."""
-        return await self._said(text)
-
-    async def _said(self, reply: str | dict[str, Any]) -> str | None:
         try:
             with suppress(RolloutStopped), EndedByUser(self.episode):
                 return await self.episode.say(reply)
@@ -89,7 +92,7 @@ class Play:
     async def act(self, message: dict[str, Any]) -> None:
         """Do what an assistant message of the agent's model asks: run its tool calls, or say its text."""
         if not message.get("tool_calls"):
-            await self._said(message)
+            await self.say(message)
             return
         with suppress(RolloutStopped):
             await run_calls(self.episode, message)
@@ -101,17 +104,7 @@ class Play:
         finally:
             self.close()
 
-    def start_sync(self) -> str | None:
-        """As ``start``, for code without an event loop."""
-        return run_sync(self.start())
-
-    def call_sync(self, name: str, arguments: dict[str, Any] | str) -> str:
-        """As ``call``, for code without an event loop."""
-        return run_sync(self.call(name, arguments))
-
-    def say_sync(self, text: str) -> str | None:
-        """As ``say``, for code without an event loop."""
-        return run_sync(self.say(text))
+    start_sync, call_sync, say_sync = sync_twin(start), sync_twin(call), sync_twin(say)
 
     def close(self) -> None:
         """Close the episode. May be called again."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from reward_kit.integrations.playing import Play, not_installed, opened
+from reward_kit.integrations.playing import Play, not_installed, opened, shown_line
 
 try:
     import httpx
@@ -56,9 +56,7 @@ def bundle_env(dataset: str, **options: Any) -> tuple[type[vf.Taskset], type[vf.
     class BundleTaskset(vf.Taskset[RowTask]):
         def load(self) -> Iterable[RowTask]:
             for one in bundle.tasks:
-                lines = [line["content"] for line in one.row.agent_messages if line["role"] == "user"]
-                prompt = lines[-1] if lines else "(the simulated user speaks first)"
-                yield RowTask(vf.TaskData(name=one.row.id, prompt=prompt))
+                yield RowTask(vf.TaskData(name=one.row.id, prompt=shown_line(one)))
 
     class BundleHarness(vf.Harness[vf.HarnessConfig]):
         APPENDS_SYSTEM_PROMPT = True

@@ -77,7 +77,6 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
 
 
 def _check(members: Iterable[tuple[str, int, bool]], max_bytes: int, max_files: int) -> None:
-    """Refuse an archive by its members."""
     total = 0
     for count, (name, size, is_plain) in enumerate(members, 1):
         total += size
@@ -138,7 +137,6 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def bundle_hash(hashes: Mapping[str, str]) -> str:
-    """One hash of all files of a bundle."""
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 

@@ -109,7 +109,6 @@ class Task:
 
     @property
     def system_prompt(self) -> str | None:
-        """The text of the row's system prompt."""
         return self.row.text("system_prompt")
 
     @property

@@ -17,7 +17,14 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
-from reward_kit.agent.servers.requests import LocalOrTrusted, client_gone, fault, json_answer, json_text
+from reward_kit.agent.servers.requests import (
+    MAX_BODY,
+    LocalOrTrusted,
+    client_gone,
+    fault,
+    json_answer,
+    json_text,
+)
 from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, TooManySessionsError
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import RewardKitError
@@ -31,8 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY = 1024 * 1024
-"""Bytes of a request's body."""
 
 TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients must send; without it only this machine may call.

@@ -11,9 +11,10 @@ import json
 import os
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+M = TypeVar("M", bound=BaseModel)
+MAX_BODY = 1024 * 1024
+"""Bytes of a request's body."""
 _IN_PROCESS = frozenset({"testclient"})
 """The client address in requests of Starlette's test client, which use no network."""
 ASK_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
@@ -187,3 +191,31 @@ async def received(receive: Receive, most: int) -> Receive | None:
         return messages.popleft() if messages else await receive()
 
     return replay
+
+
+async def body_of(request: Request, model: type[M], most: int = MAX_BODY) -> M:
+    """Return the body of a request, of at most ``most`` bytes; raises ``HTTPException``."""
+    try:
+        return model.model_validate_json(await json_text(request, most) or b"{}")
+    except ValidationError as error:
+        raise HTTPException(422, faults(error)) from None
+
+
+def faults(error: ValidationError) -> str:
+    """Return what is wrong with a body in one line."""
+    found = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+    return "; ".join(f"{place}: {text}" if place else text for place, text in found)
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that ``body_of`` reads."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def arguments_of(request: Request) -> str:
+    """Return the arguments of a call as the model wrote them; raises ``HTTPException``."""
+    try:
+        return (await json_text(request, MAX_BODY)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"the body is not UTF-8: byte {error.start}") from None

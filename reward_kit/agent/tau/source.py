@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import tempfile
+import tomllib
 import warnings
 import zipfile
 from contextlib import contextmanager
@@ -64,25 +65,21 @@ class SourceFiles:
                 f"{self.place(path)} is not UTF-8 text: {error}. Expected there: {what}"
             ) from error
 
-    def json(self, path: str, what: str, expected: type) -> Any:
-        """Return the JSON value; raise ``SourceError`` unless its type is ``expected`` (dict or list)."""
+    def value(self, path: str, what: str, expected: type = object) -> Any:
+        """Return the value of a JSON or TOML file; raise ``SourceError`` unless it is an ``expected``."""
         text, place = self.text(path, what), self.place(path)
         try:
-            value = json.loads(text)
+            value = tomllib.loads(text) if path.endswith(".toml") else json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{place} is not JSON: {error}. Expected there: {what}") from error
+            raise SourceError(f"{place} cannot be read: {error}. Expected there: {what}") from error
         if not isinstance(value, expected):
-            raise SourceError(f"{place} holds a JSON {_kind(value)}. Expected there: {what}")
+            raise SourceError(f"{place} holds a {type(value).__name__}. Expected there: {what}")
         return value
 
     def content_hash(self) -> str:
         """The SHA-256 over the lines ``DIGEST  PATH`` that ``sha256sum`` writes, sorted by path."""
         lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(self.digests.items()))
         return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _kind(value: object) -> str:
-    return {dict: "object", list: "array", str: "text", type(None): "null"}.get(type(value), "value")
 
 
 # --- the commit of a checkout, read from .git without running git
@@ -96,38 +93,23 @@ def commit_of(files: SourceFiles) -> str:
 
 def _commit(root: Path) -> str | None:
     git = root / ".git"
-    pointer = _line(git)  # in a worktree or submodule, .git is a file
-    if pointer is not None and pointer.startswith("gitdir: "):
+    if (pointer := _text(git)).startswith("gitdir: "):  # in a worktree or submodule, .git is a file
         git = root / pointer.removeprefix("gitdir: ")
-    head = _line(git / "HEAD")
-    if head is None or not head.startswith("ref: "):
-        return _checked(head)
-    name = head.removeprefix("ref: ")
-    shared = git / (_line(git / "commondir") or ".")
-    for folder in (git, shared):
-        commit = _checked(_line(folder / name))
-        if commit:
-            return commit
-    return _packed(shared / "packed-refs", name)
+    found = _text(git / "HEAD")
+    if found.startswith("ref: "):
+        name = found.removeprefix("ref: ")
+        shared = git / (_text(git / "commondir") or ".")
+        packed = [line for line in _text(shared / "packed-refs").splitlines() if line.endswith(f" {name}")]
+        found = _text(git / name) or _text(shared / name) or "".join(packed[:1]).partition(" ")[0]
+    return found if _COMMIT.fullmatch(found) else None
 
 
-def _packed(path: Path, name: str) -> str | None:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    return next((_checked(line.split(" ")[0]) for line in lines if line.endswith(f" {name}")), None)
-
-
-def _line(path: Path) -> str | None:
+def _text(path: Path) -> str:
+    """The text of a file; nothing for one that cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
-        return None
-
-
-def _checked(text: str | None) -> str | None:
-    return text if text and _COMMIT.fullmatch(text) else None
+        return ""
 
 
 # --- a new folder
@@ -144,7 +126,6 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Write a file, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -197,7 +178,6 @@ class PythonFile:
         return value
 
     def absent(self, expected: str) -> SourceError:
-        """Make an error about something that the file lacks."""
         return SourceError(f"{self.place} has no {expected}")
 
     def value(self, name: str, expected: str) -> ast.expr:
@@ -208,7 +188,6 @@ class PythonFile:
         raise self.absent(f"{name}, {expected}")
 
     def elements(self, node: ast.expr, expected: str) -> list[ast.expr]:
-        """Return the elements of a list literal."""
         if not isinstance(node, (ast.List, ast.Tuple)) or any(isinstance(e, ast.Starred) for e in node.elts):
             raise self.fault(node, expected)
         return node.elts

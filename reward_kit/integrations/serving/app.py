@@ -24,11 +24,10 @@ from reward_kit.agent.servers.http import (
     add_tools,
     guarded_app,
 )
-from reward_kit.agent.servers.requests import fault, json_answer
+from reward_kit.agent.servers.requests import arguments_of, body_of, fault, json_answer, takes
 from reward_kit.agent.servers.sessions import DEFAULT
 from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import BundleError, UsageError
-from reward_kit.integrations.serving.bodies import arguments_of, body_of, takes
 from reward_kit.integrations.serving.episodes import SAY, Lesson, NoSuchSessionError, SessionExistsError
 from reward_kit.integrations.serving.nemo_gym import ANY_TOOL, add_nemo_gym
 from reward_kit.integrations.serving.openenv import add_openenv

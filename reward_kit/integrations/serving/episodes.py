@@ -104,7 +104,6 @@ class Served:
         return OVER
 
     def close(self) -> None:
-        """Close the episode."""
         self.play.close()
 
 
@@ -201,7 +200,6 @@ class Episodes:
         self._pool.drop(name)
 
     def close(self) -> None:
-        """End all sessions."""
         self._pool.close()
 
 

@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.rollout.opening import rollout_seed
-from reward_kit.agent.servers.requests import json_answer
+from reward_kit.agent.servers.requests import arguments_of, body_of, json_answer, takes
 from reward_kit.errors import UsageError
-from reward_kit.integrations.serving.bodies import arguments_of, body_of, takes
 from reward_kit.integrations.serving.episodes import SAY, SAY_TOOL, NoSuchSessionError
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.servers.http import SessionHeader  # noqa: TC001 - so it does
-from reward_kit.agent.servers.requests import json_answer
+from reward_kit.agent.servers.requests import arguments_of, body_of, faults, json_answer, takes
 from reward_kit.agent.servers.sessions import DEFAULT, TooManySessionsError
 from reward_kit.errors import RewardKitError, UsageError
-from reward_kit.integrations.serving.bodies import arguments_of, body_of, faults, takes
 from reward_kit.integrations.serving.episodes import SAY, SAY_TOOL, NoSuchSessionError
 
 if TYPE_CHECKING:

@@ -198,7 +198,6 @@ class Disagreement:
     replay: str | None
 
     def line(self) -> str:
-        """One line for a person."""
         reasons = [f"{name} {before:g} -> {now:g}" for name, (before, now) in self.parts.items()]
         reasons += [f"the file's task has other {', '.join(self.expects)}"] if self.expects else []
         reasons += [f"not replayed as recorded: {self.replay}"] if self.replay else []

@@ -83,7 +83,6 @@ class Domain:
 
     @property
     def folder(self) -> Path:
-        """The folder of the bundle."""
         kit = self.toolkits["agent"]
         assert kit is not None
         return Path(inspect.getfile(kit)).parent.parent

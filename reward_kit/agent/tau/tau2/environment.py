@@ -65,7 +65,6 @@ class Environment:
         self.user_tools.db = self.tools.db
 
     def kit(self, side: Side) -> Any:
-        """The toolkit of a side."""
         return self.user_tools if side == "user" else self.tools
 
     def sync(self) -> None:
@@ -90,7 +89,6 @@ class Environment:
         return answer_of(value), False
 
     def run(self, name: str, side: Side, arguments: dict[str, Any]) -> Any:
-        """Call any function of a toolkit."""
         result = getattr(self.kit(side), name)(**arguments)
         self.sync()
         return result

@@ -33,8 +33,6 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The result of a search."""
-
     results: Found
     timing: Timing = Timing()
 
@@ -52,7 +50,6 @@ class Documents:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The contents by id."""
         return {key: one["content"] for key, one in self._documents.items()}
 
     def search(self, query: str) -> Found:
@@ -65,11 +62,9 @@ class Documents:
         return Retrieved(found) if return_timing else found
 
     def get_document_title(self, doc_id: str) -> str | None:
-        """The title of a document."""
         return self._documents.get(doc_id, {}).get("title")
 
     def get_document_content(self, doc_id: str) -> str | None:
-        """The text of a document."""
         return self.texts.get(doc_id)
 
 

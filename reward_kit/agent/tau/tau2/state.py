@@ -107,7 +107,6 @@ class State:
         return self.changed.get(kind, {}).get(key, (None, False))[0]
 
     def set_note(self, kind: str, text: str, key: str = "") -> None:
-        """Write such a row."""
         if self.note(kind, key) != text:
             self.put(kind, key, text, added=False)
 
@@ -133,7 +132,6 @@ class State:
         return found
 
     def one_seeded(self, kind: str, key: str) -> _Seeded | None:
-        """An object that is as in the seed."""
         known = self.seed.kinds.setdefault(kind, {})
         if key in known or kind in self.seed.complete:
             return known.get(key)
@@ -153,7 +151,6 @@ class State:
         return [key for key, _ in self.db.fetch_all(_SELECT_KIND, (kind,))]
 
     def has(self, kind: str, key: str) -> bool:
-        """True if there is such an object."""
         changed = self.changed.get(kind, {}).get(key)
         return self.one_seeded(kind, key) is not None if changed is None else changed[0] is not None
 
@@ -178,7 +175,6 @@ class State:
         return value, seeded.mark
 
     def write(self) -> None:
-        """Write what has changed."""
         for part in self.parts:
             part.write()
 
@@ -202,7 +198,6 @@ class State:
         self.put(kind, key, exact, added=True)
 
     def delete_one(self, kind: str, key: str) -> None:
-        """Remove one object."""
         self.db.execute(_DELETE, (kind, key))
         self.put(kind, key, None, added=True)
 

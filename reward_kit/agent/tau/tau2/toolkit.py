@@ -35,8 +35,6 @@ DATA_DIR = Path("data")
 
 
 class ToolType(str, Enum):  # noqa: UP042 - as the benchmark's, which formats its members
-    """Kinds of tools."""
-
     READ = "read"
     WRITE = "write"
     THINK = "think"
@@ -88,18 +86,15 @@ class ToolKitBase:
 
     @property
     def tools(self) -> dict[str, Callable[..., Any]]:
-        """The tools by name."""
         return {name: getattr(self, name) for name in self.tool_functions()}
 
     def use_tool(self, tool_name: str, **kwargs: Any) -> Any:
-        """Call a tool."""
         if not self.has_tool(tool_name):
             raise ValueError(f"Tool '{tool_name}' not found.")
         return getattr(self, tool_name)(**kwargs)
 
     @classmethod
     def has_tool(cls, tool_name: str) -> bool:
-        """True if there is a tool of this name."""
         return tool_name in cls.tool_functions()
 
     def get_discoverable_tools(self) -> dict[str, Callable[..., Any]]:
@@ -121,7 +116,6 @@ class _RepeatableUuid:
 
     @staticmethod
     def uuid4() -> UUID:
-        """A random UUID."""
         return UUID(bytes=DATABASE.get().fetch_val("SELECT randomblob(16)"), version=4)
 
 

@@ -71,7 +71,6 @@ class Objects(MutableMapping[str, Any]):
         self.update(values)
 
     def write(self) -> None:
-        """Write what has changed."""
         whole = self._field.whole.dump_json({key: one[0] for key, one in self._live.items()}, warnings=False)
         if whole == self._mark and not self._removed:
             return
@@ -110,7 +109,6 @@ class Items:
         return self._field.whole.dump_json(self.value, warnings=False)
 
     def write(self) -> None:
-        """Write what has changed; all items if some were removed, or moved."""
         whole = self._whole_mark()
         if self._is_list and whole == self._whole:
             return
@@ -142,7 +140,6 @@ class Table:
 
     @property
     def notes(self) -> str:
-        """The notes about the table."""
         text: str = self._notes[self._name]
         return text
 
@@ -197,7 +194,6 @@ class View:
         return _dumped(dict(value) if isinstance(value, Objects) else value)
 
     def update(self, data: BaseModel) -> None:
-        """Take over the fields of a database object."""
         for name in self._fields:
             setattr(self, name, getattr(data, name))
 

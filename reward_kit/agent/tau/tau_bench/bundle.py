@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
-import keyword
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +16,6 @@ from reward_kit.agent.tau.tau_bench.seed import BUNDLE, make_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
 
 _WRITTEN = Path(__file__).parent / "written"
 _HOME = "https://github.com/sierra-research/tau-bench"
@@ -27,37 +23,24 @@ _PAPER = (
     "Yao, Shinn, Razavi, Narasimhan: τ-bench: A Benchmark for Tool-Agent-User Interaction in "
     "Real-World Domains, 2024, https://arxiv.org/abs/2406.12045"
 )
-_DIFFERENCES = (
-    (
-        "The benchmark no longer updates these tasks: some gold actions and outputs are known to be "
-        "wrong, and are unchanged here."
-    ),
-    (
-        "`act` and `react`: the system prompts are the benchmark's, but reward-kit parses the "
-        "answers. It accepts JSON with small faults, and asks again after an `Action:` without JSON; "
-        "the benchmark sends such a text to the user."
-    ),
-    (
-        "`--user react`: the agent does not see the user's thought, which the benchmark passes on. "
-        "###STOP### in a thought does not end the conversation."
-    ),
-    (
-        "`--user verify` and `reflection`: the questions about a draft are the benchmark's, but "
-        "verify shows the user's line where the benchmark shows the repr of an object. After a "
-        "rejected draft, reward-kit asks again with a note and uses the last draft; the benchmark "
-        "repeats the question for verify, and may return to the first draft for reflection."
-    ),
-    "`--agent few-shot`: the rollout's seed selects the five examples.",
-    (
-        "Each rollout has its own seed, which is sent to the models. After an empty answer the model is "
-        "asked again. A rollout that ends with an error is played again; `--errors-as-failures` counts it as "
-        "failed."
-    ),
-    (
-        "Calls with missing or wrong arguments, calls of unknown tools and calculations that would take too "
-        "long get reward-kit's own errors and change nothing."
-    ),
-)
+_DIFFERENCES = """\
+The benchmark no longer updates these tasks: some gold actions and outputs are known to be wrong, and are \
+unchanged here.
+`act` and `react`: the system prompts are the benchmark's, but reward-kit parses the answers. It accepts \
+JSON with small faults, and asks again after an `Action:` without JSON; the benchmark sends such a text to \
+the user.
+`--user react`: the agent does not see the user's thought, which the benchmark passes on. ###STOP### in a \
+thought does not end the conversation.
+`--user verify` and `reflection`: the questions about a draft are the benchmark's, but verify shows the \
+user's line where the benchmark shows the repr of an object. After a rejected draft, reward-kit asks again \
+with a note and uses the last draft; the benchmark repeats the question for verify, and may return to the \
+first draft for reflection.
+`--agent few-shot`: the rollout's seed selects the five examples.
+Each rollout has its own seed, which is sent to the models. After an empty answer the model is asked again. \
+A rollout that ends with an error is played again; `--errors-as-failures` counts it as failed.
+Calls with missing or wrong arguments, calls of unknown tools and calculations that would take too long get \
+reward-kit's own errors and change nothing.
+""".splitlines()
 """Differences from the benchmark, for the bundle's README."""
 
 
@@ -79,7 +62,6 @@ class Written:
 def port(source: str | Path, out: str | Path) -> Written:
     """Write the bundle of ``source`` to the folder ``out``; write nothing if it raises ``SourceError``."""
     target = Path(out).resolve()
-    _check_name(target)
     if target.exists():
         raise SourceError(f"{out} exists. Choose another folder, or remove it")
     found = read_checkout(Path(source))
@@ -130,66 +112,43 @@ async def _mark_refused(dataset: Path) -> None:
     dataset.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def _check_name(target: Path) -> None:
-    """Raise ``SourceError`` unless Python can import ``NAME.tools``, which the rows name, from the folder."""
-    name = target.name
-    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
-        raise SourceError(
-            f"Python cannot import a folder named {name!r}. Use letters, digits and _, not beginning with a "
-            "digit"
-        )
-    taken = name in sys.stdlib_module_names or name in sys.builtin_module_names
-    spec = None if taken else _spec(name)
-    if spec is not None and spec.origin is not None:
-        taken = not Path(spec.origin).resolve().is_relative_to(target)
-    if taken:
-        raise SourceError(f"{name!r} is the name of an installed Python module. Choose another name")
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except ValueError:  # __main__ has no spec
-        return None
-
-
 def _readme(name: str, source: Checkout, seed: str, warnings: Sequence[str]) -> str:
     """Return the README of the bundle ``name``; ``seed`` is the sentence about its data."""
-    return "\n".join(
-        [
-            f"# {name}: the retail tasks of tau-bench",
-            "",
-            "Written by `reward-kit port tau-bench`. The instructions, policy, prompts, tool descriptions,",
-            "gold actions and outputs are those of the benchmark. The tables, the tools and the reward come",
-            "from reward-kit's `tau_retail_task`. The second command has the benchmark's temperature.",
-            "",
-            "```bash",
-            f"reward-kit agent-eval --dataset {name} --agent gold",
-            f"reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL --temperature 0",
-            "```",
-            "",
-            "| dataset | tasks |",
-            "|---|---|",
-            *(f"| `{file}` | {len(rows)} |" for file, rows in source.rows.items()),
-            "",
-            "## Source",
-            "",
-            f"- Benchmark: tau-bench, {_HOME}",
-            f"- Version: {source.version}",
-            f"- SHA-256 over all source files: `{source.files.content_hash()}`",
-            f"- Data: {seed}.",
-            "- Licence: see `LICENSE`",
-            f"- Please cite: {_PAPER}",
-            "",
-            "## Differences from the benchmark",
-            "",
-            *(f"- {sentence}" for sentence in (*warnings, *_DIFFERENCES)),
-            "",
-            "## Source files",
-            "",
-            "| file | SHA-256 |",
-            "|---|---|",
-            *(f"| `{path}` | `{digest}` |" for path, digest in sorted(source.files.digests.items())),
-            "",
-        ]
-    )
+    datasets = "\n".join(f"| `{file}` | {len(rows)} |" for file, rows in source.rows.items())
+    differences = "\n".join(f"- {sentence}" for sentence in (*warnings, *_DIFFERENCES))
+    files = "\n".join(f"| `{path}` | `{digest}` |" for path, digest in sorted(source.files.digests.items()))
+    return f"""\
+# {name}: the retail tasks of tau-bench
+
+Written by `reward-kit port tau-bench`. The instructions, policy, prompts, tool descriptions,
+gold actions and outputs are those of the benchmark. The tables, the tools and the reward come
+from reward-kit's `tau_retail_task`. The second command has the benchmark's temperature.
+
+```bash
+reward-kit agent-eval --dataset {name} --agent gold
+reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL --temperature 0
+```
+
+| dataset | tasks |
+|---|---|
+{datasets}
+
+## Source
+
+- Benchmark: tau-bench, {_HOME}
+- Version: {source.version}
+- SHA-256 over all source files: `{source.files.content_hash()}`
+- Data: {seed}.
+- Licence: see `LICENSE`
+- Please cite: {_PAPER}
+
+## Differences from the benchmark
+
+{differences}
+
+## Source files
+
+| file | SHA-256 |
+|---|---|
+{files}
+"""

@@ -57,7 +57,7 @@ def read_checkout(path: Path) -> Checkout:
         raise SourceError(f"{path} has no {FOLDER}. Expected: {_CHECKOUT}.{more}")
     files = SourceFiles(path, str(path))
     domain = {
-        name: files.json(f"{FOLDER}/data/{name}.json", f"the {name} by id, as JSON", dict)
+        name: files.value(f"{FOLDER}/data/{name}.json", f"the {name} by id, as JSON", dict)
         for name in ("users", "products", "orders")
     }
     rows = {

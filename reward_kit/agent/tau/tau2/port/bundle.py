@@ -140,7 +140,6 @@ class _Writer:
 
     @property
     def is_solo(self) -> bool:
-        """True if the agent works alone."""
         return self.variant.endswith("solo")
 
     @property
@@ -154,7 +153,6 @@ class _Writer:
         return self.variant == "golden_retrieval"
 
     def system_prompt(self, task: dict[str, Any] | None = None) -> str:
-        """The agent's system prompt."""
         text = policy(self.source, self.domain, self.variant, task)
         return solo_prompt(self.source, text) if self.is_solo else agent_prompt(self.source, text)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
-import tomllib
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +51,6 @@ class Tau2Source:
     version: str
 
     def python(self, path: str, what: str) -> PythonFile:
-        """A parsed file of the package ``tau2``."""
         return PythonFile.read(self.files, f"{self.code}{path}", what)
 
     def has_code(self, path: str) -> bool:
@@ -63,7 +60,6 @@ class Tau2Source:
         return self.files.text(f"{self.code}{path}", "code of the benchmark")
 
     def has(self, path: str) -> bool:
-        """True if there is such a file of data."""
         return self.files.has(f"{self.data}{path}")
 
     def text(self, path: str, what: str = "a text of the benchmark") -> str:
@@ -71,12 +67,7 @@ class Tau2Source:
 
     def value(self, path: str, what: str) -> Any:
         """The content of a JSON or TOML file."""
-        text = self.text(path, what)
-        try:
-            return tomllib.loads(text) if path.endswith(".toml") else json.loads(text)
-        except (ValueError, RecursionError) as error:
-            place = self.files.place(f"{self.data}{path}")
-            raise SourceError(f"{place} cannot be read: {error}. Expected there: {what}") from error
+        return self.files.value(f"{self.data}{path}", what)
 
     def names(self, path: str, suffix: str) -> list[str]:
         """The names of the files of a folder of data."""
@@ -137,13 +128,7 @@ def fetch(wheel: Wheel, cache: Path, *, instead: str) -> Path:
 
 def user_cache() -> Path:
     """Return the folder that keeps downloads."""
-    if sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "reward-kit"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit"
 
 
 def _download(wheel: Wheel, folder: Path, instead: str) -> None:

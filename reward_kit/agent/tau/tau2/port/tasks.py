@@ -191,7 +191,6 @@ def _checks(assertions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | N
 
 
 def _messages(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of a history in the OpenAI format."""
     return [_message(message) for message in history]
 
 

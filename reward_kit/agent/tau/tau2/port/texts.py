@@ -39,21 +39,16 @@ KNOWLEDGE = {
     "full_kb": Search("full_kb"),
     "no_knowledge": Search("no_knowledge"),
 }
-_NEEDS_NETWORK = (
-    "alltools",
-    "alltools-qwen",
-    "terminal_use",
-    "terminal_use_write",
-    "bm25_reranker",
-    "bm25_reranker_grep",
-    "qwen_embeddings",
-    "qwen_embeddings_grep",
-    "qwen_embeddings_reranker",
-    "qwen_embeddings_reranker_grep",
-    "openai_embeddings",
-    "openai_embeddings_grep",
-    "openai_embeddings_reranker",
-    "openai_embeddings_reranker_grep",
+_NEEDS_NETWORK = frozenset(
+    f"{search}{more}"
+    for search, options in (
+        ("alltools", ("", "-qwen")),
+        ("terminal_use", ("", "_write")),
+        ("bm25", ("_reranker", "_reranker_grep")),
+        ("qwen_embeddings", ("", "_grep", "_reranker", "_reranker_grep")),
+        ("openai_embeddings", ("", "_grep", "_reranker", "_reranker_grep")),
+    )
+    for more in options
 )
 VARIANTS = {
     "telecom": ("manual", "workflow", "solo", "workflow-solo"),
@@ -76,7 +71,6 @@ def check_variant(domain: str, variant: str | None) -> str:
 
 
 def agent_prompt(source: Tau2Source, policy: str) -> str:
-    """The agent's system prompt around a policy."""
     file = source.python(_AGENT, "the agent's instructions")
     frame = _text(file, "SYSTEM_PROMPT")
     return _put(file, frame, agent_instruction=_text(file, "AGENT_INSTRUCTION"), domain_policy=policy)
@@ -122,7 +116,6 @@ def stop_tokens(source: Tau2Source) -> list[str]:
 
 
 def greeting(source: Tau2Source) -> str:
-    """The first line of the agent."""
     file = source.python("orchestrator/orchestrator.py", "the agent's greeting")
     node = file.value("DEFAULT_FIRST_AGENT_MESSAGE", "the agent's greeting")
     return file.text(file.arguments(node, "AssistantMessage").get("content", node), "the greeting, a text")
