@@ -62,7 +62,7 @@ def pack(bundle: str, target: str | None, licence: str | None) -> None:
     """
     from reward_kit.agent.bundles.bundle import read_bundle
     from reward_kit.agent.bundles.new_bundle import has_starters_readme
-    from reward_kit.agent.bundles.archive import pack as pack_folder
+    from reward_kit.agent.bundles.source import pack as pack_folder
 
     with read_bundle(bundle) as rows:
         file = Path(target or f"{rows.folder.name}.tar.gz")
@@ -85,7 +85,7 @@ def list_bundles() -> None:
     from importlib.metadata import entry_points
 
     from reward_kit.agent.bundles.files import BundleFiles
-    from reward_kit.agent.bundles.archive import bundle_hash, file_hashes
+    from reward_kit.agent.bundles.source import bundle_hash, file_hashes
     from reward_kit.agent.bundles.source import find_bundle
     from reward_kit.agent.rows.dataset import read_dataset
 

@@ -49,7 +49,8 @@ def tau2(folder: Path, domain: str, source: Path | None, **parts: str | None) ->
     Code, data and texts of τ²-bench are copied with its licence. The code is run when the bundle is played,
     as it is in τ²-bench.
     """
-    from reward_kit.agent.tau.tau2.port import open_source, port_domain
+    from reward_kit.agent.tau.tau2.port.bundle import port_domain
+    from reward_kit.agent.tau.tau2.port.source import open_source
 
     with open_source(source) as files:
         chosen = list(DOMAINS) if domain == "all" else [domain]

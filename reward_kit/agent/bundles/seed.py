@@ -24,9 +24,9 @@ from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.strict_json import equal_values
 from reward_kit.agent.base.text import FILE, call_line, cut
-from reward_kit.agent.bundles.archive import JUNK
 from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
 from reward_kit.agent.bundles.imports import BundleImports, load_registry, load_user_registry
+from reward_kit.agent.bundles.source import JUNK
 from reward_kit.agent.database import Database
 from reward_kit.errors import BundleError
 

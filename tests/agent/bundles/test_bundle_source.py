@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.bundles.archive import unpack
-from reward_kit.agent.bundles.source import BundleSource, find_bundle
+from reward_kit.agent.bundles.source import BundleSource, find_bundle, unpack
 from reward_kit.errors import BundleError
 
 

@@ -11,7 +11,8 @@ from stub_server import StubServer
 
 from reward_kit.agent import TaskBundle, agent_eval
 from reward_kit.agent.tau.tau2.knowledge import BM25, Grep
-from reward_kit.agent.tau.tau2.port import open_source, port_domain
+from reward_kit.agent.tau.tau2.port.bundle import port_domain
+from reward_kit.agent.tau.tau2.port.source import open_source
 
 LEND = ("lend", {"name": "moby"})
 PACK = ("put", {"thing": "moby"})

@@ -12,9 +12,9 @@ from small_tau2 import TASKS, files, put, task, write_checkout
 
 from reward_kit.agent import TaskBundle, validate
 from reward_kit.agent.tau.source import SourceError
-from reward_kit.agent.tau.tau2.port import open_source, port_domain
 from reward_kit.agent.tau.tau2.port import source as sources
-from reward_kit.agent.tau.tau2.port.source import Wheel
+from reward_kit.agent.tau.tau2.port.bundle import port_domain
+from reward_kit.agent.tau.tau2.port.source import Wheel, open_source
 from reward_kit.agent.tau.tau2.port.tasks import row_id
 from reward_kit.agent.tau.tau2.port.texts import policy
 

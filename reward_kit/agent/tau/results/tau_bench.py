@@ -76,26 +76,16 @@ class Entry(BaseModel):
     def _default_for_null(cls, value: Any, info: Any) -> Any:
         return value if value is not None else cls.model_fields[info.field_name].default
 
-    @property
-    def error(self) -> str | None:
-        """The exception that ended the trial, if one did."""
-        return None if self.info.error is None else str(self.info.error) or "an error without a text"
-
-    @property
-    def is_agents_fault(self) -> bool:
-        """True if an unusable answer of the agent's model caused the error."""
-        return _AGENT_ERROR.match(str(self.info.traceback).strip().rpartition("\n")[2]) is not None
-
 
 def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
     """The trials of a file as recordings, in its order."""
     for position, entry in enumerate(entries):
         messages = messages_of([message.model_dump(exclude_unset=True) for message in entry.traj])
         reason, detail = "agent_done" if entry.info.reward_info else "max_steps", None
-        if entry.error is not None:
-            reason, detail = "infrastructure_error", f"the recorded run failed: {entry.error}"
-            if entry.is_agents_fault:
-                reason, detail = "agent_error", entry.error
+        if (error := entry.info.error) is not None:
+            reason, detail = "agent_error", str(error) or "an error without a text"
+            if not _AGENT_ERROR.match(str(entry.info.traceback).strip().rpartition("\n")[2]):
+                reason, detail = "infrastructure_error", f"the recorded run failed: {detail}"
         yield Trial(
             place=f"$[{position}]",
             task_id=entry.task_id,

@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from reward_kit.agent.tau.tau2.knowledge import Documents
 from reward_kit.agent.tau.tau2.models import exact_text, exact_value, restore
-from reward_kit.agent.tau.tau2.state import SHARED, State, name_of
+from reward_kit.agent.tau.tau2.state import SHARED, State, View, name_of
 from reward_kit.agent.tau.tau2.toolkit import DATABASE, merged
-from reward_kit.agent.tau.tau2.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +116,8 @@ class Environment:
         if self.is_shared:
             self.state.set_note(SHARED, "true")
         if self.state.writes:
-            self.state.write()
+            for part in self.state.parts:
+                part.write()
         self.state.rename()
 
 

@@ -7,7 +7,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent import Database, TaskBundle
 from reward_kit.agent.tau.source import SourceError, new_folder, put
@@ -91,10 +91,8 @@ def port(source: str | Path, out: str | Path) -> Written:
 
 
 def _dataset(rows: Sequence[Row], name: str) -> str:
-    def line(row: Row) -> dict[str, Any]:
-        return {"id": row["id"], "toolset": f"{name}.tools", **row}
-
-    return "".join(json.dumps(line(row)) + "\n" for row in rows)
+    lines = ({"id": row["id"], "toolset": f"{name}.tools", **row} for row in rows)
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
 async def _mark_refused(dataset: Path) -> None:

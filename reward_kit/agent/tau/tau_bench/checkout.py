@@ -168,14 +168,22 @@ def _offered(
 
     Raises ``SourceError`` for other parameters, or a gold action without a tool.
     """
-    by_name = {_name(tool): tool for tool in tools}
-    for name, tool in by_name.items():
-        expected = _PARAMETERS.get(name)
-        found = tool["function"]["parameters"]["properties"].keys()
-        if expected is not None and found != expected:
+    by_name = {}
+    for tool in tools:
+        function = tool.get("function")
+        name, description, parameters = map((function or {}).get, ("name", "description", "parameters"))
+        found = parameters.get("properties") if isinstance(parameters, dict) else None
+        if not (isinstance(name, str) and isinstance(description, str) and isinstance(found, dict)):
+            raise SourceError(
+                f"the description of the tool {name or '(without a name)'} of tau-bench is incomplete. "
+                "Expected: name, description and parameters with properties"
+            )
+        expected = _PARAMETERS.get(name, found.keys())
+        if found.keys() != expected:
             raise SourceError(
                 f"the tool {name} of tau-bench takes {_listed(found)}. Expected: {_listed(expected)}"
             )
+        by_name[name] = tool
     offered = {name: tool for name, tool in by_name.items() if name in _PARAMETERS}
     for file, row in ((file, row) for file, some in rows.items() for row in some):
         for action in row["actions"]:
@@ -184,25 +192,6 @@ def _offered(
                     f"{row['id']} in {file} has the gold action {action['name']}, a tool without code here"
                 )
     return list(offered.values()), tuple(name for name in by_name if name not in offered)
-
-
-def _name(tool: dict[str, Any]) -> str:
-    """Return the name of a tool; raise ``SourceError`` for an incomplete description."""
-    function = tool.get("function")
-    parts = function if isinstance(function, dict) else {}
-    name, description, parameters = (parts.get(part) for part in ("name", "description", "parameters"))
-    complete = (
-        isinstance(name, str)
-        and isinstance(description, str)
-        and isinstance(parameters, dict)
-        and isinstance(parameters.get("properties"), dict)
-    )
-    if not complete:
-        raise SourceError(
-            f"the description of the tool {name or '(without a name)'} of tau-bench is incomplete. "
-            "Expected: name, description and parameters with properties"
-        )
-    return str(name)
 
 
 def _listed(names: Any) -> str:
@@ -238,21 +227,16 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
     _expect(chat, agent, "wiki + '\\n#Available tools\\n' + json.dumps(tools_info) + instruction")
     opening = "{policy}\n#Available tools\n{tools}"
     reset = _function(user, "reset", "LLMUserSimulationEnv")
-    return _files(
-        {
-            "user": _returned(user, "build_system_prompt", "LLMUserSimulationEnv", instruction),
-            "user_react": _returned(user, "build_system_prompt", "ReactUserSimulationEnv", instruction),
-            "user_verify": _prompt(user, "verify", drafts),
-            "user_reflect": _prompt(user, "reflect", drafts),
-            "greeting": _said(user, reset, "user"),
-            "act": opening + chat.filled(chat.value("ACT_INSTRUCTION", "a text"), names),
-            "react": opening + chat.filled(chat.value("REACT_INSTRUCTION", "a text"), names),
-        }
-    )
-
-
-def _files(prompts: Mapping[str, str]) -> dict[str, bytes]:
-    """Encode the prompts with one more line break at the end, which reading a prompt removes."""
+    prompts = {
+        "user": _returned(user, "build_system_prompt", "LLMUserSimulationEnv", instruction),
+        "user_react": _returned(user, "build_system_prompt", "ReactUserSimulationEnv", instruction),
+        "user_verify": _prompt(user, "verify", drafts),
+        "user_reflect": _prompt(user, "reflect", drafts),
+        "greeting": _said(user, reset, "user"),
+        "act": opening + chat.filled(chat.value("ACT_INSTRUCTION", "a text"), names),
+        "react": opening + chat.filled(chat.value("REACT_INSTRUCTION", "a text"), names),
+    }
+    # reading a prompt removes the last line break
     return {f"prompts/{name}.txt": f"{text}\n".encode() for name, text in prompts.items()}
 
 

@@ -105,9 +105,10 @@ class _Writer:
         source, domain, folder = self.source, self.domain, self.folder
         search = KNOWLEDGE[self.variant] if domain == BANKING else None
         code = read_code(source, domain, ("retrieval_toolkits", search.toolkit) if search else None)
+        done = solo_ending(source) if self.is_solo else None
         files = {
             "__init__.py": f'"""The domain {domain} of τ²-bench."""\n',
-            **_own_code(domain, code, search.retrievers if search else (), self.done),
+            **_own_code(domain, code, search.retrievers if search else (), done),
             **{f"theirs/{module}.py": text for module, text in code.modules.items()},
             "theirs/__init__.py": '"""Code and texts of τ²-bench, see LICENSE."""\n',
             "theirs/LICENSE": source.files.text(source.licence, "the licence of the benchmark"),
@@ -141,11 +142,6 @@ class _Writer:
     @property
     def is_solo(self) -> bool:
         return self.variant.endswith("solo")
-
-    @property
-    def done(self) -> str | None:
-        """The description of the tool with which an agent that works alone ends."""
-        return solo_ending(self.source) if self.is_solo else None
 
     @property
     def has_prompts_of_tasks(self) -> bool:
@@ -229,16 +225,13 @@ def _seed(source: Tau2Source, domain: str, found: Domain) -> str:
             where = ".".join(map(str, first["loc"]))
             raise SourceError(f"{place} does not fit {database.__name__}: {where}: {first['msg']}") from error
         rows += rows_of(loaded, found.prefix(side))
-    texts = [f"({', '.join(map(_quoted, row))})" for row in rows]
+    quoted = ([text.replace("'", "''") for text in row] for row in rows)
+    texts = ["('{}', '{}', '{}')".format(*row) for row in quoted]
     key = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     groups = (",\n".join(texts[at : at + _ROWS]) for at in range(0, len(texts), _ROWS))
     inserts = [f"INSERT INTO {TABLE} VALUES\n{group};\n" for group in groups]
     note = f"INSERT INTO {STATE} VALUES ('{SEED}', '', '{key}', 0);\n"  # noqa: S608 - constants and a hash
     return f"-- The data of τ²-bench, see theirs/LICENSE.\n{SCHEMA};\n{''.join(inserts)}{note}"
-
-
-def _quoted(text: str) -> str:
-    return "'{}'".format(text.replace("'", "''"))
 
 
 # --- README.md

@@ -8,6 +8,7 @@ import re
 import tempfile
 import textwrap
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,15 +67,14 @@ class RowMaker:
             "sim_user_prompt": scenario_text(task["user_scenario"]),
             "sim_user_template": "file:user_with_tools.txt" if with_tools else None,
             "user_tools": user_tools if self.has_user_tools else None,
-            "initial_messages": _messages(history)
-            if history
-            else [{"role": "assistant", "content": self.greeting}],
+            "initial_messages": [*map(_message, history)]
+            or [{"role": "assistant", "content": self.greeting}],
             "setup": [
                 *_reads_to_log(actions or ()),
                 *_data(state),
-                *map(_call, state.get("initialization_actions") or ()),
+                *map(_function, state.get("initialization_actions") or ()),
             ],
-            "actions": None if actions is None else [_action(one) for one in actions],
+            "actions": None if actions is None else [_call(one) for one in actions],
             "checks": _checks(criteria.get("env_assertions")),
             "outputs": criteria.get("communicate_info"),
             "criteria": criteria.get("nl_assertions"),
@@ -154,24 +154,19 @@ def _indented(text: str) -> str:
     return textwrap.indent(text, "\t")
 
 
-def _by(side: str) -> dict[str, str]:
-    """The field ``by`` of a call, left out for the agent."""
-    return {} if SIDES[side] == "agent" else {"by": "user"}
+def _call(call: dict[str, Any], name: str = "name", side: str = "requestor") -> dict[str, Any]:
+    """A call as rows have it, in which ``by`` is left out for the agent."""
+    by = {} if SIDES[call.get(side, "assistant")] == "agent" else {"by": "user"}
+    return {"name": call[name], "arguments": call["arguments"], **by}
 
 
-def _action(action: dict[str, Any]) -> dict[str, Any]:
-    called = {"name": action["name"], "arguments": action["arguments"]}
-    return {**called, **_by(action.get("requestor", "assistant"))}
-
-
-def _call(call: dict[str, Any]) -> dict[str, Any]:
-    return {"name": call["func_name"], "arguments": call["arguments"], **_by(call["env_type"])}
+_function = partial(_call, name="func_name", side="env_type")
 
 
 def _data(state: dict[str, Any]) -> list[dict[str, Any]]:
     data = state.get("initialization_data") or {}
     return [
-        {"name": UPDATE_DATA, "arguments": data[name], **_by(side)}
+        _call({"name": UPDATE_DATA, "arguments": data[name], "requestor": side})
         for name, side in (("agent_data", "assistant"), ("user_data", "user"))
         if data.get(name) is not None
     ]
@@ -187,11 +182,9 @@ def _reads_to_log(actions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _checks(assertions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     if assertions is None:
         return None
-    return [{**_call(one), **({} if one.get("assert_value", True) else {"is": False})} for one in assertions]
-
-
-def _messages(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [_message(message) for message in history]
+    return [
+        {**_function(one), **({} if one.get("assert_value", True) else {"is": False})} for one in assertions
+    ]
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
