@@ -22,16 +22,9 @@ from reward_kit.agent.bundles.imports import (
 )
 from reward_kit.agent.bundles.rules import read_rules
 from reward_kit.agent.bundles.seed import Seed, SetupScript, code_of, seed_source, with_setup
+from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
-from reward_kit.agent.bundles.task import (
-    SOLO,
-    Task,
-    is_default,
-    no_answer,
-    select_tasks,
-    solo_row,
-    with_joined_tools,
-)
+from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.expected import PARTS
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name

@@ -28,7 +28,7 @@ from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
-from reward_kit.agent.bundles.task import SOLO, solo_task
+from reward_kit.agent.bundles.solo import SOLO, solo_task
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, forking, replaying
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
