@@ -21,7 +21,8 @@ from reward_kit.agent.bundles.imports import (
     load_user_registry,
 )
 from reward_kit.agent.bundles.rules import read_rules
-from reward_kit.agent.bundles.seed import Seed, SetupScript, code_of, seed_source, with_setup
+from reward_kit.agent.bundles.seed import Seed, seed_source
+from reward_kit.agent.bundles.setup import SetupScript, code_of, with_setup
 from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
