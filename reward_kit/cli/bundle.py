@@ -85,8 +85,7 @@ def list_bundles() -> None:
     from importlib.metadata import entry_points
 
     from reward_kit.agent.bundles.files import BundleFiles
-    from reward_kit.agent.bundles.source import bundle_hash, file_hashes
-    from reward_kit.agent.bundles.source import find_bundle
+    from reward_kit.agent.bundles.source import bundle_hash, file_hashes, find_bundle
     from reward_kit.agent.rows.dataset import read_dataset
 
     found = sorted(entry_points(group="reward_kit.bundles"), key=lambda point: point.value)

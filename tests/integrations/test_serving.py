@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from reward_kit.agent import TaskBundle
-from reward_kit.agent.servers.requests import MAX_BODY
 from reward_kit.agent.servers.http import TOKEN
+from reward_kit.agent.servers.requests import MAX_BODY
 from reward_kit.integrations.serving.app import build_app
 from reward_kit.integrations.serving.episodes import IDLE, Episodes
 

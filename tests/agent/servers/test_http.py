@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reward_kit.agent.servers.requests import MAX_BODY
 from reward_kit.agent.servers.http import build_app
+from reward_kit.agent.servers.requests import MAX_BODY
 from reward_kit.agent.servers.sessions import Sessions
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import ToolError
