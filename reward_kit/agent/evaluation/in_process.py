@@ -176,10 +176,9 @@ class InProcess(Executor):
         self, task: Task, request: PlayRequest, row: RowState, seed: int, account: Account
     ) -> Episode:
         """The episode of an attempt, at the beginning of its row or at the step of its origin."""
-        place = request.row_id, request.index
         # of a single row, calls that fail say nothing about the row
-        row_place = place if len(self._tasks) == 1 else request.row_id
-        caller = Caller(place, row_place, index=request.index, attempt=request.attempt)
+        place = (request.row_id, request.index) if len(self._tasks) == 1 else request.row_id
+        caller = Caller(place, request.index, request.attempt)
         watch = self.watch if request.watched else None
         if watch is not None:
             watch(PLAYERS)

@@ -34,15 +34,16 @@ logger = logging.getLogger(__name__)
 class Caller:
     """One attempt at a rollout.
 
-    ``conversation`` is the same in all attempts. Callers of the same ``task`` may share a fault that makes
-    their calls fail. ``index`` and ``attempt`` are numbers from 0. Playing the rollout sets ``clock``.
+    Callers of the same ``task`` may share a fault that makes their calls fail. ``index`` and ``attempt`` are
+    numbers from 0. Playing the rollout sets ``clock``. In ``sent``, a model keeps what its next request
+    repeats.
     """
 
-    conversation: Hashable = field(default_factory=object)
     task: Hashable = field(default_factory=object)
     index: int = 0
     attempt: int = 0
     clock: Deadline | None = None
+    sent: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,11 +179,12 @@ class RemoteModel:
             options["tools"] = tools
             if not parallel_tool_calls:
                 options["parallel_tool_calls"] = False
-        request = self._request(messages, options)
+        caller = caller or Caller()
+        request = self._request(messages, options, caller.sent)
         limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
         return await ask(
             partial(self._attempt, request, limiter),
-            Call(request.size, caller or Caller()),
+            Call(request.size, caller),
             retries=self.retries,
             backoff=self.backoff,
             limiter=limiter,
@@ -213,7 +215,8 @@ class RemoteModel:
         """The model's name there, and the provider."""
         raise NotImplementedError
 
-    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+    def _request(self, messages: list[Message], options: dict[str, Any], sent: dict[Any, Any]) -> Request:
+        """The request; ``sent`` is kept from one request of a caller to the next."""
         raise NotImplementedError
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:

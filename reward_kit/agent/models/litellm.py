@@ -103,7 +103,7 @@ class LiteLLMModel(RemoteModel):
     def _resolved(self) -> tuple[str, str]:
         return resolve(self.name, self.provider)
 
-    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
+    def _request(self, messages: list[Message], options: dict[str, Any], _sent: dict[Any, Any]) -> Request:
         name, provider = self._resolved()
         request: dict[str, Any] = {
             "model": name,

@@ -101,8 +101,13 @@ _USER_FIRST = frozenset({"anthropic", "azure_ai", "bedrock", "bedrock_converse",
 BEGINNING = "(The conversation begins.)"
 
 
-def sent_messages(messages: Iterable[Message], provider: str | None, direct: bool = False) -> list[Message]:
-    """Copies of ``messages``, since LiteLLM rewrites some, for ``provider``; if ``direct``, without nulls."""
+def sent_messages(
+    messages: Iterable[Message], provider: str | None, *, direct: bool = False, is_first: bool = True
+) -> list[Message]:
+    """Copies of ``messages``, since LiteLLM rewrites some, for ``provider``; if ``direct``, without nulls.
+
+    ``is_first``: the conversation begins with them.
+    """
     kept = provider in _READ_AGAIN and not direct
     left_out = {*_REFUSED.get(provider or "", ()), *(() if kept else (OWN_FIELD,))}
     sent = [
@@ -116,9 +121,10 @@ def sent_messages(messages: Iterable[Message], provider: str | None, direct: boo
                     {"type": "thinking", "thinking": [{"type": "text", "text": thought}]},
                     *([{"type": "text", "text": one["content"]}] if one.get("content") else []),
                 ]
-    first = next((number for number, one in enumerate(sent) if one["role"] != "system"), len(sent))
-    if provider in _USER_FIRST and [one["role"] for one in sent[first : first + 1]] in ([], ["assistant"]):
-        sent.insert(first, {"role": "user", "content": BEGINNING})
+    if is_first and provider in _USER_FIRST:
+        first = next((number for number, one in enumerate(sent) if one["role"] != "system"), len(sent))
+        if [one["role"] for one in sent[first : first + 1]] in ([], ["assistant"]):
+            sent.insert(first, {"role": "user", "content": BEGINNING})
     return sent
 
 

@@ -12,8 +12,9 @@ import json
 import math
 import os
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 from uuid import uuid4
@@ -39,6 +40,8 @@ from reward_kit.agent.models.litellm_library import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import aiohttp
 
     from reward_kit.agent.models.limits.limiter import Limiter
@@ -62,10 +65,10 @@ class OpenAIModel(RemoteModel):
     def __post_init__(self) -> None:
         self._secrets = keep_secrets(secrets_in({**self.model_args, "headers": self.endpoint.headers}))
         arguments = body_arguments({"temperature": self.temperature, **self.model_args})
-        self._fixed = {"model": self.endpoint.model, **arguments}
+        self._url = f"{self.endpoint.base}/chat/completions"
+        self._begin = to_json({"model": self.endpoint.model, **arguments})[:-1] + b',"messages":['
         self._owner = (urlsplit(self.endpoint.base).hostname or "").rpartition(".")[0].rpartition(".")[2]
-        self._session: aiohttp.ClientSession | None = None
-        self._proxy: str | None = None
+        self._connector: aiohttp.TCPConnector | None = None
 
     async def open(self) -> None:
         """Have the price table read a moment later, while the first answer is awaited."""
@@ -73,76 +76,124 @@ class OpenAIModel(RemoteModel):
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connector is not None:
+            await self._connector.close()
+            self._connector = None
 
     def _resolved(self) -> tuple[str, str]:
         return self.endpoint.model, PROVIDER
 
-    def _request(self, messages: list[Message], options: dict[str, Any]) -> Request:
-        body = to_json({**self._fixed, "messages": sent_messages(messages, self._owner, True), **options})
-        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body, [])
+    def _request(self, messages: list[Message], options: dict[str, Any], sent: dict[Any, Any]) -> Request:
+        """The request; ``sent`` keeps the JSON of messages and tools that the rollout's next one repeats.
+
+        Until the assistant speaks again, its last message may still get tool calls.
+        """
+        kept, text, tools, tools_text = sent.get(self, ([], b"", None, b""))
+        if len(kept) > len(messages) or not all(map(is_, kept, messages)):
+            kept, text = [], b""
+        last = len(messages) - 1
+        while last > len(kept) and messages[last]["role"] != "assistant":
+            last -= 1
+        if last > len(kept):
+            text += self._json(messages[len(kept) : last], is_first=not text) + b","
+            kept = messages[:last]
+        if tools is not options.get("tools"):
+            tools = options.get("tools")
+            tools_text = b',"tools":' + to_json(tools) if tools else b""
+        sent[self] = kept, text, tools, tools_text
+        others = {name: value for name, value in options.items() if name != "tools"}
+        end = b"," + to_json(others)[1:] if others else b"}"
+        tail = self._json(messages[max(last, 0) :], is_first=not text)
+        body = b"".join((self._begin, text, tail, b"]", tools_text, end))
+        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body, [self._url])
+
+    def _json(self, messages: list[Message], *, is_first: bool) -> bytes:
+        return to_json(sent_messages(messages, self._owner, direct=True, is_first=is_first))[1:-1]
 
     async def _send(self, request: Request, limiter: Limiter | None) -> Completion:
         import aiohttp
+        from aiohttp.http_exceptions import HttpProcessingError
 
-        url = f"{self.endpoint.base}/chat/completions"
-        request.called[:] = [url]
-        try:
-            session = self._open_session()
-            asked = session.post(url, data=request.body, allow_redirects=False, proxy=self._proxy)
-            async with asked as response:
-                answer = await _content(response)
-        except aiohttp.ClientError as error:
-            raise UnreachableError("Connection error.") from error
-        if 300 <= response.status < 400 and "Location" in response.headers:
-            raise RedirectError(response.status, urljoin(url, response.headers["Location"]))
-        if response.status >= 300:
+        async with asyncio.timeout(None if math.isinf(self.timeout) else self.timeout):
+            try:
+                status, headers, answer = await self._exchange(request.body)
+            except (aiohttp.ClientError, HttpProcessingError) as error:
+                raise UnreachableError("Connection error.") from error
+        if 300 <= status < 400 and "Location" in headers:
+            raise RedirectError(status, urljoin(self._url, headers["Location"]))
+        if status >= 300:
             stated: Any = {}
             with suppress(ValueError, LookupError, TypeError):
                 found = json.loads(answer)
                 stated = (found[0] if isinstance(found, list) else found)["error"]  # Google sends a list
-            body = answer.decode(errors="replace")
-            raise StatedError(stated, body, status=response.status, headers=response.headers)
-        request.called.append(f"HTTP {response.status}, {response.content_type}")
+            raise StatedError(stated, answer.decode(errors="replace"), status=status, headers=headers)
         if limiter is not None:
-            limiter.read_headers(response.headers)
-        return await read_answer(answer, request.model, self._secrets)
+            limiter.read_headers(headers)
+        try:
+            return await read_answer(answer, request.model, self._secrets)
+        except ValueError:
+            kind = headers.get("Content-Type", "application/octet-stream").partition(";")[0]
+            request.called[1:] = [f"HTTP {status}, {kind}"]
+            raise
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        """One session for any number of connections: the limiter decides how many calls there are."""
-        if self._session is None:
-            import ssl
+    async def _exchange(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and content of the answer to a request, on a connection that is kept open.
 
-            import aiohttp
-            import certifi
+        aiohttp connects and parses; its session would make every request anew, at twice the CPU time.
+        """
+        connector = self._connector or self._connect()
+        connection = await connector.connect(self._asked, traces=[], timeout=self._no_limit)
+        if not self._head:  # connecting has added a proxy's account
+            self._head = _head(self._asked)
+        content = bytearray()
+        with closing(connection):  # which does nothing to one that was released
+            protocol = connection.protocol
+            assert protocol is not None
+            assert protocol.transport is not None
+            protocol.set_response_params(read_until_eof=True, read_bufsize=READ_BUFFER)
+            protocol.transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
+            message, payload = await protocol.read()
+            while 100 <= message.code < 200 and message.code != 101:  # not the answer yet
+                message, payload = await protocol.read()
+            while not payload.at_eof():
+                content += await payload.readany()
+                if len(content) > LONGEST_ANSWER:
+                    raise ValueError(f"it is longer than {LONGEST_ANSWER // 2**20} MB")
+            connection.release()
+        return message.code, message.headers, bytes(content)
 
-            trusted: ssl.SSLContext | bool = True
-            if self.endpoint.base.lower().startswith("https:"):
-                certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
-                trusted = ssl.create_default_context(cafile=certificates)
-            # with ``trust_env`` aiohttp would look for a proxy and for .netrc in a thread, before each call
-            url = urlsplit(self.endpoint.base)
-            if not urllib.request.proxy_bypass(url.hostname or ""):
-                self._proxy = urllib.request.getproxies().get(url.scheme)
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted),
-                headers=self.endpoint.headers,
-                timeout=aiohttp.ClientTimeout(total=None if math.isinf(self.timeout) else self.timeout),
-                read_bufsize=READ_BUFFER,
-            )
-        return self._session
+    def _connect(self) -> aiohttp.TCPConnector:
+        """Connections without a limit of their number: the limiter decides how many calls there are."""
+        import ssl
+
+        import aiohttp
+        import certifi
+        from yarl import URL
+
+        trusted: ssl.SSLContext | bool = True
+        if self.endpoint.base.lower().startswith("https:"):
+            certificates = os.environ.get("SSL_CERT_FILE") or certifi.where()  # as LiteLLM's clients
+            trusted = ssl.create_default_context(cafile=certificates)
+        url, proxy = urlsplit(self.endpoint.base), None
+        if not urllib.request.proxy_bypass(url.hostname or ""):
+            proxy = urllib.request.getproxies().get(url.scheme)
+        self._asked = aiohttp.ClientRequest(
+            "POST",
+            URL(self._url),
+            headers=self.endpoint.headers,
+            proxy=URL(proxy) if proxy else None,
+            loop=asyncio.get_running_loop(),
+        )
+        self._no_limit, self._head = aiohttp.ClientTimeout(total=None), b""
+        self._connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=trusted)
+        return self._connector
 
 
-async def _content(response: aiohttp.ClientResponse) -> bytes:
-    content = bytearray()
-    while part := await response.content.readany():
-        content += part
-        if len(content) > LONGEST_ANSWER:
-            response.close()
-            raise ValueError(f"it is longer than {LONGEST_ANSWER // 2**20} MB")
-    return bytes(content)
+def _head(asked: aiohttp.ClientRequest) -> bytes:
+    """The head of each request, up to the length of its body."""
+    target = str(asked.url) if asked.proxy and not asked.is_ssl() else asked.url.raw_path_qs
+    own = [f"{name}: {value}" for name, value in asked.headers.items() if name != "Content-Length"]
+    return "\r\n".join([f"POST {target} HTTP/1.1", *own, "Content-Length: "]).encode()
 
 
 # -- errors, in the form that ``models.errors`` reads
@@ -275,5 +326,7 @@ def _usage(stated: dict[str, Any]) -> Usage:
 
 def _count(counts: dict[str, Any], *names: str) -> int:
     """The first count of these names that is above 0, else 0."""
-    found = [n for name in names if isinstance(n := counts.get(name), (int, float)) and 0 < n <= MOST_COUNTED]
-    return int(found[0]) if found else 0
+    for name in names:
+        if (count := counts.get(name)) and isinstance(count, (int, float)) and 0 < count <= MOST_COUNTED:
+            return int(count)
+    return 0

@@ -273,7 +273,7 @@ class Evaluation:
         side_by_side = asyncio.Semaphore(10)
 
         async def one(number: int) -> None:
-            caller = Caller(number, f"row {number // self._per_row}")
+            caller = Caller(f"row {number // self._per_row}")
             provider = self.broken if number in self._bad else self.good
             try:
                 async with side_by_side:

@@ -12,6 +12,7 @@ from stub_server import Answer, StubServer
 from vllm_stub import ids_of, vllm
 
 from reward_kit.agent.base.types import Completion, Message
+from reward_kit.agent.models.calls import Caller
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 from reward_kit.agent.models.openai_http import LONGEST_ANSWER, OpenAIModel
@@ -263,6 +264,30 @@ async def test_requests_are_the_same(stub_llm: StubServer, messages: list[Messag
     headers = [{name.lower(): value for name, value in given.items()} for given in stub_llm.request_headers]
     for name in ("authorization", "content-type", "accept", "x-mine"):
         assert headers[-2].get(name) == headers[-1].get(name)
+
+
+async def test_a_growing_conversation_is_sent_as_it_is_now(stub_llm: StubServer) -> None:
+    """Its beginning is encoded once; the assistant's last message may still get tool calls."""
+    stub_llm.script("gpt-4o-mini", ["Hi"])
+    bound = remote_model("openai/gpt-4o-mini", client="direct", retries=0)
+    model = bound.for_rollout(Caller())
+    messages: list[Message] = []
+    for message in json.loads(json.dumps(HISTORY)):
+        if message["content"] is None:  # nulls are left out
+            del message["content"]
+        messages.append(message)
+        await model.complete(messages, tools=TOOLS)
+        assert stub_llm.requests[-1]["messages"] == messages
+        assert stub_llm.requests[-1]["tools"] == TOOLS
+        if message["role"] == "assistant" and "tool_calls" in message:
+            message["tool_calls"].append({**message["tool_calls"][0], "id": "c2"})
+            await model.complete(messages)
+            assert stub_llm.requests[-1]["messages"] == messages
+            assert "tools" not in stub_llm.requests[-1]
+    others = [*HELLO, *messages[1:]]
+    await model.complete(others)
+    assert stub_llm.requests[-1]["messages"] == others
+    await bound.close()
 
 
 async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) -> None:
