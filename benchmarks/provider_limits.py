@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "agent"))
 from virtual_provider import BucketLimit, Provider, WindowLimit, now, refused, rollouts, without_limiter
 from virtual_time import simulate
 
-from reward_kit.agent.models.limits.limiter import Limiter
+from reward_kit.agent.models.limiter import Limiter
 from reward_kit.errors import ModelError
 
 FORMER = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import Call, Caller
-from reward_kit.agent.models.limits.limiter import Limiter, ask
+from reward_kit.agent.models.limiter import Limiter, ask
 from reward_kit.errors import ModelError
 
 

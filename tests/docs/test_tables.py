@@ -22,7 +22,7 @@ from reward_kit.agent.bundles.files import PLACEHOLDERS
 from reward_kit.agent.checks.findings import KINDS, Kind
 from reward_kit.agent.config import OPTIONS, EvaluationConfig, flag_of
 from reward_kit.agent.evaluation import telemetry
-from reward_kit.agent.models.limits import aimd, circuit_breaker, limiter
+from reward_kit.agent.models import limiter, limits
 from reward_kit.agent.models.local import backends, server
 from reward_kit.agent.players.agents.fastworkflow import preflight
 from reward_kit.agent.players.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER
@@ -108,16 +108,16 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
     sent |= {f"{part}.{name}" for part in nested for name in stub.turns[0][part]}
     rows = table("http-agent", "## Requests to your agent")
     assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row[0])} == sent
-    limits = [MAX_ANSWER / 2**20, MAX_BODY / 2**20, FAREWELL, LAST_WORDS]
-    assert numbers("http-agent", "### Sizes and times") == limits
+    expected = [MAX_ANSWER / 2**20, MAX_BODY / 2**20, FAREWELL, LAST_WORDS]
+    assert numbers("http-agent", "### Sizes and times") == expected
     assert f'`"{PROTOCOL}"`' in page("http-agent")
 
 
 def test_limits_of_models() -> None:
     assert numbers("limits", "## Numbers") == [
-        *(aimd.START, aimd.DECREASE, aimd.INCREASE, aimd.TOLERATED, aimd.LONGEST_PAUSE, aimd.FELL),
-        *(aimd.BY_CHANCE, limiter.TRUST, limiter.FREE, limiter.OTHERS),
-        *(circuit_breaker.FAILURES, circuit_breaker.MOST_MORE, circuit_breaker.ALONE),
+        *(limits.START, limits.DECREASE, limits.INCREASE, limits.TOLERATED, limits.LONGEST_PAUSE),
+        *(limits.FELL, limits.BY_CHANCE, limiter.TRUST, limiter.FREE, limiter.OTHERS),
+        *(limits.FAILURES, limits.MOST_MORE, limits.ALONE),
         EvaluationConfig().patience,
     ]
     text = page("limits")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reward_kit.agent.base.redaction import keep_secrets, public_address, secrets_in
 from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
 from reward_kit.agent.models.errors import cannot_be_read, headers_of, model_error
-from reward_kit.agent.models.limits.aimd import START
-from reward_kit.agent.models.limits.limiter import Limiter, ask
+from reward_kit.agent.models.limiter import Limiter, ask
+from reward_kit.agent.models.limits import START
 from reward_kit.agent.models.providers import server_variables
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from reward_kit.errors import ModelSetupError
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Completion, Message
     from reward_kit.agent.models.calls import Limiters
-    from reward_kit.agent.models.limits.limiter import Limiter
+    from reward_kit.agent.models.limiter import Limiter
 
 LONGEST_TIMEOUT = 1e7
 """Seconds; as good as no limit, for which LiteLLM would take a default. It does not take infinity."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from reward_kit.agent.models.limits.limiter import Limiter
+    from reward_kit.agent.models.limiter import Limiter
 
 KEEP_ALIVE = 30.0
 """Seconds that an unused connection stays open."""
@@ -69,6 +69,7 @@ class OpenAIModel(RemoteModel):
         self._begin = to_json({"model": self.endpoint.model, **arguments})[:-1] + b',"messages":['
         self._owner = (urlsplit(self.endpoint.base).hostname or "").rpartition(".")[0].rpartition(".")[2]
         self._connector: aiohttp.TCPConnector | None = None
+        self._head = b""
 
     async def open(self) -> None:
         """Have the price table read a moment later, while the first answer is awaited."""

@@ -13,7 +13,7 @@ from stub_server import Answer
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.after.explainer import Explanations
-from reward_kit.agent.models.limits import token_bucket
+from reward_kit.agent.models import limits
 from reward_kit.agent.reports.listings import stored_result
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
@@ -182,7 +182,7 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
 
 
 def test_requests_per_minute_hold_for_judges(bundle: Bundle, stub_llm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(token_bucket, "MINUTE", 0.8)
+    monkeypatch.setattr(limits, "MINUTE", 0.8)
     arrivals: list[float] = []
 
     def judge(request: dict[str, Any], place: int) -> str:

@@ -9,8 +9,8 @@ from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion
 from reward_kit.agent.models.calls import Call
-from reward_kit.agent.models.limits.limiter import Limiter
-from reward_kit.agent.models.limits.limiter import ask as ask_model
+from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.limiter import ask as ask_model
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 

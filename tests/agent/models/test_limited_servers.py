@@ -21,7 +21,7 @@ from stub_server import DEFAULT_USAGE, Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.evaluation.progress import NoProgress
-from reward_kit.agent.models.limits import circuit_breaker, token_bucket
+from reward_kit.agent.models import limits
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
@@ -39,7 +39,7 @@ Verdict = Callable[[float], Answer | None]
 @pytest.fixture
 def bundle(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(circuit_breaker, "FIRST_INTERVAL", 0.2)
+    monkeypatch.setattr(limits, "FIRST_INTERVAL", 0.2)
     return bundle
 
 
@@ -191,7 +191,7 @@ def test_requests_and_tokens_per_minute_reach_the_limiter(
     bundle: Bundle, stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 0.8
-    monkeypatch.setattr(token_bucket, "MINUTE", window)
+    monkeypatch.setattr(limits, "MINUTE", window)
     server = Server(stub_llm, lambda now: None)
     check_all_judged(run(bundle, rpm=18, tpm=2_000_000), server)
     arrivals = server.arrivals

@@ -26,10 +26,10 @@ from virtual_time import simulate
 from reward_kit.agent.base import network
 from reward_kit.agent.base.types import Completion
 from reward_kit.agent.evaluation.job_runner import run_jobs
+from reward_kit.agent.models import limiter
 from reward_kit.agent.models.calls import Call, Caller, Limiters
-from reward_kit.agent.models.limits import limiter
-from reward_kit.agent.models.limits.aimd import START
-from reward_kit.agent.models.limits.limiter import Limiter
+from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.limits import START
 from reward_kit.errors import ModelError, ModelSetupError, ProviderDownError
 
 

@@ -14,8 +14,8 @@ from virtual_time import simulate
 
 from reward_kit.agent.base.types import Completion, Usage
 from reward_kit.agent.models.calls import Call
-from reward_kit.agent.models.limits.limiter import Limiter
-from reward_kit.agent.models.limits.token_bucket import TokenBucket
+from reward_kit.agent.models.limiter import Limiter
+from reward_kit.agent.models.limits import TokenBucket
 
 
 @pytest.mark.parametrize("rpm", [1, 10, 59, 3000])

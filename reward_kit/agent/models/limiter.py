@@ -1,7 +1,7 @@
 """The limiter of a provider, through which all calls to it go, and the loop that repeats a call.
 
-It makes as many calls at once as the provider takes (``aimd``), as ``--rpm`` and ``--tpm`` allow
-(``token_bucket``), and only a probe while the provider is down or asks to wait (``circuit_breaker``).
+It makes as many calls at once as the provider takes (``AIMD``), as ``--rpm`` and ``--tpm`` allow
+(``RateLimits``), and only a probe while the provider is down or asks to wait (``CircuitBreaker``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,7 @@ from reward_kit.agent.base.network import backoff as seconds_until_next
 from reward_kit.agent.base.network import quotas
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.errors import cannot_be_read, first_fault
-from reward_kit.agent.models.limits.aimd import AIMD
-from reward_kit.agent.models.limits.circuit_breaker import CircuitBreaker
-from reward_kit.agent.models.limits.token_bucket import MINUTE, RateLimits
+from reward_kit.agent.models.limits import AIMD, MINUTE, CircuitBreaker, RateLimits
 from reward_kit.errors import ModelError, ProviderDownError
 
 if TYPE_CHECKING:
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
 
 REFUSED = frozenset({429, 529})
 """HTTP statuses of a refusal: too many calls."""
-TRUST = 65.0
-"""Seconds for which a provider that has not answered yet may refuse: most limits are per minute."""
-NOTABLE = 10.0
-"""Seconds; longer pauses are announced. A conversation at fault waits if another was answered within them."""
+TRUST, NOTABLE = 65.0, 10.0
+"""Seconds for which a provider that has not answered yet may refuse: most limits are per minute; those from
+which a pause is announced, and within which another answer lets a conversation at fault wait."""
 FIRST_BACKOFF, RESTART = 0.05, 2
 """Seconds until a failed call comes back, doubled with each further failure; calls at once after outages."""
 FREE, OTHERS = 2, 8
@@ -58,11 +56,7 @@ async def ask(
     """
     made, began = 0, _now()
     while True:
-        excused = False
-        if limiter is None:
-            answer = await attempt()
-        else:
-            answer, excused = await limiter.attempt(call, attempt)
+        answer, excused = await limiter.attempt(call, attempt) if limiter else (await attempt(), False)
         if not isinstance(answer, ModelError):
             answer.waited = call.waited
             answer.seconds = _now() - began - call.waited
@@ -100,7 +94,7 @@ class Limiter:
         self.proven = False
         self.queue, self._changed = asyncio.Lock(), asyncio.Event()
         self._aimd, self._breaker = AIMD(self.ceiling), CircuitBreaker()
-        self._rates = RateLimits(self.rpm, self.tpm)
+        self._rates = RateLimits(self.rpm, self.tpm) if self.rpm or self.tpm else None
         self._next_start, self._last_answer, self._last_full = 0.0, -math.inf, -math.inf
         self._last_usage: Usage | None = None
         self._announced: dict[str, float] = {}
@@ -143,10 +137,7 @@ class Limiter:
         for quota in quotas(headers):
             # other calls in flight are requests that the provider may not have counted
             if not quota.suffices(self._last_usage, self.in_flight - 1):
-                self._pause(quota.seconds + _jitter(quota.seconds))
-
-    def _pause(self, seconds: float) -> None:
-        self._next_start = max(self._next_start, _now() + seconds)
+                self._next_start = max(self._next_start, _now() + _with_jitter(quota.seconds))
 
     async def _enter(self, call: Call) -> None:
         """Wait until the call may be made, and count it."""
@@ -173,8 +164,8 @@ class Limiter:
             self._last_full = now
         self._breaker.sent(call, now)
         self._next_start = max(now, self._next_start) + self._aimd.sent()
-        # before an answer, modules may have to be imported until the request is sent
-        self._rates.take(call, now, sent=self.proven)
+        if self._rates is not None:  # before an answer, the request may wait for the import of modules
+            self._rates.take(call, now, sent=self.proven)
 
     def _delay(self, call: Call) -> float:
         """Seconds until the call may be made; infinite if another has to end first."""
@@ -182,23 +173,23 @@ class Limiter:
         wait = self._breaker.delay(now)
         if wait is None:
             wait = math.inf if self.in_flight >= self._aimd.at_once else self._next_start - now
-        return wait if wait > 0 else self._rates.delay(call, now)
+        return wait if wait > 0 or self._rates is None else self._rates.delay(call, now)
 
     def _leave(self, call: Call, answer: Completion | ModelError | None) -> bool:
         """Take in the end of an attempt, None if it was cancelled; True if the next one is no retry."""
         now, excused = _now(), False
         full = self.waiting > 0 or self._last_full >= call.sent
         self.in_flight -= 1
-        usage, status = getattr(answer, "usage", None), getattr(answer, "status", None)
-        self._rates.settle(call, usage, now, spent=status is None)
+        if self._rates is not None:
+            usage, status = getattr(answer, "usage", None), getattr(answer, "status", None)
+            self._rates.settle(call, usage, now, spent=status is None)
         if isinstance(answer, ModelError):
             excused = self._failed(call, answer, now)
         elif answer is not None:
             self.proven, self._last_usage, self._last_answer = True, answer.usage, now
             self._score += 1
             self._aimd.answered(call.sent, now, full=full)
-            self._breaker.answered(call, now)
-            self._is_back(now)
+            self._is_back(now, call)
         if call is self._breaker.probe:
             self._breaker.probe = None
         self._changed.set()
@@ -211,8 +202,7 @@ class Limiter:
             if fault.status is not None:  # the provider has answered
                 self._is_back(now)
             return False
-        named = fault.retry_after or 0.0
-        asked = named and min(self.patience, named + _jitter(named))
+        asked = min(self.patience, _with_jitter(fault.retry_after)) if fault.retry_after else 0.0
         call.failures += 1
         call.failing_since = call.failing_since or now
         own = call.failures > 1 and self._score - call.score_before >= OTHERS
@@ -233,15 +223,18 @@ class Limiter:
         breaker, refused = self._breaker, fault.status in REFUSED
         if refused and breaker.down:
             self._is_back(now)
-        if breaker.note(call.caller.task, now):
+        if not breaker.tasks:
+            breaker.since, breaker.began = now, time.strftime("%H:%M")
             loop = asyncio.get_running_loop()
             self._patience_ends = loop.call_at(now + self.patience, self._give_up)
+        breaker.tasks.add(call.caller.task)
         self._last_fault = fault
         if asked and breaker.pause(call.sent, now, asked, self._aimd.latency) and asked >= NOTABLE:
             self._say("pause", f"is rate-limiting (HTTP {fault.status}); pausing for {_duration(asked)}")
         is_probe, reason = call is breaker.probe, f"{breaker.began} ({cut(fault.fault, 100)})"
         if (refused or asked or fault.status == 503) and not is_probe:
-            self._pause(self._aimd.refused(call.sent, now, named=asked > 0))
+            pause = self._aimd.refused(call.sent, now, named=asked > 0)
+            self._next_start = max(self._next_start, now + pause)
         if refused:
             if now - breaker.since >= NOTABLE:
                 self._say("down", f"has refused all calls since {reason}; waiting")
@@ -251,11 +244,11 @@ class Limiter:
         elif breaker.failed(now, in_flight=self.in_flight, unreached=fault.no_answer == "connection"):
             self._aimd = AIMD(self.ceiling, start=RESTART)
 
-    def _is_back(self, now: float) -> None:
+    def _is_back(self, now: float, answered: Call | None = None) -> None:
         """End an outage: the provider answers."""
         if self._announced.pop("down", None) is not None:
             self.tell(f"{self.name} answers again after {_duration(now - self._breaker.since)}")
-        self._breaker.reset()
+        self._breaker.reset(now, answered)
         if self._patience_ends is not None:
             self._patience_ends.cancel()
 
@@ -285,9 +278,9 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _jitter(seconds: float) -> float:
-    """An addition to a time that a provider names, so that several processes do not come back together."""
-    return 0.01 + _random.uniform(0.0, min(1.0, 0.1 * seconds))
+def _with_jitter(seconds: float) -> float:
+    """A time that a provider names, and a little more: several processes do not come back together."""
+    return seconds + 0.01 + _random.uniform(0.0, min(1.0, 0.1 * seconds))
 
 
 def _duration(seconds: float) -> str:

@@ -1,1 +1,0 @@
-"""Limits of providers: calls in flight, requests and tokens per minute, pauses and outages; and retries."""
