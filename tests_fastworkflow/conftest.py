@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reward_kit.agent.players.agents.fastworkflow.home import CONSTANTS, FastWorkflowHome
-from reward_kit.agent.players.agents.fastworkflow.setup import prepare_workflow
+from reward_kit.agent.players.agents.fastworkflow.setup import CONSTANTS, FastWorkflowHome, prepare_workflow
 
 if TYPE_CHECKING:
     from scripted_retail import RetailScript

@@ -14,7 +14,7 @@ from conftest import AGENT, CUSTOMER, ROOT
 from scripted_retail import RetailScript, command, gold_steps
 from stub_server import Answer, StubServer
 
-from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.setup import FastWorkflowHome
 from reward_kit.cli import main
 
 WRITING = ("cancel", "exchange", "modify", "return")

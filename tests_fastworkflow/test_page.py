@@ -12,7 +12,7 @@ from pages import follow
 from scripted_retail import RetailScript
 from stub_server import StubServer
 
-from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.setup import FastWorkflowHome
 
 
 @pytest.mark.timeout(600)

@@ -16,7 +16,7 @@ from reward_kit.agent import TaskBundle
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.database import Database
 from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.setup import FastWorkflowHome
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.cli import main
 from reward_kit.errors import ModelSetupError

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.base.printing import say, warn
-from reward_kit.agent.players.agents.fastworkflow.home import (
+from reward_kit.agent.players.agents.fastworkflow.setup import (
     DEFAULT_WORKFLOW,
     HOME_VARIABLE,
     FastWorkflowHome,
+    base_environment,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def train(folder: Path | None) -> None:
     from reward_kit.agent.players.agents.fastworkflow.setup import train as run_training
 
     home = FastWorkflowHome.find(folder)
-    settings = preflight.faults_of_settings(preflight.base_environment())
+    settings = preflight.faults_of_settings(base_environment())
     preflight.check([*preflight.faults_of_home(home), *settings])
     run_training(home)
 

@@ -25,8 +25,7 @@ from reward_kit.agent.evaluation import telemetry
 from reward_kit.agent.models import limiter, limits
 from reward_kit.agent.models.local import backends, server
 from reward_kit.agent.players.agents.fastworkflow import preflight
-from reward_kit.agent.players.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER
-from reward_kit.agent.players.agents.http_protocol import PROTOCOL
+from reward_kit.agent.players.agents.http_agent import FAREWELL, LAST_WORDS, MAX_ANSWER, PROTOCOL
 from reward_kit.agent.players.names import AGENTS, USERS
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS, Failure

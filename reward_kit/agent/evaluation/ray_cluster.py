@@ -31,7 +31,7 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import install_line, versions
 from reward_kit.agent.evaluation.connection import CLOSE_GRACE, Worker, WorkerDiedError
 from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
-from reward_kit.agent.models.local.recognise import names_local_model
+from reward_kit.agent.models.local.backends import names_local_model
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:

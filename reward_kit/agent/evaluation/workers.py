@@ -19,7 +19,7 @@ from reward_kit.agent.base.files import write_file
 from reward_kit.agent.evaluation.connection import ForkServer, WorkerDiedError, WorkerProcess
 from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError, Setup
-from reward_kit.agent.models.local.recognise import names_local_model
+from reward_kit.agent.models.local.backends import names_local_model
 from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.errors import BundleError, RewardKitError, UsageError

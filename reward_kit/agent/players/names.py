@@ -26,9 +26,9 @@ AGENTS = {
 }
 USERS = {
     "llm": "reward_kit.agent.players.users.llm:LLMUser",
-    "react": "reward_kit.agent.players.users.react:ReactUser",
-    "verify": "reward_kit.agent.players.users.verify:VerifyUser",
-    "reflection": "reward_kit.agent.players.users.verify:ReflectionUser",
+    "react": "reward_kit.agent.players.users.llm:ReactUser",
+    "verify": "reward_kit.agent.players.users.llm:VerifyUser",
+    "reflection": "reward_kit.agent.players.users.llm:ReflectionUser",
     "human": "reward_kit.agent.players.agents.human:HumanUser",
     "none": "reward_kit.agent.players.loading:no_user",
 }

@@ -13,9 +13,8 @@ from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import remote_model
-from reward_kit.agent.models.local.backends import check_tools
+from reward_kit.agent.models.local.backends import check_tools, names_local_model
 from reward_kit.agent.models.local.model import LocalModel
-from reward_kit.agent.models.local.recognise import names_local_model
 from reward_kit.agent.models.local.server import ModelServers
 from reward_kit.agent.players.loading import load_agent, load_user, no_user
 from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, is_own, user_of, uses_model

@@ -11,8 +11,7 @@ from stub_server import StubServer, calls
 from reward_kit.agent import TaskBundle, agent_eval
 from reward_kit.agent.base.history import Line
 from reward_kit.agent.base.text import filled
-from reward_kit.agent.players.users.llm import prompt, swap_roles
-from reward_kit.agent.players.users.verify import labelled
+from reward_kit.agent.players.users.llm import labelled, prompt, swap_roles
 from reward_kit.errors import BundleError
 
 

@@ -11,8 +11,8 @@ from small_task import BOOKED, small_task
 
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
-from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
 from reward_kit.agent.players.agents.fastworkflow.preflight import ARTIFACTS, training_of
+from reward_kit.agent.players.agents.fastworkflow.setup import FastWorkflowHome
 from reward_kit.errors import ModelSetupError
 
 

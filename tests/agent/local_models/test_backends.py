@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 from model_files import PLAIN_TEMPLATE, TEMPLATE, model_folder
 
-from reward_kit.agent.models.local.backends import BACKENDS, check_tools, find_backend, tool_call_parser
-from reward_kit.agent.models.local.recognise import LocalFile
+from reward_kit.agent.models.local.backends import (
+    BACKENDS,
+    LocalFile,
+    check_tools,
+    find_backend,
+    tool_call_parser,
+)
 from reward_kit.errors import ModelSetupError
 
 Install = Callable[..., Path]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.models.local.recognise import LocalFile, names_local_model
+from reward_kit.agent.models.local.backends import LocalFile, names_local_model
 from reward_kit.errors import ModelSetupError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.players.users.react import labelled_draft
+from reward_kit.agent.players.users.llm import labelled_draft
 
 USER = "react"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.players.users.verify import verdict
+from reward_kit.agent.players.users.llm import verdict
 
 USER = "verify"
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.models.local.backends import extra_arguments, find_backend
-from reward_kit.agent.models.local.recognise import LocalFile, read_json
+from reward_kit.agent.models.local.backends import LocalFile, extra_arguments, find_backend, read_json
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:

@@ -1,18 +1,23 @@
-"""An agent behind HTTP, in any language: asked for each turn, with its rollout's tools at an endpoint."""
+"""An agent behind HTTP, in any language: asked for each turn, with its rollout's tools at an endpoint.
+
+docs/http-agent.md is the reference of the JSON between them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.base.text import excerpt
-from reward_kit.agent.players.agents import http_protocol
+from reward_kit.agent.base.redaction import label, redact
+from reward_kit.agent.base.text import encodable, excerpt
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.agent.servers.requests import token_of
@@ -36,6 +41,109 @@ FAREWELL = 2.0
 _BUSY = frozenset({408, 425, 429})
 _EXCERPT = 200
 _LOST = (aiohttp.ClientError, OSError)
+
+
+# -- the protocol
+
+PROTOCOL = "reward-kit.agent/1"
+EXPECTED = 'expected {"reply": "text"}'
+
+_Tokens = Annotated[float, Field(ge=0, le=10**12, allow_inf_nan=False), BeforeValidator(lambda v: v or 0)]
+_Amount = Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
+
+
+class ModelUsage(BaseModel, strict=True):
+    """One model call of the agent; without ``cost`` (US dollars) it counts as unpriced."""
+
+    model: str | None = None
+    input_tokens: _Tokens = 0
+    cached_tokens: _Tokens = 0
+    output_tokens: _Tokens = 0
+    reasoning_tokens: _Tokens = 0
+    cost: _Amount | None = None
+    seconds: _Amount | None = None
+
+    def count(self, rollout: Rollout, default: str) -> None:
+        """Add the call to the rollout's usage; ``default`` is the name of an unnamed model."""
+        tokens = {name: int(value) for name, value in self if name.endswith("_tokens")}
+        usage = Usage(calls=1, cost=self.cost or 0.0, unpriced_calls=int(self.cost is None), **tokens)
+        model = label(self.model) if self.model else default
+        rollout.count_usage(usage, model=model, seconds=self.seconds or 0.0)
+
+
+def _as_list(value: Any) -> Any:
+    return [] if value is None else [value] if isinstance(value, dict) else value
+
+
+class AgentAnswer(BaseModel, strict=True):
+    """The agent's answer to a turn; ``reply`` may be missing or empty only if it is ``done``."""
+
+    reply: str | None = None
+    reasoning: str | None = None
+    done: bool = False
+    usage: Annotated[list[ModelUsage], BeforeValidator(_as_list), Field(max_length=10_000)] = []
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.reply and self.reply.strip())
+
+    @property
+    def message(self) -> Message:
+        """The assistant message for the history."""
+        message: Message = {"content": self.reply}
+        return {**message, "reasoning_content": self.reasoning} if self.reasoning else message
+
+
+def read_answer(body: str) -> AgentAnswer:
+    """Return the answer in the body of a 200; raises ``AgentError`` that names the fault."""
+    try:
+        text = encodable(json.dumps(json.loads(body), ensure_ascii=False))
+    except (ValueError, RecursionError):
+        raise _unusable("is not JSON") from None
+    try:
+        answer = AgentAnswer.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        reason = fault["msg"][:1].lower() + fault["msg"][1:]
+        raise _unusable(f"has {place}: {reason}" if place else "is not a JSON object") from None
+    if not answer.done and not answer.says_something:
+        raise _unusable("has no reply" if answer.reply is None else "has an empty reply")
+    return answer
+
+
+def _unusable(fault: str) -> AgentError:
+    return AgentError(f"the agent's answer {fault}; {EXPECTED}")
+
+
+def turn_request(rollout: Rollout, addresses: dict[str, str | None], token: str) -> bytes:
+    """Return the body that asks for the agent's next reply."""
+    heard = rollout.lines[-1] if rollout.lines else None
+    return _encoded(
+        rollout,
+        "turn",
+        system_prompt=rollout.system_prompt,
+        messages=rollout.messages,
+        message=heard.text if heard is not None and heard.speaker == "user" else "",
+        tools=rollout.tools,
+        door={**addresses, "token": token},
+    )
+
+
+def closed_request(rollout: Rollout) -> bytes:
+    """Return the body that says that a rollout is over."""
+    return _encoded(rollout, "closed", stop_reason=rollout.stop_reason)
+
+
+def _encoded(rollout: Rollout, event: str, **fields: Any) -> bytes:
+    identity = {name: getattr(rollout, name) for name in ("id", "row_id", "index", "seed")}
+    identity["turn"] = rollout.turns
+    body = {"protocol": PROTOCOL, "event": event, "rollout": identity, **fields}
+    # Escaped to ASCII, so that text which is not valid Unicode can be sent as well.
+    return json.dumps(body, default=str).encode("ascii")
+
+
+# -- agents
 
 
 class HttpAgents:
@@ -75,7 +183,7 @@ class HttpAgents:
             self._http = None
         await self.endpoint.close()
 
-    async def ask(self, body: bytes, secret: str) -> http_protocol.AgentAnswer:
+    async def ask(self, body: bytes, secret: str) -> AgentAnswer:
         """Return the agent's answer to ``body``; errors show the beginning of what came instead.
 
         Raises ``AgentError`` for an answer that cannot be used, ``ModelError`` if none came, and
@@ -89,7 +197,7 @@ class HttpAgents:
         if status == 200:
             self._has_answered = True
             try:
-                return http_protocol.read_answer(text)
+                return read_answer(text)
             except AgentError as error:
                 raise AgentError(f"{error.fault}, got {self._shown(text, secret)}") from None
         fault = f"the agent answered HTTP {status}: {self._shown(text, secret)}"
@@ -105,7 +213,7 @@ class HttpAgents:
         if self._http is not None:
             with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
                 async with asyncio.timeout(FAREWELL):
-                    await self._exchange(http_protocol.closed_request(rollout))
+                    await self._exchange(closed_request(rollout))
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
         """Return status, text and ``Location`` of the agent's answer."""
@@ -158,15 +266,15 @@ class HttpAgent:
             self._admission.revoke()
             await self._shared.say_goodbye(self._rollout)
 
-    async def _answer(self, rollout: Rollout, admission: Admission) -> http_protocol.AgentAnswer:
+    async def _answer(self, rollout: Rollout, admission: Admission) -> AgentAnswer:
         """Return the answer; once the rollout has ended, it must come in ``LAST_WORDS`` to count."""
-        body = http_protocol.turn_request(rollout, self._shared.endpoint.addresses, admission.token)
+        body = turn_request(rollout, self._shared.endpoint.addresses, admission.token)
         answer = asyncio.ensure_future(self._shared.ask(body, admission.token))
         stopped = asyncio.ensure_future(admission.stopped.wait())
         try:
             await asyncio.wait({answer, stopped}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({answer}, timeout=LAST_WORDS)
-            return answer.result() if answer.done() else http_protocol.AgentAnswer()
+            return answer.result() if answer.done() else AgentAnswer()
         finally:
             stopped.cancel()
             answer.cancel()
@@ -180,9 +288,7 @@ def _remedy(status: int, location: str) -> str | None:
     if status in (401, 403):
         return f"Set {TOKEN} to the token that it asks for."
     if status in (404, 405):
-        return (
-            f"Give the address that answers POST requests of {http_protocol.PROTOCOL} (docs/http-agent.md)."
-        )
+        return f"Give the address that answers POST requests of {PROTOCOL} (docs/http-agent.md)."
     return None
 
 

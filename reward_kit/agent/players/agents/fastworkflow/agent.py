@@ -14,7 +14,7 @@ from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.players.agents.fastworkflow import preflight
-from reward_kit.agent.players.agents.fastworkflow.home import FastWorkflowHome
+from reward_kit.agent.players.agents.fastworkflow.setup import FastWorkflowHome
 from reward_kit.agent.players.agents.fastworkflow.workers import PLACE, WorkerProcess
 from reward_kit.agent.servers.endpoint import Admission, ToolEndpoint
 from reward_kit.errors import AgentError, BundleError, ModelError, ModelInputError, ModelSetupError

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.models.local.recognise import names_local_model
-from reward_kit.agent.players.agents.fastworkflow.home import CONSTANTS, VERSION, FastWorkflowHome
+from reward_kit.agent.models.local.backends import names_local_model
+from reward_kit.agent.players.agents.fastworkflow.setup import VERSION, FastWorkflowHome, base_environment
 from reward_kit.errors import ModelSetupError
 
 if TYPE_CHECKING:
@@ -39,11 +38,6 @@ _QUIET = {
 SHOWN_ROWS = 3
 """Ids of rows in a message about a tool."""
 _TRAIN = "run `reward-kit fastworkflow train`"
-
-
-def base_environment() -> dict[str, str]:
-    """Return FastWorkflow's constants, overridden by this process's environment."""
-    return {**CONSTANTS, **os.environ}
 
 
 def worker_environment(config: EvaluationConfig) -> dict[str, str]:
