@@ -12,7 +12,7 @@ from flight_bundle import GOLD, Bundle
 from pages import ROOT, Block, blocks, run, table
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.bundles import archive
+from reward_kit.agent.bundles import source
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
 from reward_kit.agent.rows.expected import MAX_ID_LENGTH
@@ -38,8 +38,8 @@ def test_the_table_of_fields_has_every_field_with_its_default() -> None:
 
 def test_the_limits_are_the_documented_ones() -> None:
     assert f"at most {MAX_ID_LENGTH}" in REFERENCE
-    assert f"{archive.MAX_FILES:,}".replace(",", " ") in REFERENCE
-    assert f"more than {archive.MAX_BYTES >> 30} GiB" in REFERENCE
+    assert f"{source.MAX_FILES:,}".replace(",", " ") in REFERENCE
+    assert f"more than {source.MAX_BYTES >> 30} GiB" in REFERENCE
 
 
 def test_the_row_with_a_reference_is_accepted() -> None:

@@ -92,13 +92,10 @@ class RowBatches:
                 pipes.append(os.fdopen(reading, "rb"))
                 children.append(child)
             yield pipes
-        except BaseException:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-            raise
         finally:
             for pipe, child in zip(pipes, children, strict=True):
                 pipe.close()
+                os.kill(child, signal.SIGKILL)  # if the checks end early; else it has ended by itself
                 os.waitpid(child, 0)
 
     def _report(self, starts: range, pipe: int) -> NoReturn:

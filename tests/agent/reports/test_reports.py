@@ -48,6 +48,7 @@ def outcome(row_id: str = "row", index: int = 0, reward: float | None = 1.0, **m
         "seconds": 10.0,
         "stop_reason": "user_stop",
         "model_seconds": 6.5,
+        "timed_calls": 13,
         "file": "x.json",
         "turn_of_success": 3 if reward == 1.0 else None,
         "usage": {"agent": PRICED, "user": UNPRICED},
