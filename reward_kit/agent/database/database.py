@@ -252,7 +252,7 @@ class Database(AsyncView):
         and not compared.  The numbers of another database (``randomness``) come from its first draw on.
         ``DatabaseError`` inside a transaction.
         """
-        moment = read_moment(now)
+        moment = None if now is None else read_moment(now)
         hidden = self._turns.hidden if hidden is None else hidden
         return Database(Turns(self._settled(lambda store: store.fork(seed, moment)), hidden), None)
 

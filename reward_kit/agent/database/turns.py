@@ -104,10 +104,11 @@ class Turns:
         ``DatabaseError`` inside a transaction, if ``settled``.
         """
         scope = self.current()
-        self.take_blocking(scope)
+        if not scope.try_take():
+            self.take_blocking(scope)
         try:
             with self._in_use:
-                store = self.open_store()
+                store = self.store if not self.closed else self.open_store()
                 if settled and store.in_transaction:
                     raise DatabaseError("a transaction is open", remedy="Do this after the tool call.")
                 return work(store)
@@ -283,7 +284,8 @@ class Turns:
     def close(self) -> None:
         """Stop what is running and close the store; an open transaction is lost."""
         self.closed = True
-        self.stop_running()
+        if self._running is not None:
+            self.stop_running()
         with self._in_use:
             self.store.close()
         self.root.__dict__.pop("turns", None)  # a cycle would stay until garbage is collected

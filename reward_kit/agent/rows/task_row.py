@@ -24,7 +24,7 @@ from pydantic import (
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.option import MAX_ROLLOUTS
-from reward_kit.agent.base.strict_json import copied, whole
+from reward_kit.agent.base.strict_json import SCALARS, copied, whole
 from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import SIDES, Side
 from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS, Part
@@ -88,11 +88,11 @@ _PADDED = {"actions", "setup", "checks", "required_calls", "forbidden_calls", "i
 def _unpadded(value: Any) -> Any:
     """A copy without the nulls with which tables of objects are filled up, but for those of ``arguments``."""
     if isinstance(value, list):
-        return list(map(_unpadded, value))
+        return [one if one.__class__ in SCALARS else _unpadded(one) for one in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: one if key == "arguments" else _unpadded(one)
+        key: one if key == "arguments" or one.__class__ in SCALARS else _unpadded(one)
         for key, one in value.items()
         if one is not None or key == "content"
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -275,6 +275,7 @@ def _beta_interval(value: float, trials: float, tail: float = TAIL) -> Interval:
     return Interval(min(low, value), max(high, value))
 
 
+@lru_cache(maxsize=4096)
 def beta_quantile(chance: float, a: float, b: float) -> float:
     """The value below which a Beta(a, b) variable lies with this chance, to ten decimals.
 
