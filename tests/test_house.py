@@ -19,7 +19,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_565, 37_000),
+    "lines": (53_568, 37_000),
     "files": (285, 260),
     "files under 80 lines": (18, 35),
     "modules at the top of agent/": (2, 4),
