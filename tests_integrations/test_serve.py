@@ -91,7 +91,7 @@ def test_an_episode_passes_the_runtime_checks_of_openenv(bundle: str) -> None:
 
 @pytest.mark.parametrize("user", ["bo", *MASKED])
 def test_a_client_of_openenv_talks_with_a_user(bundle: str, user: str) -> None:
-    pytest.importorskip("openenv.core")
+    pytest.importorskip("openenv", minversion="0.10")
     from openenv.core.generic_client import GenericEnvClient
 
     def call(name: str, **arguments: Any) -> Any:
@@ -113,7 +113,7 @@ def test_a_client_of_openenv_talks_with_a_user(bundle: str, user: str) -> None:
 
 
 def test_the_tool_client_of_openenv(bundle: str) -> None:
-    pytest.importorskip("openenv.core")
+    pytest.importorskip("openenv", minversion="0.10")
     from openenv.core.mcp_client import MCPToolClient
 
     with served(bundle, "--user", "library_users:bo") as url, MCPToolClient(url).sync() as env:
