@@ -12,11 +12,10 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.solo import with_joined_tools
+from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untried_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
-from reward_kit.agent.checks.reward_fields import idle_fields
 from reward_kit.agent.checks.row_batches import RowBatches
 from reward_kit.agent.checks.row_check import Repeatable, table_names
-from reward_kit.agent.checks.tool_check import noting_prints, untried_tools
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.message_check import show
 from reward_kit.errors import BundleError, DatabaseError
