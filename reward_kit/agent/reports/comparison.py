@@ -1,4 +1,4 @@
-"""Comparisons of evaluations, and the gate for pull requests: for a terminal or a pipe, and as Markdown."""
+"""Comparisons of evaluations: for a terminal or a pipe, and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.printing import Styled
 from reward_kit.agent.base.text import count, one_line
-from reward_kit.agent.comparison.compare import different_settings
-from reward_kit.agent.comparison.gate import reasons
 from reward_kit.agent.comparison.measures import CHANGED
 from reward_kit.agent.reports.facts import (
     INTERVALS,
     LONGEST_STRATEGY,
     command,
-    failed_rollout_facts,
     origin_facts,
     strategy,
 )
-from reward_kit.agent.reports.tables import markdown_table_lines, table_lines
+from reward_kit.agent.reports.tables import LONGEST_VALUE, code, markdown_table_lines, table_lines
 from reward_kit.agent.rollout.outcome import total_usage
-from reward_kit.agent.scoring.metrics import average, shown_ks
+from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.agent.scoring.numbers import (
     NOTHING,
     dollars,
@@ -38,14 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
-    from reward_kit.agent.comparison.gate import Gate
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
     from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 
 SIDES = ascii_uppercase
 SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
 """Rows that got worse (and better), metrics, and names in a list, that are shown."""
-LONGEST_NAME, LONGEST_VALUE, LONGEST_CELL = 40, 300, 120
+LONGEST_NAME = 40
 QUESTIONS = ("these tasks", "tasks like these")
 _PER_ROLLOUT = "95 % intervals; cost, tokens, steps, turns and time are means per rollout."
 _ALONE = "Each interval stands alone: one of 20 equal evaluations lies outside it by luck."
@@ -132,8 +128,8 @@ def sweep_lines(comparisons: Sequence[EvaluationComparison], columns: int | None
 def markdown_lines(comparisons: Sequence[EvaluationComparison]) -> Iterator[str]:
     """A table of the evaluations and a list of the verdicts; ``UsageError`` for more than have letters."""
     (headings, *rows), right = _standing_rows(comparisons)
-    code = [(*row[:-1], _code(row[-1])) for row in rows]
-    yield from markdown_table_lines([headings, *code], right=right)
+    quoted = [(*row[:-1], code(row[-1])) for row in rows]
+    yield from markdown_table_lines([headings, *quoted], right=right)
     yield ""
     for side, each in zip(SIDES[1:], comparisons, strict=False):
         yield from (f"- {line}" for line in verdict_lines(each.success, side))
@@ -352,54 +348,3 @@ def _changed_rows(
         name = f"{stored.eval_id} {failed.row_id}#{failed.index + 1}"
         yield f"  read one: {command(stored, 'show', name)}"
     yield ""
-
-
-# -- the gate
-
-
-def gate_lines(gate: Gate) -> Iterator[str]:
-    """The decision, the rows that are certainly worse, and what was not compared or not the same."""
-    yield str(gate.decision)
-    if gate.lost:
-        yield f"certainly worse, although they always succeeded in the baseline: {', '.join(gate.lost)}"
-    if gate.stored.status != "complete":
-        yield f"the evaluation is not complete ({gate.stored.status}: {one_line(gate.stored.reason or '')})"
-    if gate.left_out:
-        yield f"not compared: {reasons(gate.left_out)}"
-    for setting in different_settings(gate.baseline, gate.stored):
-        yield one_line(f"different: {setting.name} was {setting.a}, is {setting.b}", LONGEST_VALUE)
-
-
-def comment_lines(gate: Gate) -> Iterator[str]:
-    """A Markdown comment: the verdict, Pass^1 before and after, and the rows that got worse."""
-    title = {0: "Better or equal", 1: "Worse", 3: "Cannot tell"}[gate.exit_code]
-    name = gate.stored.eval_id
-    yield f"### {title}: {_code(name)} against {_code(gate.baseline.eval_id)}\n"
-    if gate.decision.difference is not None:
-        before = average([pair.a.passed / pair.a.n_scored for pair in gate.pairs])
-        yield f"**Pass^1 {before:.3f} → {before + gate.decision.difference:.3f}**\n"
-    yield from (f"- {_code(line)}" for line in gate_lines(gate))
-    worse = [pair for pair in gate.pairs if pair.difference < 0]
-    if worse and gate.exit_code:  # beside a better or equal result, it is chance
-        yield f"\n{count(len(worse), 'row')} succeeded less often, flaky ones last:\n"
-        worse.sort(
-            key=lambda pair: (pair.row_id not in gate.lost, pair.a.passed < pair.a.n_scored, pair.difference)
-        )
-        cells = (_gated_cells(gate, pair) for pair in worse[:SHOWN_ROWS])
-        yield from markdown_table_lines([("row", "before", "now", "", "a failed rollout"), *cells])
-        more = f"and {len(worse) - SHOWN_ROWS} more. " if len(worse) > SHOWN_ROWS else ""
-        yield f'\n{more}To read a rollout: `reward-kit show "{name} ROW#N"`'
-
-
-def _gated_cells(gate: Gate, pair: RowPair) -> tuple[str, ...]:
-    kind = "certain" if pair.row_id in gate.lost else "flaky" if pair.a.passed < pair.a.n_scored else ""
-    failed = pair.failed_rollout()
-    facts = failed_rollout_facts(gate.stored, failed) if failed is not None else ()
-    trouble = "<br>".join(_code(f"{fact.strip()}: {text}", LONGEST_CELL) for fact, text in facts)
-    passed = (f"{one.passed}/{one.n_scored}" for one in (pair.a, pair.b))
-    return (_code(pair.row_id), *passed, kind, trouble)
-
-
-def _code(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Text of models and people, so that Markdown shows it as it is."""
-    return f"`{one_line(text, longest).replace('`', chr(39))}`"

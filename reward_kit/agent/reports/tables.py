@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.printing import Styled
+from reward_kit.agent.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,6 +16,8 @@ NAMES = 14
 """Columns for the names of facts, with a gap."""
 NARROWEST = 12
 """Columns of a cell that is folded, at least."""
+LONGEST_VALUE = 300
+"""Characters of a value of models and people."""
 WARNING: dict[str, Any] = {"fg": "yellow", "bold": True}
 
 
@@ -72,3 +75,8 @@ def markdown_table_lines(rows: Sequence[Sequence[str]], *, right: Collection[int
     rule = ["---:" if at in right else "---" for at in range(len(heading))]
     for cells in (heading, rule, *others):
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def code(text: str, longest: int = LONGEST_VALUE) -> str:
+    """Text of models and people, so that Markdown shows it as it is."""
+    return f"`{one_line(text, longest).replace('`', chr(39))}`"
