@@ -107,7 +107,7 @@ class _JoinedTools(ToolRegistry):
     def call(
         self, name: str, arguments: dict[str, Any] | str | bytes | None, **options: Any
     ) -> Coroutine[Any, Any, ToolResult]:
-        owner = self._owners.get(name) or next((one for one in self._both if one.find(name)), None)
+        owner = self._owners.get(name) or next((one for one in self._both if name in one.unlisted), None)
         if owner is None:
             return super().call(name, arguments, **options)
         return owner.call(name, arguments, **options)

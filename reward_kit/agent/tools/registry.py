@@ -73,6 +73,8 @@ class ToolRegistry:
         self.hidden = (hidden,) if isinstance(hidden, str) else tuple(hidden)
         self.rollback = rollback
         self.tools: dict[str, Tool] = {}
+        self.unlisted: dict[str, Tool] = {}
+        """Tools that can be called where they are not among ``tools``, too."""
         self.functions: dict[FunctionKind, dict[str, Tool]] = {"setup": {}, "check": {}, "after_call": {}}
         """Functions that no model is offered."""
         self.folder = _bundle_folder(maker)
@@ -247,10 +249,6 @@ class ToolRegistry:
             ]
         return self._openai_tools
 
-    def find(self, name: str) -> Tool | None:
-        """The tool that a call of ``name`` runs."""
-        return self.tools.get(name)
-
     def unknown(
         self, name: str, known: Sequence[str], db: Database | None, after: Sequence[Tool]
     ) -> Coroutine[Any, Any, ToolResult]:
@@ -274,7 +272,7 @@ class ToolRegistry:
         ``pending`` is the log of what was made on ``rollout`` and is not awaited.
         ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
         """
-        tool = self.tools.get(name) or self.find(name)
+        tool = self.tools.get(name) or self.unlisted.get(name)
         after = tuple(self.functions["after_call"].values() if after is None else after)
         if tool is None:
             return self.unknown(name, list(self.tools), db, () if self.rollback else after)

@@ -149,14 +149,13 @@ class Tau2Registry(ToolRegistry):
         super().__init__(f"{domain.name} ({side})", hidden=[STATE], rollback=False)
         self.folder = domain.folder
         self.domain = domain
-        self._all: dict[str, Tool] = {}
         kit = self._kit = domain.toolkits[side]
         if kit is None:
             return
         for name, function in kit.tool_functions().items():
             mutates = domain.sync is not None or domain.mutates(name)
             tool = _tool(name, partial(_call, domain, side, name, mutates), function)
-            self._all[name] = tool
+            self.unlisted[name] = tool
             if not hasattr(function, DISCOVERABLE_ATTR):
                 self.tools[name] = tool
         for name in dir(kit):
@@ -164,10 +163,6 @@ class Tau2Registry(ToolRegistry):
                 self.functions["setup"][name] = _tool(name, partial(_set_up, domain, side, name))
                 self.functions["check"][name] = _tool(name, partial(_check, domain, side, name))
         self.functions["setup"][UPDATE_DATA] = _tool(UPDATE_DATA, partial(_set_up, domain, side, UPDATE_DATA))
-
-    def find(self, name: str) -> Tool | None:
-        """The tool of a name, also one that is not offered."""
-        return self._all.get(name) or self.tools.get(name)
 
     async def unknown(self, name: str, *_: Any) -> ToolResult:
         """The benchmark's answer to a call of a tool that there is not."""
