@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Self
 
-from their_code import canonical, digest, without_chance
+from their_data import canonical, digest, without_chance
 
 from reward_kit.agent import TaskBundle
 from reward_kit.agent.base.worker_thread import run_sync
