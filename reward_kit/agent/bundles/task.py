@@ -71,8 +71,10 @@ class Task:
 
     def registry_of(self, by: Side) -> ToolRegistry:
         """The tools of one side; raises ``ValueError`` for what is none."""
+        if by == "agent":
+            return self.registry
         check_one_of("by", by, SIDES)
-        return self.registry if by == "agent" else self.user_registry
+        return self.user_registry
 
     @property
     def hidden(self) -> tuple[str, ...]:
