@@ -117,6 +117,7 @@ def figures() -> dict[str, int]:
     return {
         "lines": sum(lines.values()),
         "files": len(known),
+        "lines of the longest file": max(lines.values()),
         "files under 80 lines": sum(lines[name] < SMALL and not is_face[name] for name in known),
         "modules at the top of agent/": sum(
             name.startswith("reward_kit.agent.") and name.count(".") == 2 and not is_face[name]

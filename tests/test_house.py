@@ -19,8 +19,9 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_568, 37_000),
+    "lines": (53_563, 37_000),
     "files": (285, 260),
+    "lines of the longest file": (400, 400),
     "files under 80 lines": (18, 35),
     "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
