@@ -211,7 +211,6 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        gc.unfreeze()
         gc.enable()
 
 
