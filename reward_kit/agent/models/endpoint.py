@@ -5,11 +5,18 @@ from __future__ import annotations
 import base64
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reward_kit.agent.models.providers import OPENAI, base_from_environment, check_setup, needs_no_key
+from reward_kit.agent.models.providers import (
+    OPENAI,
+    base_from_environment,
+    check_setup,
+    needs_no_key,
+    without_key,
+)
 
 PROVIDER = OPENAI
 DEFAULT_BASE = "https://api.openai.com/v1"
@@ -55,7 +62,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
 
     These are models of the provider ``openai`` (also at other addresses: vLLM, SGLang, Ollama and most others
     speak its protocol), called with arguments that are passed on unchanged. Raises ``ModelSetupError`` for an
-    address that is no URL, and for a key that cannot be sent.
+    address that is no URL, and for a key that is not set, or that cannot be sent.
     """
     if not model_args.keys() <= _PASSED_ON | _OF_THE_CONNECTION or any(
         map(os.environ.get, _LITELLM_SETTINGS)
@@ -65,14 +72,17 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     if model is None or _REWRITTEN.search(model):
         return None
     given = model_args.get("api_base") or model_args.get("base_url")
-    check_setup(PROVIDER, model_args, place=f"model {model} ({PROVIDER})")
+    place = f"model {model} ({PROVIDER})"
+    check_setup(PROVIDER, model_args, place=place)
     base = str(given or base_from_environment(PROVIDER) or DEFAULT_BASE).rstrip("/")
     base, account = _without_account(base)
     key = model_args.get("api_key") or os.environ.get("OPENAI_API_KEY")
     if not key and (account or needs_no_key(PROVIDER, given)):
         key = "none"
     if not key:
-        return None
+        if "litellm" in sys.modules:  # the program may have given it a key
+            return None
+        raise without_key("OPENAI_API_KEY", place)
     headers = {
         # an address with user and password asks for these, and there is one such header only
         "Authorization": f"Basic {account}" if account else f"Bearer {key}",

@@ -32,6 +32,7 @@ from reward_kit.agent.models.providers import (
     bypass_proxies,
     check_setup,
     needs_no_key,
+    without_key,
 )
 from reward_kit.errors import ModelSetupError
 
@@ -163,10 +164,7 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
         return
     missing = _missing_variables(name, provider)
     if missing:
-        keys = " or ".join(missing)
-        raise ModelSetupError(
-            f"{keys} is not set", place=place, remedy="Set it in the environment or in a .env file."
-        )
+        raise without_key(" or ".join(missing), place)
 
 
 @functools.lru_cache(maxsize=64)

@@ -99,6 +99,12 @@ def check_setup(provider: str, model_args: dict[str, Any], *, place: str) -> Non
             raise ModelSetupError(f"{name} {fault}", place=place, remedy="Set it again without that.")
 
 
+def without_key(names: str, place: str) -> ModelSetupError:
+    """The error for a model whose key is not set in any of the variables ``names``."""
+    remedy = "Set it in the environment or in a .env file."
+    return ModelSetupError(f"{names} is not set", place=place, remedy=remedy)
+
+
 def _check_address(address: str, place: str, *, append: bool) -> None:
     """``append``: the interface's path is put behind the address as it is, so that it has no query."""
     shown = without_password(address)
