@@ -53,6 +53,8 @@ IMPORTED = (
     "reward_kit.cli.show",
     "reward_kit.typed_interface",
 )
+WITH_LITELLM = {"COMMANDS_WITH": "LiteLLM"}
+"""Part of the environment of commands that import LiteLLM, which takes seconds: another process forks them."""
 IDLE = 5.0
 """Seconds after which the process that forks ends, once nobody is connected."""
 
@@ -235,7 +237,7 @@ def _run(
         if typed:
             given.write(typed.encode())
             given.seek(0)
-        connection = _connection()
+        connection = _connection(env.get(*WITH_LITELLM, ""))
         connection.settimeout(None)
         files = [file.fileno() for file in (given, out, err)]
         told = ask(connection, line, str(cwd or Path.cwd()), env, files)
@@ -272,40 +274,44 @@ def stand_in(folder: Path) -> None:
     program.chmod(0o755)
 
 
-def _address() -> str:
+def _address(more: str = "") -> str:
     """The socket of the process that forks; it is another one for each run of the tests."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    return str(Path(tempfile.gettempdir(), f"commands-{run[:16]}"))
+    return str(Path(tempfile.gettempdir(), f"commands-{run[:16]}{more}"))
 
 
 @cache
-def _connection() -> socket.socket:
-    """A connection to the process that forks, which the first to need it starts."""
+def _connection(more: str = "") -> socket.socket:
+    """A connection to the process that forks, which the first to need it starts; ``more`` it imports, too."""
     import fcntl  # not on Windows
 
     with Path(__file__).open() as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         with suppress(OSError):
-            return connected(_address())
-        line = [sys.executable, __file__, _address()]
+            return connected(_address(more))
+        line = [sys.executable, __file__, _address(more), more]
         # Pipes: a stream that Python has found seekable once must not become one that is not.
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         server = subprocess.Popen(line, **pipes)
         assert server.stdout is not None
         said = server.stdout.readline()
         assert said == b"ready\n", said + server.stdout.read()
-        return connected(_address())
+        return connected(_address(more))
 
 
-def _serve(address: str) -> list[str]:
+def _serve(address: str, more: str) -> list[str]:
     """Fork for each command; returns, in each process that is to be one, its command line."""
+    gc.disable()
     for module in IMPORTED:
         importlib.import_module(module)
+    if more:
+        importlib.import_module("reward_kit.agent.models.litellm_library").import_litellm()
     if importlib.util.find_spec("mcp") is not None:
         importlib.import_module("reward_kit.agent.servers.mcp_server")
     for module in ("reward_kit.agent.rollout.trace", "reward_kit.agent.rows.task_row"):
         sys.modules[module]._adapter()  # is made once, at its first use
     gc.freeze()
+    gc.enable()
     Path(address).unlink(missing_ok=True)
     served: list[int] = []
     with socket.socket(socket.AF_UNIX) as listener:
@@ -377,7 +383,7 @@ def _exit_soon(code: object) -> None:
 
 
 if __name__ == "__main__":
-    option, program, *arguments = _serve(sys.argv[1])
+    option, program, *arguments = _serve(*sys.argv[1:])
     sys.argv[1:] = arguments
     try:
         if option == "-m":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import WITH_LITELLM
 from pages import ROOT, follow
 from small_tau2 import write_checkout
 from stub_server import StubServer, call
@@ -212,6 +213,8 @@ PAGES: dict[str, tuple[Callable[[Path], Any] | None, dict[str, Any]]] = {
 """Of each page: what is in the reader's folder, and what the models say."""
 PACKAGES = {"mcp": ["mcp"], "own-agents": ["agents", "langgraph", "langchain_openai"]}
 """Packages that a page needs beside this one."""
+LITELLM = ("python", "troubleshooting")
+"""Pages with a command that imports it."""
 
 
 def exported(folder: Path) -> None:
@@ -281,6 +284,8 @@ def test_every_example_does_what_the_page_says(
         del environment["OPENAI_API_KEY"]  # it comes from the tutorial's .env
     else:
         environment["OPENAI_BASE_URL"] = stub_llm.url
+    if name in LITELLM:
+        environment |= WITH_LITELLM
     if name == "reproducibility":
         environment["MODEL_AGENT"] = "openai/gpt-4o-mini"
     follow(page, tmp_path, environment)

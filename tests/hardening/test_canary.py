@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command import run_command
+from command import WITH_LITELLM, run_command
 from flight_bundle import Bundle
 from stub_server import Answer, StubServer
 
@@ -52,7 +52,7 @@ def test_no_key_reaches_any_file(bundle: Bundle, stub_llm: StubServer, status: i
     headers = json.dumps({"X-Auth": HEADER, "Proxy-Authorization": f"Bearer {HEADER}"})
     given = (f"api_key={ARGUMENT}", f"api_base={stub_llm.url}", f"extra_headers={headers}")
     options = ("--client", client, *(part for one in given for part in ("--model-arg", one)))
-    elsewhere = {"OPENAI_API_BASE": address(stub_llm)}
+    elsewhere = {"OPENAI_API_BASE": address(stub_llm), **(WITH_LITELLM if client == "litellm" else {})}
     code, said = run(bundle, *RUN, *EVERYWHERE, *options, verbose=True, **elsewhere)
     assert code == {200: 0, 429: 1}.get(status, 2), said
     sent = json.dumps(stub_llm.request_headers)

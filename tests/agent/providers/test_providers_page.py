@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chat_protocol import Azure, Chat
-from command import run_python
+from command import WITH_LITELLM, run_python
 from flight_bundle import Bundle
 from native_protocols import Anthropic, Cohere, Converse, Gemini, Ollama
 from provider_stub import ProviderStub, Refused
@@ -157,7 +157,8 @@ def test_every_row_is_played(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) ->
             runs.append({"environment": variables, "arguments": command})
             if row.id == IN_WORKERS:
                 runs.append({"environment": variables, "arguments": [*command, "--workers", "2"]})
-        done = run_python(PROGRAM, bundle.folder, {**os.environ, "ROWS": json.dumps(runs)}, timeout=250)
+        variables = {**os.environ, **WITH_LITELLM, "ROWS": json.dumps(runs)}
+        done = run_python(PROGRAM, bundle.folder, variables, timeout=250)
     assert done.error == ""
     assert {row: stub.refusals for row, stub in stubs.items() if stub.refusals} == {}
     passes = "".join(rf"  Pass\^{k} 1.000" for k in range(1, ROLLOUTS + 1))
