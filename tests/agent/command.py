@@ -266,12 +266,14 @@ def _of_python(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def stand_in(folder: Path) -> None:
-    """Write a program ``reward-kit`` for shells, which has its commands forked."""
+    """Write programs ``reward-kit`` and ``python`` for shells, which have their commands forked."""
     _connection()
-    program = folder / "reward-kit"
     begin = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport forked_command\n"
-    program.write_text(f"#!{sys.executable} -IS\n{begin}forked_command.stand_in({_address()!r})\n")
-    program.chmod(0o755)
+    for name, arguments in (("reward-kit", ("-m", "reward_kit")), ("python", ())):
+        program = folder / name
+        called = (_address(), *arguments)
+        program.write_text(f"#!{sys.executable} -IS\n{begin}forked_command.stand_in(*{called!r})\n")
+        program.chmod(0o755)
 
 
 def _address(more: str = "") -> str:
@@ -383,11 +385,14 @@ def _exit_soon(code: object) -> None:
 
 
 if __name__ == "__main__":
-    option, program, *arguments = _serve(*sys.argv[1:])
+    option, *arguments = _serve(*sys.argv[1:])
+    program = arguments.pop(0) if option in ("-m", "-c") else option
     sys.argv[1:] = arguments
     try:
         if option == "-m":
             runpy.run_module(program, run_name="__main__", alter_sys=True)
+        elif option != "-c":
+            runpy.run_path(program, run_name="__main__")
         else:
             module = sys.modules["__main__"] = types.ModuleType("__main__")
             exec(compile(program, "<string>", "exec"), module.__dict__)

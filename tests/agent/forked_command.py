@@ -1,4 +1,4 @@
-"""A command that another process forks: how it is asked for, and a stand-in for ``reward-kit``.
+"""A command that another process forks: how it is asked for, and a stand-in for a program.
 
 It imports little, for the stand-in is to start at once; ``command.py`` has the process that forks.
 """
@@ -33,9 +33,9 @@ def ask(
             yield int(answers.readline())
 
 
-def stand_in(address: str) -> None:
-    """Run ``reward-kit`` with the arguments of this process, and exit as it does."""
-    line = ["-m", "reward_kit", *sys.argv[1:]]
+def stand_in(address: str, *arguments: str) -> None:
+    """Run Python with these arguments and those of this process, and exit as it does."""
+    line = [*arguments, *sys.argv[1:]]
     told = ask(connected(address), line, os.getcwd(), os.environ, [0, 1, 2])  # noqa: PTH109 - pathlib is slow to import
     command = next(told)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,4 +17,5 @@ def environment(stub_llm: object, tmp_path_factory: pytest.TempPathFactory) -> d
     kept = {name: it for name, it in os.environ.items() if not name.startswith(("MODEL_", "REWARD_KIT_"))}
     folders = [tmp_path_factory.mktemp("bin"), Path(sys.executable).parent, os.environ["PATH"]]
     stand_in(folders[0])
-    return {**kept, "PATH": os.pathsep.join(map(str, folders)), "COLUMNS": "120"}
+    slow = "-p no:langsmith_plugin -p no:hypothesispytest"  # plugins of pytest
+    return {**kept, "PATH": os.pathsep.join(map(str, folders)), "COLUMNS": "120", "PYTEST_ADDOPTS": slow}
