@@ -71,7 +71,7 @@ AGENT = {
     "raises deep": "def f(): f()\nf()",
     "raises without words": "class E(Exception):\n def __str__(self): raise ValueError\nraise E",
     "cancels itself": "asyncio.current_task().cancel()\nawait asyncio.sleep(0)",
-    "blocks": "time.sleep(4)",
+    "blocks": "time.sleep(3.3)",
     "sleeps": "await asyncio.sleep(60)",
     "leaves a task": "async def f(): raise KeyError('later')\nasyncio.ensure_future(f())",
     "leaves a thread": "threading.Thread(target=time.sleep, args=(30,), daemon=True).start()",
@@ -109,7 +109,7 @@ USER = {
     "stops for the engine": "rollout.stop('infrastructure_error')",
     "raises an interrupt": "raise KeyboardInterrupt",
     "raises a long text": "raise ValueError(LONG)",
-    "blocks": "time.sleep(4)",
+    "blocks": "time.sleep(3.3)",
     "says a long text": "return LONG",
 }
 KINDS = {"agent": AGENT, "tool": TOOL, "reward": REWARD, "user": USER}
@@ -118,7 +118,7 @@ ENDING = {
     "agent exits": "os._exit(3)",
     "agent crashes": "import ctypes\nctypes.string_at(0)",
     "agent is killed": "os.kill(os.getpid(), 9)",
-    "agent stops answering": "import re\nre.match('(a+)+$', 'a' * 40 + 'b')",
+    "agent stops answering": "import ctypes\nctypes.PyDLL(None).sleep(60)",
     "tool exits": "os._exit(3)",
     "agent has no files": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))",
     "agent writes no files": "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))",
@@ -128,7 +128,10 @@ ENDING = {
     "agent lowers the recursion limit": "sys.setrecursionlimit(120)",
     "agent breaks JSON": "json.dumps = None",
 }
-"""These end or spoil their process, and are played with ``--workers`` only."""
+"""These end or spoil their process, and are played with ``--workers`` only.
+
+A function of a ``PyDLL`` holds the interpreter's lock, as a regular expression that backtracks does.
+"""
 HEAD = f"""
 LONG = "x" * {often(50_000_000, 2_000_000)}  # more than any limit
 import asyncio, json, os, sys, threading, time
@@ -208,7 +211,7 @@ def bundle_of(folder: Path, cases: dict[str, str]) -> Bundle:
     bundle.write("own.py", f"{HEAD}{functions(('agent', 'user'), cases, 'async def')}\n{PLAYERS}")
     sound = [{"id": f"sound-{number}", "n_rollouts": 1} for number in range(NEIGHBOURS)]
     odd = [
-        {"id": f"odd-{number}", "n_rollouts": 1, "metadata": {"case": name}}
+        {"id": f"odd-{number}", "n_rollouts": 1, "max_steps": 5, "metadata": {"case": name}}
         for number, name in enumerate(cases)
     ]
     bundle.rows(*sound[: NEIGHBOURS // 2], *odd, *sound[NEIGHBOURS // 2 :])
@@ -223,7 +226,7 @@ def played(folder: Path, cases: dict[str, str], *more: str) -> dict[str, Any]:
     """Play the cases beside the six; returns their outcomes once all has been checked and read."""
     bundle = bundle_of(folder, cases)
     arguments = ("agent-eval", "-d", "task.jsonl", *OPTIONS, *LIMITS, *more)
-    ran = run_patched({"reward_kit.agent.evaluation.workers.HANG_GRACE": 4.0}, *arguments, cwd=bundle.folder)
+    ran = run_patched({"reward_kit.agent.evaluation.workers.HANG_GRACE": 2.0}, *arguments, cwd=bundle.folder)
     assert ran.code in (0, 1), ran.err
     if cases is not ENDING:  # of these Python itself tells how the process ended
         assert "Traceback" not in ran.out + ran.err
