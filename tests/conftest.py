@@ -38,8 +38,9 @@ NEED_LITELLM = (
     "agent/models/",
     "agent/providers/",
     "test_a_booking_is_made_and_paid_over_several_turns",
-    "test_a_missing_key_is_named",
     "test_a_model_without_a_price_is_named",
+    "test_a_server_that_stays_broken_is_nobodys_fault",
+    "test_what_is_secret_is_not_part_of_a_model_s_identity",
 )
 LONG = 300
 """Seconds from which a time limit says that a test is long."""

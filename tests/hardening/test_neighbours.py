@@ -14,6 +14,7 @@ from thorough import often
 
 from reward_kit.agent import export, load_evaluation, load_rollout
 
+pytestmark = pytest.mark.timeout(300)
 NEIGHBOURS = 6
 AGENT = {
     "stops with an exception": "rollout.stop('agent_error', ValueError())",
