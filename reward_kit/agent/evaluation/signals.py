@@ -187,8 +187,8 @@ GROWTH, LEAST = 1.25, 64 << 20
 def rare_collections() -> Iterator[None]:
     """Collect garbage in this block only when the memory of the process has grown notably.
 
-    Objects that exist before are never looked at. Needs a running event loop; changes nothing on a system
-    that does not tell the memory of a process (``/proc``).
+    Objects that exist before the first such block are never looked at again, nor as Python exits. Needs a
+    running event loop; changes nothing on a system that does not tell the memory of a process (``/proc``).
     """
     before = memory_of(os.getpid())
     if not before or not gc.isenabled():
@@ -206,7 +206,8 @@ def rare_collections() -> Iterator[None]:
 
     timer = loop.call_later(LOOK_EVERY, look, before)
     gc.disable()
-    gc.freeze()
+    if not gc.get_freeze_count():  # garbage of an earlier block is to be collected
+        gc.freeze()
     try:
         yield
     finally:
