@@ -54,7 +54,7 @@ IMPORTED = (
     "reward_kit.typed_interface",
 )
 WITH_LITELLM = {"COMMANDS_WITH": "LiteLLM"}
-"""Part of the environment of commands that import LiteLLM, which takes seconds: another process forks them."""
+"""In the environment of commands that import LiteLLM, which takes seconds: another process forks them."""
 IDLE = 5.0
 """Seconds after which the process that forks ends, once nobody is connected."""
 

@@ -255,7 +255,7 @@ def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
 
 
 def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:
-    monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 2.0)
+    monkeypatch.setattr("reward_kit.agent.evaluation.workers.HANG_GRACE", 1.0)
     hostile.rows({"id": "blocks", "metadata": {"tool": "blocks"}, "n_rollouts": 1})
     (lost,) = hostile.play("calls", workers=1, timeout=1.0).outcomes
     assert lost.stop_detail == "its process stopped answering and was ended in tool 'blocks', twice"
