@@ -13,9 +13,9 @@ help:  ## the targets
 eval: $(PLAIN)  ## the main job, offline: 115 retail tasks, their gold actions replayed
 	$(BIN)/reward-kit agent-eval --dataset tau_retail_task/task.jsonl --agent gold
 
-# Two more than a small machine has cores: many tests wait for servers and clocks.
+# Three for each core of a small machine: many tests wait for servers and clocks.
 # Each process compiles the tests and hundreds compile the package where PYTHONDONTWRITEBYTECODE is set.
-WORKERS ?= 4
+WORKERS ?= 6
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

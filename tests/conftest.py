@@ -38,6 +38,7 @@ NEED_LITELLM = (
     "agent/models/",
     "agent/providers/",
     "test_a_booking_is_made_and_paid_over_several_turns",
+    "test_a_judge_that_cannot_be_asked_ends_the_run_before_it_begins",
     "test_a_model_without_a_price_is_named",
     "test_a_server_that_stays_broken_is_nobodys_fault",
     "test_what_is_secret_is_not_part_of_a_model_s_identity",
