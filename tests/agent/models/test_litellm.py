@@ -14,7 +14,7 @@ from answer_shapes import answer_of
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent.models import litellm_library
-from reward_kit.agent.models.litellm import LiteLLMModel, check_model
+from reward_kit.agent.models.litellm import LiteLLMModel, check_model, remote_model
 from reward_kit.agent.models.litellm_library import import_litellm, sent_messages
 from reward_kit.errors import ModelError, ModelSetupError
 
@@ -171,6 +171,17 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_key_or_an_unknown_model_is_told(name: str, provider: str | None, told: str) -> None:
     with pytest.raises(ModelSetupError, match=told):
         check_model(name, provider)
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_a_missing_key_of_openai_is_told_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelSetupError) as by_library:
+        check_model("openai/gpt-4o")
+    monkeypatch.delitem(sys.modules, "litellm")
+    with pytest.raises(ModelSetupError) as alone:
+        remote_model("openai/gpt-4o", client="direct")
+    assert str(alone.value) == str(by_library.value)
+    assert "litellm" not in sys.modules
 
 
 @pytest.mark.usefixtures("no_keys")
