@@ -15,7 +15,7 @@ from reward_kit.agent.base.text import encodable, excerpt, text_of
 from reward_kit.agent.base.types import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from reward_kit.agent.base.types import Completion, Message, Model, ModelCall, Usage
 
@@ -183,27 +183,30 @@ def without_faults(completion: Completion, tools: Iterable[dict[str, Any]]) -> t
     fault = "cut_off" if completion.finish_reason == "length" else None
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
-        names = {(tool.get("function") or {}).get("name") for tool in tools}
         faults: list[str] = []
-        meant = [_as_meant(call, names, faults) for call in calls]
+        meant = [_as_meant(call, tools, faults) for call in calls]
         if faults:
             fault = faults[0]
             completion = replace(completion, message={**message, "tool_calls": meant})
     elif not calls and (said := text_in(message)) and ("<" in said or "[" in said or '"name"' in said):
         said = split_thoughts(said)[0]
-        names = {(tool.get("function") or {}).get("name") for tool in tools}
+        names = _names_of(tools)
         if names and (_MARKS.search(said) or not names.isdisjoint(_CALL.findall(said))):
             fault = "calls_as_text"
     return completion, fault
 
 
-def _as_meant(call: Any, names: Collection[Any], faults: list[str]) -> Any:
+def _names_of(tools: Iterable[dict[str, Any]]) -> set[Any]:
+    return {(tool.get("function") or {}).get("name") for tool in tools}
+
+
+def _as_meant(call: Any, tools: Iterable[dict[str, Any]], faults: list[str]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
     changed, fault = {}, None
     name, arguments = function.get("name"), function.get("arguments")
-    if isinstance(name, str) and name not in names:
+    if isinstance(name, str) and not name.isidentifier() and name not in (names := _names_of(tools)):
         bare = re.split(r"[.:/]", re.sub(r":\d+$", "", name))[-1]
         if bare in names:
             changed["name"], fault = bare, "prefixed_name"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 from time import perf_counter
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE, json_text, plain
-from reward_kit.agent.base.history import INTERRUPTED, parse_arguments
+from reward_kit.agent.base.history import INTERRUPTED, called, parse_arguments
 from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
 from reward_kit.agent.base.types import ModelCall, RolloutStopped, ToolCall, Usage, check_one_of, counted
 from reward_kit.agent.base.worker_thread import in_thread
@@ -231,40 +230,17 @@ async def run_calls(episode: Episode, message: Message, by: Side = "agent") -> l
 
     For agents and users of this package.
     """
-    asked = [_well_formed(one) for one in message["tool_calls"]]
-    if not episode.parallel_tool_calls:
-        del asked[1:]
     episode.check_running()
+    asked = list(message["tool_calls"])[: None if episode.parallel_tool_calls else 1]
     history = episode.history_of(by)
     before = len(history.messages)
-    recorded = history.announce({**message, "tool_calls": asked})
+    recorded = history.announce({**message, "tool_calls": asked}, of_model=True)
     for given, announced in zip(asked, recorded["tool_calls"], strict=True):
-        function = given["function"]
-        await call(episode, function["name"], function["arguments"], call_id=announced["id"], by=by)
+        name, arguments = called(given)
+        await call(episode, name, arguments, call_id=announced["id"], by=by)
         if episode.trace.stop_reason is not None:
             episode.check_running()
     return history.messages[before:]
-
-
-def _well_formed(given: Any) -> dict[str, Any]:
-    """The call with a name and arguments that are text, whatever the model made of them.
-
-    The tool registry answers a missing name and arguments that are no object with an error for the model.
-    """
-    call: dict[str, Any] = given if isinstance(given, dict) else {}
-    function = call.get("function")
-    function = function if isinstance(function, dict) else {}
-    name, arguments = function.get("name"), function.get("arguments")
-    if isinstance(name, str) and isinstance(arguments, str) and arguments and isinstance(call.get("id"), str):
-        return call
-    if not isinstance(arguments, str | dict | None):
-        arguments = json.dumps(arguments)
-    identifier = call.get("id")
-    return {
-        **call,
-        "id": identifier if isinstance(identifier, str) else None,
-        "function": {**function, "name": name if isinstance(name, str) else "", "arguments": arguments or ""},
-    }
 
 
 async def content_of_call(

@@ -29,16 +29,16 @@ class ToolCallingAgent:
 
     async def respond(self, rollout: Rollout) -> Message:
         """The assistant message with the reply, reasoning fields included."""
-        empty = 0
+        episode, empty = episode_of(rollout), 0
         while True:
             messages = self.messages(rollout)
             if empty:
                 messages = add_note(rollout.messages if messages is None else messages)
-            completion = await rollout.complete(messages, again=empty)
+            completion = await episode.complete(messages, again=empty)
             message = completion.message
             if message.get("tool_calls"):
                 empty = 0
-                await run_calls(episode_of(rollout), message)
+                await run_calls(episode, message)
                 continue
             reply = _reply(message)
             if reply["content"]:
