@@ -25,9 +25,9 @@ import apsw
 import click
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.seeding import seed_base
+from reward_kit.agent.database.vfs import BaseImage
 
 QUERY = "SELECT status FROM orders WHERE order_id = ?"
 BYTES_PER_ORDER = 1000

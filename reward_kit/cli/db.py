@@ -108,7 +108,7 @@ def changes(name: str, base: str | None, full: bool, json_path: str | None, outp
     """Show the rows in which the database NAME differs from its base."""
     from reward_kit.agent.database.changes import Changes
     from reward_kit.agent.database.overlay_store import overlay_changes
-    from reward_kit.agent.database.table_diff import diff_databases
+    from reward_kit.agent.database.recorder import diff_databases
 
     overlay, path = _fork(name, output_dir)
     if base is None and not overlay.pristine:
@@ -135,8 +135,8 @@ def changes(name: str, base: str | None, full: bool, json_path: str | None, outp
 
 def _fork(name: str, output_dir: str) -> tuple[Overlay, Path]:
     """The database that ``name`` means, and the file that it comes from."""
-    from reward_kit.agent.database.base_image import BaseImage
     from reward_kit.agent.database.overlay import Overlay
+    from reward_kit.agent.database.vfs import BaseImage
     from reward_kit.agent.store.loading import find_state
 
     path, delta = find_state(name, output_dir)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.rollout.opening import rollout_seed
+from reward_kit.agent.bundles.task import rollout_seed
 from reward_kit.integrations.playing import Play, not_installed, opened, shown_line
 
 try:

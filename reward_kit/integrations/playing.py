@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import TaskBundle
+from reward_kit.agent.bundles.task import task_of
 from reward_kit.agent.players.names import FROM_PROMPT, user_of
 from reward_kit.agent.rollout.calls import run_calls
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.lesson import EndedByUser
-from reward_kit.agent.rollout.opening import task_of
 from reward_kit.errors import AgentError, UsageError
 
 if TYPE_CHECKING:

@@ -269,7 +269,8 @@ def _valid_arguments(arguments: Any) -> str:
     parsed = parse_arguments(arguments)
     if parsed is None:
         parsed = {MALFORMED: arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)}
-    return encodable(json.dumps(parsed, ensure_ascii=False, default=str))
+    text = json.dumps(parsed, ensure_ascii=False, default=str)
+    return text if text.isascii() else encodable(text)
 
 
 def _valid_name(name: Any) -> str:

@@ -14,9 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from reward_kit.agent.base.pending import PendingLog
+from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import read_moment
+from reward_kit.agent.database.recorder import diff_databases
 from reward_kit.agent.database.scope import CallScope, Scope, current_scope
 from reward_kit.agent.database.statement import (
     ExecuteResult,
@@ -29,7 +30,6 @@ from reward_kit.agent.database.statement import (
     first_value_of,
     rows_of,
 )
-from reward_kit.agent.database.table_diff import diff_databases
 from reward_kit.agent.database.turns import Turns
 from reward_kit.errors import DatabaseError, StorageError
 

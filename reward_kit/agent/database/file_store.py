@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import draft_beside, share_or_copy, temporary_folder
-from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.determinism import Randomness, install_functions
 from reward_kit.agent.database.file_access import (
@@ -41,8 +40,9 @@ from reward_kit.agent.database.guard import (
     without_tail,
 )
 from reward_kit.agent.database.overlay import Overlay
+from reward_kit.agent.database.recorder import diff_databases
 from reward_kit.agent.database.statement import ExecuteResult, Limits, fetch_result, storable_parameters
-from reward_kit.agent.database.table_diff import diff_databases
+from reward_kit.agent.database.vfs import BaseImage, foreign_keys_on
 from reward_kit.errors import DatabaseError, StorageError
 
 if TYPE_CHECKING:

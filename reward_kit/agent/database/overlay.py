@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from reward_kit.agent.base.files import publish, share_or_copy
-from reward_kit.agent.database.base_image import BaseImage, foreign_keys_on
-from reward_kit.agent.database.vfs import PageFile, connect_pages
+from reward_kit.agent.database.vfs import BaseImage, PageFile, connect_pages, foreign_keys_on
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:

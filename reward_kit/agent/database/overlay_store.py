@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
 
-from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.changes import NO_CHANGES, Changes
 from reward_kit.agent.database.connection import Connection, Counters
 from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.database.overlay import Overlay
-from reward_kit.agent.database.recorder import Recorder
-from reward_kit.agent.database.table_diff import Schema, diff_databases, read_schema
-from reward_kit.agent.database.vfs import freeze_clock
+from reward_kit.agent.database.recorder import Recorder, Schema, diff_databases, read_schema
+from reward_kit.agent.database.vfs import BaseImage, freeze_clock
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:

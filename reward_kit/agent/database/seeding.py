@@ -17,12 +17,11 @@ import apsw
 
 from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.database.base_image import FOREIGN_KEYS_ON
+from reward_kit.agent.database.connection import broken_reference, why_refused
 from reward_kit.agent.database.determinism import Randomness, read_moment
-from reward_kit.agent.database.foreign_keys import broken_reference, why_refused
 from reward_kit.agent.database.guard import PRAGMAS, UNSAFE_FUNCTIONS, describe_statement
 from reward_kit.agent.database.statement import ExecuteResult, SyncStatements, plain, storable_parameters
-from reward_kit.agent.database.vfs import create_file, freeze_clock, install_function
+from reward_kit.agent.database.vfs import FOREIGN_KEYS_ON, create_file, freeze_clock, install_function
 from reward_kit.errors import (
     BundleError,
     DatabaseError,

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
 from reward_kit.agent.base.encoding import LONGEST_VALUE, plain
 from reward_kit.agent.base.history import History
-from reward_kit.agent.base.pending import PendingLog
+from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.solo import SOLO, solo_task
+from reward_kit.agent.bundles.task import base_of, task_of
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, forking, replaying
 from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
 from reward_kit.agent.rollout.lesson import lesson as lesson_of
-from reward_kit.agent.rollout.opening import base_of, task_of
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Trace
 from reward_kit.agent.rows.message_check import split_opening

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
 from reward_kit.agent.base.encoding import json_copy, plain
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
-from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
-from reward_kit.agent.base.places import ends_task, fault_line, place_of
+from reward_kit.agent.base.places import MissingAwaitError, PendingLog, ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread, run_sync
 from reward_kit.agent.rewards.checks import checking

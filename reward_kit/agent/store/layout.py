@@ -130,7 +130,7 @@ def keep_of(asked: str | None, base: Database, planned: int) -> Keep | None:
 
 def _marker(path: Path, content: Path) -> Path | None:
     """The empty file beside the base ``path`` that vouches for ``content``; None for no whole database."""
-    from reward_kit.agent.database.base_image import BaseImage
+    from reward_kit.agent.database.vfs import BaseImage
 
     try:
         return path.with_suffix(f".{BaseImage.open(content).measure().hex()}.seeded")

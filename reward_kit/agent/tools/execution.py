@@ -15,20 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
-from reward_kit.agent.base.pending import MissingAwaitError
-from reward_kit.agent.base.places import ends_task, fault_line
+from reward_kit.agent.base.encoding import MAX_CHARACTERS, content_of
+from reward_kit.agent.base.places import MissingAwaitError, ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import did_you_mean, foreign_name, foreign_text
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
-from reward_kit.agent.tools.content import MAX_CHARACTERS, content_of
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reward_kit.agent.base.pending import PendingLog
+    from reward_kit.agent.base.places import PendingLog
     from reward_kit.agent.database import Changes
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.tools.json_schema import Schema
+    from reward_kit.agent.tools.schema import Schema
 
 INJECTED = frozenset({"db", "rollout"})
 """Parameters that are injected; a model never sees them."""

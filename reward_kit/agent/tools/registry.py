@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from reward_kit.agent.base.pending import PendingLog
+    from reward_kit.agent.base.places import PendingLog
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.rollout import Rollout

@@ -15,6 +15,7 @@ from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annota
 from pydantic import BaseModel, Field
 from starlette.routing import Route
 
+from reward_kit.agent.base.encoding import json_value
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
 from reward_kit.agent.servers.http import (
     SESSION,
@@ -26,7 +27,6 @@ from reward_kit.agent.servers.http import (
 )
 from reward_kit.agent.servers.requests import arguments_of, body_of, fault, json_answer, takes
 from reward_kit.agent.servers.sessions import DEFAULT
-from reward_kit.agent.tools.content import json_value
 from reward_kit.errors import BundleError, UsageError
 from reward_kit.integrations.serving.episodes import SAY, Lesson, NoSuchSessionError, SessionExistsError
 from reward_kit.integrations.serving.nemo_gym import ANY_TOOL, add_nemo_gym

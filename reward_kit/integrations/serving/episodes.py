@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.bundles.task import task_of
 from reward_kit.agent.rollout.calls import answered
-from reward_kit.agent.rollout.opening import task_of
 from reward_kit.agent.servers.http import SESSION
 from reward_kit.agent.servers.sessions import NoSuchRowError, Pool, Session
 from reward_kit.errors import RewardKitError, UsageError

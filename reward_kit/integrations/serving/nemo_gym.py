@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.text import text_of
-from reward_kit.agent.rollout.opening import rollout_seed
+from reward_kit.agent.bundles.task import rollout_seed
 from reward_kit.agent.servers.requests import arguments_of, body_of, json_answer, takes
 from reward_kit.errors import UsageError
 from reward_kit.integrations.serving.episodes import SAY, SAY_TOOL, NoSuchSessionError

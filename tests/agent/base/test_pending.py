@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reward_kit.agent.base.pending import MissingAwaitError, PendingLog
+from reward_kit.agent.base.places import MissingAwaitError, PendingLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

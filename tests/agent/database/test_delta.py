@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.database import Database, base_image
-from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database import Database, vfs
 from reward_kit.agent.database.overlay import Overlay
+from reward_kit.agent.database.vfs import BaseImage
 from reward_kit.errors import DatabaseError
 
 SEED = """
@@ -62,7 +62,7 @@ def test_a_state_is_found_again_as_it_was(
     path: Path, tmp_path: Path, monkeypatch: Any, statements: tuple[str, ...], in_memory: bool, mode: str
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)
+        monkeypatch.setattr(vfs, "IN_MEMORY_LIMIT", 0)
     with fork_of(path, *statements, mode=mode) as fork:
         expected = fork.sync.fetch_all(QUERY)
         with Database.open(path, delta=fork.delta()) as state:
@@ -117,7 +117,7 @@ def test_a_delta_that_claims_to_be_tiny_but_unpacks_to_gigabytes_is_refused(path
 
 
 def test_a_truncated_base_never_kills_the_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)
+    monkeypatch.setattr(vfs, "IN_MEMORY_LIMIT", 0)
     base = BaseImage.open(path)
     overlay = Overlay(base)
     connection = overlay.connect()

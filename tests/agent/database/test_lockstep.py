@@ -12,10 +12,10 @@ import apsw
 import pytest
 from thorough import often
 
-from reward_kit.agent.database import Database, base_image, overlay_store
-from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database import Database, overlay_store, vfs
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.seeding import seed_base
+from reward_kit.agent.database.vfs import BaseImage
 from reward_kit.errors import DatabaseError
 
 STATEMENTS = often(1000, 300)
@@ -174,7 +174,7 @@ def test_a_fork_behaves_like_a_plain_file(
     base_path: Path, tmp_path: Path, monkeypatch: Any, seed: int, cache_pages: int | None, in_memory: bool
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(base_image, "IN_MEMORY_LIMIT", 0)
+        monkeypatch.setattr(vfs, "IN_MEMORY_LIMIT", 0)
     base_path = Path(shutil.copy(base_path, tmp_path / "base.db"))
     original = base_path.read_bytes()
     plain_path = tmp_path / "plain.db"

@@ -87,7 +87,7 @@ def test_a_fork_that_is_open_when_python_ends_prints_nothing(tmp_path: Path) -> 
     code = f"""
 import sys
 from reward_kit.agent.database import Database, overlay_store
-from reward_kit.agent.database.base_image import BaseImage
+from reward_kit.agent.database.vfs import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 base = Database.seed(sys.argv[1], {SHOP!r})
 fork, busy = base.fork(seed=1), base.fork(seed=1)

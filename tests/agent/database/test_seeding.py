@@ -13,9 +13,9 @@ import pytest
 from stored_rollouts import query
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.database.base_image import BaseImage
 from reward_kit.agent.database.overlay import Overlay
 from reward_kit.agent.database.seeding import seed_base, split_statements
+from reward_kit.agent.database.vfs import BaseImage
 from reward_kit.errors import BundleError, StorageError, UsageError
 
 

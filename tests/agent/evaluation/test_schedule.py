@@ -7,10 +7,10 @@ import pytest
 from small_task import small_task
 
 from reward_kit.agent.bundles.bundle import Task
+from reward_kit.agent.bundles.task import rollout_seed
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.plan import Job, jobs_of
-from reward_kit.agent.rollout.opening import rollout_seed
 from reward_kit.errors import BundleError
 
 

@@ -8,7 +8,7 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.rollout.opening import rollout_seed
+from reward_kit.agent.bundles.task import rollout_seed
 
 Run = Callable[..., EvaluationResult]
 PROMPT = "You are Alice, alice@example.com. You want flight 1."

@@ -8,7 +8,7 @@ from door_bundle import ROW, TOOLS, USER_TOOLS, door_bundle
 
 from reward_kit.agent import TaskBundle, ToolRegistry
 from reward_kit.agent.bundles.bundle import read_bundle
-from reward_kit.agent.rollout.opening import base_of
+from reward_kit.agent.bundles.task import base_of
 from reward_kit.errors import BundleError, RewardError
 
 AGENT_FUNCTIONS = """

@@ -65,7 +65,7 @@ def bundle(tmp_path: Path):
 
 
 def base_of(bundle: TaskBundle) -> Any:
-    from reward_kit.agent.rollout.opening import base_of
+    from reward_kit.agent.bundles.task import base_of
 
     return base_of(bundle, bundle.tasks[0])
 
