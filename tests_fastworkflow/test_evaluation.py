@@ -48,7 +48,7 @@ def run(
         records: dict[str, list[dict[str, Any]]] = {}
         (path,) = Path("runs/evals").glob("*.db")
         with contextlib.closing(sqlite3.connect(path)) as store:
-            for (text,) in store.execute("SELECT json FROM trajectories"):
+            for (text,) in store.execute("SELECT json FROM traces"):
                 record = json.loads(text)
                 records.setdefault(record["row_id"], []).append(record)
         return code, records
