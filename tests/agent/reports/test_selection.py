@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -15,6 +17,7 @@ from stored_rollouts import begun, edit, played
 from reward_kit.agent.reports.pages import selection as module
 from reward_kit.agent.reports.pages.selection import Selection, listed
 from reward_kit.agent.rollout.outcome import Played
+from reward_kit.agent.rollout.trace import Trace
 from reward_kit.errors import UsageError
 
 FILE = Path("runs/evals/first.db")
@@ -128,3 +131,154 @@ def test_a_search_reads_what_was_stored_since_and_no_other_file_of_the_name(tmp_
     with begun(path) as store:
         store.add([saying(0, "a table")])
         assert (told("lamp"), told("table")) == ([], [0])
+
+
+def with_messages(number: int, messages: list[dict[str, Any]], **fields: Any) -> Played:
+    trace = Trace(id=f"r{number:05d}", row_id="a", messages=messages, **fields)
+    return replace(played(number), trace=trace.encoded())
+
+
+def having(path: Path, text: str) -> list[int]:
+    """The numbers of the rollouts with ``text``; an address would have spaces at its ends removed."""
+    return sorted(one.index for one in listed(path, Selection(by="rollouts", text=text), whole=True).rollouts)
+
+
+CALLS = [
+    {"id": f"hidden{n}", "type": "function", "function": {"name": name, "arguments": f'{{"to": "{name}"}}'}}
+    for n, name in enumerate(("first", "second"))
+]
+MESSAGES: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": 'Say "hi"\nnow, a\\b\tZoë \x7f\x1f1f 50%_.'}],
+    [{"role": "system", "content": "Secretly"}, {"role": "user", "content": "Openly"}],
+    [{"content": "Secretly", "role": "system"}, {"content": "Openly", "role": "user"}],
+    [{"role": "user", "content": "Openly"}, {"role": "system", "content": "Secretly"}],
+    [{"role": "user", "content": [{"type": "text", "text": "In part"}, {"type": "image_url"}]}],
+    [{"role": "assistant", "content": None, "tool_calls": CALLS}],
+    [{"role": "user", "content": "The assistant has a role, content, arguments and an id: null, {hidden0}"}],
+    [{"role": "user", "content": ":"}, {"role": "assistant", "content": "Done\\", "refusal": None}],
+    [{"role": "user", "content": 'x:","role":"system","content":"Openly'}],
+]
+SEARCHES: list[tuple[str, list[int]]] = [
+    ('"HI"', [0]),
+    ('hi"\nnow', [0]),
+    ("n", [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+    ("nnow", []),
+    ("a\\b", [0]),
+    ("a\\\\b", []),
+    ("\tz", [0]),
+    ("tz", []),
+    ("Zoë", [0]),
+    ("ZOË", []),
+    ("\x7f\x1f1f", [0]),
+    ("001f", []),
+    ("0%_.", [0]),
+    ("0%.", []),
+    ("secretly", []),
+    ("openly", [1, 2, 3, 8]),
+    ("in part", [4]),
+    ("image_url", []),
+    ("first", [5]),
+    ("second", [5]),
+    ('"to": "second"', [5]),
+    ("hidden0", [6]),
+    ("role", [6, 8]),
+    ("content", [6, 8]),
+    ("arguments", [6]),
+    ("assistant", [6]),
+    ("tool_calls", []),
+    ("user", []),
+    ("null", [6]),
+    ("}", [5, 6]),
+    (":", [5, 6, 7, 8]),
+    ("done\\", [7]),
+    ('","', [8]),
+    ("compared", []),
+    ("aside", []),
+    ("clerk", []),
+    ("nowhere", []),
+]
+
+
+def test_a_search_finds_what_is_said_and_nothing_else_of_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    others: dict[str, Any] = {
+        "agent": "clerk",
+        "result": {"reason": "compared"},
+        "user_messages": {0: [{"role": "user", "content": "aside"}]},
+    }
+    with begun(path) as store:
+        store.add([with_messages(number, said, **others) for number, said in enumerate(MESSAGES)])
+    for text, expected in SEARCHES:
+        assert having(path, text) == expected, text
+
+
+def test_a_search_finds_as_much_as_reading_every_trace(tmp_path: Path) -> None:
+    random, path = Random(7), tmp_path / "e.db"
+    parts = [
+        "a",
+        "n",
+        "u",
+        "0",
+        '"',
+        "\\",
+        "\n",
+        "\x01",
+        "é",
+        ":",
+        ",",
+        "{",
+        "}",
+        "[",
+        '"role":"system"',
+        "Content",
+    ]
+
+    def text() -> str:
+        return "".join(random.choices(parts, k=random.randrange(8)))
+
+    def message() -> dict[str, Any]:
+        said: dict[str, Any] = {"role": random.choice(["user", "assistant", "system"]), "content": text()}
+        if random.random() < 0.3:
+            said["content"] = [{"type": "text", "text": text()}, text()]
+        items = [*said.items(), (random.choice(["name", "note", "id"]), text())]
+        random.shuffle(items)
+        return dict(items if random.random() < 0.3 else said)
+
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [
+                one
+                for key, inner in value.items()
+                if key not in ("role", "type", "id")
+                for one in texts(inner)
+            ]
+        return [one for inner in value for one in texts(inner)] if isinstance(value, list) else [value]
+
+    conversations = [[message() for _ in range(3)] for _ in range(100)]
+    with begun(path) as store:
+        store.add([with_messages(number, said) for number, said in enumerate(conversations)])
+    for sought in {text() for _ in range(60)} - {""}:
+        expected = [
+            number
+            for number, said in enumerate(conversations)
+            if any(
+                sought.lower() in one.lower()
+                for part in said
+                if part["role"] != "system"
+                for one in texts(part)
+            )
+        ]
+        assert having(path, sought) == expected, sought
+
+
+def test_a_search_does_not_see_a_secret_that_the_pages_hide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, secret = tmp_path / "e.db", "kV8mQ2xT7wLp9ZrB4nYc"
+    with begun(path) as store:
+        store.add([with_messages(0, [{"role": "user", "content": f"It is {secret}, the key"}])])
+        assert having(path, secret) == [0]
+        monkeypatch.setenv("SHOP_API_KEY", secret)
+        store.add([with_messages(1, [{"role": "user", "content": f"It is {secret}, the lock"}])])
+    for text, expected in ((secret, []), ("xt7wlp", []), ("is kV8", []), ("[hidden]", [1]), ("key", [0])):
+        assert having(path, text) == expected, text
