@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REDACTED = "SELECT rollout FROM traces WHERE CASE WHEN json_valid(json) THEN json ->> '$.redacted' END"
+_REDACTED = (
+    """SELECT rollout FROM traces WHERE json LIKE '{"redacted":true,%' OR json LIKE '{"redacted": true,%'"""
+)
+"""It is the first field of a trace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,8 +377,8 @@ def _adapter() -> TypeAdapter[Trace]:
     return TypeAdapter(Trace)
 
 
-def read_trace(text: str, source: Path | StoredRollout, given: str = "{}") -> Trace:
-    """The inverse of ``Trace.encoded``; ``given`` are the row's fields as JSON text.
+def read_trace(text: str, source: Path | StoredRollout) -> Trace:
+    """The inverse of ``Trace.encoded``, without the fields of its row.
 
     Raises ``StorageError`` for anything else.
     """
@@ -391,5 +391,5 @@ def read_trace(text: str, source: Path | StoredRollout, given: str = "{}") -> Tr
         place = "".join(f"{part}: " for part in first["loc"])
         fault = "not JSON" if first["type"] == "json_invalid" else "a damaged trace of a rollout, or none"
         raise StorageError(f"is {fault}: {place}{first['msg']}", place=str(source)) from error
-    trace.source, trace.given = source, given
+    trace.source = source
     return trace

@@ -12,7 +12,6 @@ import sqlite3
 import zlib
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,13 +19,11 @@ from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, chec
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 SUFFIX = ".db"
 NAMED = 5
 """Evaluations or rollouts that an error message lists."""
-READ_AT_ONCE = 16
-"""Traces that one statement reads."""
 BUSY = 5.0
 """Seconds that reading waits for a commit; only in the rollback journal mode does it wait at all."""
 
@@ -200,29 +197,11 @@ def rollout_at(address: Path) -> RolloutData:
     with reading(address.parent) as connection:
         found = connection.execute(query, (address.name,)).fetchone()
     if found is None:
-        raise _no_rollout(address)
+        raise no_rollout(address)
     kept = RolloutData(*found[:5])
     if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[5:]:
-        raise _damaged(address)
+        raise damaged_at(address)
     return kept
-
-
-def read_traces(path: Path, rollouts: Iterable[str]) -> Iterator[tuple[str, str, str] | StorageError]:
-    """The id of each of ``rollouts`` in a file, its trace and its row's fields as JSON; or the error."""
-    query = (
-        "SELECT rollout, json, crc, fields FROM traces LEFT JOIN rollouts ON id = rollout"
-        " LEFT JOIN rows USING (row_id) WHERE rollout IN (SELECT value FROM json_each(?))"
-    )
-    waiting = iter(rollouts)
-    with reading(path) as connection:
-        while ids := list(islice(waiting, READ_AT_ONCE)):
-            found = {rollout: given for rollout, *given in connection.execute(query, (json.dumps(ids),))}
-            for rollout in ids:
-                if rollout not in found:
-                    yield _no_rollout(path / rollout)
-                    continue
-                text, crc, fields = found[rollout]
-                yield (rollout, text, fields or "{}") if checksum(text) == crc else _damaged(path / rollout)
 
 
 def checksum(data: str | bytes | None) -> int | None:
@@ -230,11 +209,11 @@ def checksum(data: str | bytes | None) -> int | None:
     return None if data is None else zlib.crc32(data.encode() if isinstance(data, str) else data)
 
 
-def _damaged(address: Path) -> StorageError:
+def damaged_at(address: Path) -> StorageError:
     return StorageError("is damaged: its checksum is another one", place=str(address))
 
 
-def _no_rollout(address: Path) -> StorageError:
+def no_rollout(address: Path) -> StorageError:
     return StorageError(f"there is no rollout {address.name!r:.90}", place=str(address.parent))
 
 

@@ -14,8 +14,9 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.rollout.trace import Trace, read_trace
@@ -23,9 +24,11 @@ from reward_kit.agent.store.evaluation_file import (
     NAMED,
     SUFFIX,
     base_path,
+    checksum,
+    damaged_at,
     file_within,
     find_evaluation,
-    read_traces,
+    no_rollout,
     reading,
     rollout_at,
     stored_files,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace
 
 Kind = Literal["final", "gold"]
+READ_AT_ONCE = 16
+"""Traces that one statement reads."""
 _PLACE = re.compile(r"(?P<evaluation>.+?)\s+(?P<row>\S+?)\s*#(?P<number>[1-9][0-9]*)")
 _ID = re.compile(r"(?:roll_)?(?P<id>[A-Za-z0-9_-]{4,80})")
 
@@ -145,18 +150,35 @@ def read_rollouts(
 
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
-    for found in read_traces(file, rollouts):
-        try:
-            if isinstance(found, StorageError):
-                raise found
-            rollout, text, fields = found
-            trace = read_trace(text, StoredRollout(file, rollout), fields)
-        except StorageError as error:
-            if damaged is None:
-                raise
-            damaged(error)
-        else:
-            yield trace
+    query = "SELECT rollout, json, crc FROM traces WHERE rollout IN (SELECT value FROM json_each(?))"
+    waiting, row_id, fields = iter(rollouts), None, "{}"
+    with reading(file) as connection:
+        while ids := list(islice(waiting, READ_AT_ONCE)):
+            found = {rollout: stored for rollout, *stored in connection.execute(query, (json.dumps(ids),))}
+            for rollout in ids:
+                source = StoredRollout(file, rollout)
+                try:
+                    trace = _read(source, found.get(rollout))
+                except StorageError as error:
+                    if damaged is None:
+                        raise
+                    damaged(error)
+                    continue
+                if trace.row_id != row_id:  # the next rollouts are of the same row
+                    row_id = trace.row_id
+                    row = connection.execute("SELECT fields FROM rows WHERE row_id = ?", (row_id,)).fetchone()
+                    fields = row[0] if row else "{}"
+                trace.given = fields
+                yield trace
+
+
+def _read(source: StoredRollout, stored: list[Any] | None) -> Trace:
+    if stored is None:
+        raise no_rollout(source.address)
+    text, crc = stored
+    if checksum(text) != crc:
+        raise damaged_at(source.address)
+    return read_trace(text, source)
 
 
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
