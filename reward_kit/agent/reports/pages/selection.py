@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, TypeVarTuple
 from urllib.parse import urlencode
 
-from pydantic_core import from_json
-
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide_bytes, known_secrets
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
@@ -208,33 +206,38 @@ def _saying(text: str, evaluation: sqlite3.Connection) -> Iterator[str]:
     query = f"SELECT rollout, CAST(json AS BLOB), {has_secret} FROM traces WHERE {_LIKE}"  # noqa: S608
     for rollout, stored, is_secret in evaluation.execute(query, (*secrets, _like(written))):
         trace = hide_bytes(stored) if is_secret else stored  # as the pages show it
-        if _says_surely(trace, wanted) or any(given in said for said in _texts_in(trace)):
+        if _says(trace, wanted, given):
             yield rollout
 
 
-def _says_surely(trace: bytes, wanted: bytes) -> bool:
-    """True if the first ``wanted`` in the messages of a trace is within a text that is searched.
+def _says(trace: bytes, wanted: bytes, given: bytes) -> bool:
+    """True if a text of a trace has ``given``, which is ``wanted`` in JSON; both in lower case.
 
-    Both are as JSON is stored. Seeing that takes a third of the time of decoding.
+    Seeing that the first hit is within a text takes a third of the time of decoding.
     """
-    hit = trace.find(wanted, trace.find(b"["))
+    said, cut, _ = trace.partition(b',"user_messages":')  # the field after the messages
+    lower = said
+    hit = lower.find(wanted, lower.find(b"["))
     if hit < 0:
-        trace = trace.lower()
-        hit = trace.find(wanted)
-    name = trace.rfind(b'":"', 0, hit)  # which no text holds after a word
-    message = trace.rfind(b'{"role":"', 0, name)
-    return (
-        message > 0
-        and trace.endswith(_SEARCHED, 0, name)
-        and not trace.startswith(b"system", message + len(b'{"role":"'))
-        and trace.find(b"}", message, name) < 0
-        and trace.find(b'"user_messages":', 0, hit) < 0
-        and _PART.fullmatch(trace, name + 2, hit) is not None
-    )
+        lower = said.lower()
+        hit = lower.find(wanted)
+    name = lower.rfind(b'":"', 0, hit)  # which no text holds after a word
+    message = lower.rfind(b'{"role":"', 0, name)
+    if (
+        hit > message > 0
+        and lower.endswith(_SEARCHED, 0, name)
+        and not lower.startswith(b"system", message + len(b'{"role":"'))
+        and lower.find(b"}", message, name) < 0
+        and _PART.fullmatch(lower, name + 2, hit)
+    ):
+        return True
+    return hit >= 0 and any(given in text for text in _texts_in(said + b"}" if cut else said))
 
 
 def _texts_in(trace: bytes) -> Iterator[bytes]:
     """The texts of a trace that are searched, in lower case; none of one that is damaged."""
+    from pydantic_core import from_json
+
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         parts = [message for message in from_json(trace)["messages"] if message.get("role") != "system"]
         while parts:
