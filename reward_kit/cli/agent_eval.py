@@ -211,13 +211,12 @@ def _resume_hint(
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
-    from reward_kit.agent.store.results import has_begun
 
     if result.status == "interrupted":
         return INTERRUPTED
     if not result.complete:
         return INCOMPLETE
-    if not has_begun(result.outcomes):
+    if result.outcomes and not any(one.steps for one in result.outcomes):
         say("No rollout got as far as a call or a reply.", err=True)
         return INCOMPLETE
     if config.fail_under is not None:

@@ -123,7 +123,7 @@ def _origin(name: str, output_dir: str) -> str:
     if name:
         stored = load(name, output_dir)
         if (origin := origin_of(stored.configuration.get("branch_of"))) is not None:
-            return str(origin.file(stored.path.parent))
+            return str(origin.file(stored.log_path.parent))
     raise click.UsageError("Name the evaluations to compare: two or more.")
 
 

@@ -19,7 +19,7 @@ from reward_kit.cli.options import check_runs_folder, command, runs_option
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
 
 
 @command("show")
@@ -50,12 +50,13 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
     """
     from reward_kit.agent.reports import listings
     from reward_kit.agent.reports.console import report_lines
+    from reward_kit.agent.store.stored_evaluation import load_evaluation
 
     folder, width = Path(output_dir), terminal_width(sys.stdout)
     if field is not None:
         if what is None:
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
-        print_lines(listings.group_lines(listings.result_of(what, output_dir), field, width))
+        print_lines(listings.group_lines(load_evaluation(what, output_dir), field, width))
     elif what is None or _is_runs_folder(what):
         shown = folder if what is None else Path(what)
         check_runs_folder(shown)
@@ -69,7 +70,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
         print_lines(listings.rollout_lines(folder / "evals", what, width))
     else:
         try:
-            result = listings.result_of(what, output_dir)
+            result = load_evaluation(what, output_dir)
         except UsageError as error:
             rows = sorted(listings.stored_rows(folder / "evals"))
             if not (near := get_close_matches(what, rows, n=1)):
@@ -175,7 +176,7 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     return 0
 
 
-def _folder(named: list[StoredEvaluation], default: Path) -> Path:
+def _folder(named: list[EvaluationResult], default: Path) -> Path:
     """The runs folder of the named evaluations; raises ``UsageError`` if there is none, or several."""
     folders = {stored.folder.resolve() for stored in named} or {default.resolve()}
     if len(folders) > 1:

@@ -33,12 +33,13 @@ from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
+    from reward_kit.agent.store.stored_evaluation import Named
 
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""
@@ -82,7 +83,7 @@ async def explain_async(
     output_dir: str | Path = "runs",
     max_cost: float | None = None,
     max_concurrency: int = 10,
-) -> StoredEvaluation:
+) -> EvaluationResult:
     """Judge the failed rollouts of an evaluation, and store the judgements with it.
 
     ``max_cost`` (dollars) counts the rollouts and earlier judgements as well. Raises ``UsageError`` for an
@@ -92,19 +93,18 @@ async def explain_async(
     options: dict[str, Any] = {"max_cost": max_cost, "max_concurrency": max_concurrency}
     explainer = make_explainer(EvaluationConfig(explain=model, **options))
     stored = load_evaluation(evaluation, output_dir)
-    with Store(stored.path) as store:
+    with Store(stored.log_path) as store:
         store.continue_run()
         try:
             await explainer.explain(stored.outcomes, store, spent=total_usage(stored.usage.values()).paid)
         finally:
-            stored = replace(stored, explanations=explainer.result)
-            results = {**stored.results, "explanations": stored.members()["explanations"]}
-            store.add_note("results", results)
-            write_text(stored.results_path, readable_json({**stored.members(), **results}))
+            stored = replace(stored, results={**stored.results, "explanations": explainer.result})
+            store.add_note("results", stored.stored_results())
+            write_text(stored.results_path, readable_json(stored.members()))
     return stored
 
 
-def explain(evaluation: Named, **options: Any) -> StoredEvaluation:
+def explain(evaluation: Named, **options: Any) -> EvaluationResult:
     """``explain_async``, waited for."""
     return run_sync(explain_async(evaluation, **options))
 
@@ -348,6 +348,13 @@ def stored_explanations(path: Path) -> list[Explanation]:
         return [Explanation(**{**note, "usage": Usage(**note["usage"])}) for note in notes]
     except (KeyError, TypeError) as error:
         raise StorageError("holds a damaged explanation", place=str(path)) from error
+
+
+def read_explanations(path: Path, counted: Mapping[str, Any]) -> Explanations:
+    """The explanations that a run ``counted``; the notes in the evaluation at ``path`` hold them whole."""
+    known = {one.rollout: one for one in stored_explanations(path) if one.model == counted["model"]}
+    made = [known[one["id"]] for one in counted["rollouts"] if one["id"] in known]
+    return Explanations(counted["model"], made, counted["missing"], counted["reason"])
 
 
 class Judgement(NamedTuple):

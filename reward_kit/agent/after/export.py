@@ -20,7 +20,7 @@ from reward_kit.agent.rollout.lesson import lesson_of
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.loading import read_rollouts
-from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation
+from reward_kit.agent.store.stored_evaluation import Named, load_evaluation
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
+    from reward_kit.agent.store.results import EvaluationResult
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Export:
     in them, or the tokens of its model calls were not kept.
     """
 
-    evaluation: StoredEvaluation
+    evaluation: EvaluationResult
     outcomes: tuple[Outcome, ...]
     left_out: Mapping[str, int]
     columns: tuple[str, ...]
@@ -218,7 +219,7 @@ _TEMPLATE_KEYS = ("tool_calls", "tool_call_id", "name")
 
 
 def line_of(
-    stored: StoredEvaluation,
+    stored: EvaluationResult,
     outcome: Outcome,
     record: Trace,
     row_rewards: Sequence[float],
@@ -257,7 +258,7 @@ def known_columns(layout: Format) -> tuple[str, ...]:
     return {"openai": OPENAI_COLUMNS, "tokens": TOKEN_COLUMNS}.get(layout, COLUMNS)
 
 
-def token_lines(stored: StoredEvaluation, outcome: Outcome, record: Trace) -> list[dict[str, Any]]:
+def token_lines(stored: EvaluationResult, outcome: Outcome, record: Trace) -> list[dict[str, Any]]:
     """``TOKEN_COLUMNS`` of each model call of the agent; empty unless the tokens of all were kept.
 
     A request or response is empty if the messages of the rollout do not show it: an agent may send others.

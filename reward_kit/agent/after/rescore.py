@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.resume import Run
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
     from reward_kit.models import EvaluateResult, RewardOutput
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class Rejudged:
 class Rescoring:
     """The evaluation ``stored``, judged again; ``written`` is the new evaluation, if one was made."""
 
-    stored: StoredEvaluation
+    stored: EvaluationResult
     config: EvaluationConfig
     rollouts: tuple[Rejudged, ...]
     seconds: float
@@ -122,14 +121,14 @@ class Rescoring:
     def _results(self, outcomes: Iterable[Outcome]) -> EvaluationResult:
         planned = {row.row_id: row.planned for row in self.stored.rows if row.outcomes}
         rows = row_results(planned, outcomes, errors_as_failures=self.config.errors_as_failures)
-        return replace(self.stored, rows=rows)
+        return replace(self.stored, rows=rows, results={})
 
     def to_json(self) -> dict[str, Any]:
         before, now = self.before, self.now
         rewards = [one and one.value for one in (before.averages.reward, now.averages.reward)]
         return {
             "format": FORMAT,
-            "log": str(self.stored.path),
+            "log": str(self.stored.log_path),
             "pass_power_before": {str(k): one.to_json() for k, one in before.pass_power.items()},
             "pass_power": {str(k): one.to_json() for k, one in now.pass_power.items()},
             "reward_before": rewards[0],
@@ -166,9 +165,9 @@ async def rescore_async(
     started = time.perf_counter()
     stored = load_evaluation(name, output_dir)
     if eval_id is not None:
-        check_unused(stored.path.with_stem(eval_id))
+        check_unused(stored.log_path.with_stem(eval_id))
     if not stored.outcomes:
-        raise StorageError("holds no rollouts to judge", place=str(stored.path))
+        raise StorageError("holds no rollouts to judge", place=str(stored.log_path))
     given: dict[str, Any] = {"resume": stored.eval_id, "output_dir": str(stored.folder)}
     if dataset is not None or task_dir is not None:
         given |= {"dataset": dataset and str(dataset), "task_dir": task_dir and str(task_dir)}
@@ -265,12 +264,12 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     """Store ``done`` under its new name, with the databases of the old; ``UsageError`` if that exists."""
     config, stored = done.config, done.stored
     assert config.eval_id is not None
-    path = stored.path.with_stem(config.eval_id)
+    path = stored.log_path.with_stem(config.eval_id)
     counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
     known = [task for task in bundle.tasks if task.row.id in counts]
     rows = {task.row.id: counts[task.row.id] for task in known}
     facts = replace(code_facts(known, bundle.folder, config), rows=rows)
-    source = {"rescored_from": str(stored.path)}
+    source = {"rescored_from": str(stored.log_path)}
     run = _as_played(make_run(config, bundle.read, facts), stored)
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with Store(path) as store, store.transaction():
@@ -278,7 +277,7 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
         for rollout in done.rollouts:
             store.add([_rescored(rollout, stored, config.eval_id)])
-        store.end_run("complete", f"judged again from {stored.path}", done.seconds)
+        store.end_run("complete", f"judged again from {stored.log_path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
     write_text(result.results_path, readable_json(result.members()))
     return replace(done, written=result)
@@ -291,7 +290,7 @@ def check_unused(path: Path) -> None:
         raise UsageError(f"there is an evaluation {path.stem} already", place=str(path.parent), remedy=remedy)
 
 
-def _as_played(run: Run, stored: StoredEvaluation) -> Run:
+def _as_played(run: Run, stored: EvaluationResult) -> Run:
     """``run`` with the tools, agent and user with which the rollouts were played."""
     rows = []
     for row in run.rows:
@@ -301,9 +300,9 @@ def _as_played(run: Run, stored: StoredEvaluation) -> Run:
     return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
 
 
-def _rescored(rollout: Rejudged, stored: StoredEvaluation, eval_id: str) -> Played:
+def _rescored(rollout: Rejudged, stored: EvaluationResult, eval_id: str) -> Played:
     """The rollout with its new reward and a new id."""
-    address = stored.path / rollout.before.id
+    address = stored.log_path / rollout.before.id
     kept, record = rollout_at(address), load_rollout(address)
     now = rollout.now
     record.id, record.eval_id = uuid.uuid4().hex, eval_id

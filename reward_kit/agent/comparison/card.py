@@ -26,14 +26,12 @@ from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.rollout.outcome import BrokenOff, is_success, total_usage, usage_from_json
 from reward_kit.agent.scoring.rows import RowResult
 from reward_kit.agent.store.evaluation_file import read_fields, reading
+from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import canonical, fingerprint
-from reward_kit.agent.store.stored_evaluation import StoredEvaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from reward_kit.agent.store.results import EvaluationResult
 
 FORMAT = "reward-kit.card/1"
 CONTENT = ("row", "seed", "tools")
@@ -48,12 +46,12 @@ WRITE = "Write a card: reward-kit export EVALUATION --format card --out FILE"
 Card = dict[str, Any]
 
 
-def card_of(stored: StoredEvaluation, audit: Any = None) -> Card:
+def card_of(stored: EvaluationResult, audit: Any = None) -> Card:
     """The card of an evaluation; ``audit`` is the result of an audit of its bundle, to be kept in it.
 
     Raises ``StorageError`` if the evaluation's file is damaged.
     """
-    fields = read_fields(stored.path)
+    fields = read_fields(stored.log_path)
     prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
     prompts = {name: {row: fields.get(row, {}).get(name) for row in prints} for name in PROMPTS}
     files = {name: text for row in prints.values() for name, text in row.get("prompts", {}).items()}
@@ -104,10 +102,10 @@ def _content(prints: Mapping[str, Any]) -> list[Any]:
     return [prints.get(name) for name in CONTENT]
 
 
-def _costs(stored: StoredEvaluation) -> dict[str, Any]:
+def _costs(stored: EvaluationResult) -> dict[str, Any]:
     """Usage by role, of explanations and of aborted attempts; ``total`` is the sum."""
     query = "SELECT usage FROM usage WHERE kind = 'explanation'"
-    with reading(stored.path) as connection:
+    with reading(stored.log_path) as connection:
         explained = [usage_from_json(json.loads(text)) for (text,) in connection.execute(query)]
     used = {
         **stored.usage,
@@ -178,7 +176,7 @@ def read_card(path: Path) -> Card:
     return card
 
 
-def load_card(path: Path) -> StoredEvaluation:
+def load_card(path: Path) -> EvaluationResult:
     """The evaluation that a card tells of; raises ``UsageError`` if the card contradicts itself."""
     card = read_card(path)
     faults = faults_of(card)
@@ -216,7 +214,7 @@ def faults_of(card: Card) -> list[str]:
     return [*faults, *_differences(stated, json.loads(json_text(derived)), "its rows give")]
 
 
-def differences_from(card: Card, stored: StoredEvaluation) -> list[str]:
+def differences_from(card: Card, stored: EvaluationResult) -> list[str]:
     """A line for each field in which a card differs from the one that its evaluation gives now."""
     given, now = (
         {**one, "hash": None, "rows": _by_id(one.get("rows"))}
@@ -270,7 +268,7 @@ def _is_possible(row: Mapping[str, Any], *, strict: bool) -> bool:
     )
 
 
-def _evaluation(card: Card, path: Path) -> StoredEvaluation:
+def _evaluation(card: Card, path: Path) -> EvaluationResult:
     usage = usage_from_json({role: used for role, used in card["costs"].items() if role in ROLES})
     aborted = usage_from_json({role: used for role, used in card["costs"].items() if role == "aborted"})
     rows = [
@@ -291,11 +289,10 @@ def _evaluation(card: Card, path: Path) -> StoredEvaluation:
     ]
     if len({row.row_id for row in rows}) < len(rows):
         raise ValueError("a row is there twice")
-    return StoredEvaluation(
-        path=path,
+    return EvaluationResult(
+        log_path=path,
         created=card["created"],
         eval_id=card["evaluation"],
-        folder=path.absolute().parent,
         status=card["status"],
         reason=card["reason"],
         configuration=card["settings"],

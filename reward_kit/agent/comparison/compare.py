@@ -23,7 +23,7 @@ from reward_kit.agent.comparison.measures import (
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.rollout.outcome import BrokenOff
 from reward_kit.agent.scoring.rows import row_result
-from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation, load_evaluation, origin_of
+from reward_kit.agent.store.stored_evaluation import Named, load_evaluation, origin_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.comparison.measures import PairedDifference
     from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.store.results import EvaluationResult
 
 FORMAT = "reward-kit.comparison/1"
 SEVERAL_FORMAT = "reward-kit.comparisons/1"
@@ -56,8 +57,8 @@ class EvaluationComparison:
     that the reward returned in either.
     """
 
-    a: StoredEvaluation
-    b: StoredEvaluation
+    a: EvaluationResult
+    b: EvaluationResult
     rows: tuple[RowPair, ...]
     left_out: Mapping[str, tuple[str, ...]]
     settings: tuple[Setting, ...]
@@ -141,7 +142,7 @@ def compare(
     return _compared(load(a, output_dir), load(b, output_dir), changed_rows)
 
 
-def load(name: Named, output_dir: str | Path) -> StoredEvaluation:
+def load(name: Named, output_dir: str | Path) -> EvaluationResult:
     """The evaluation, or as much of it as a card tells.
 
     Raises ``UsageError`` if there is none, or for a card that contradicts itself.
@@ -157,7 +158,7 @@ def load(name: Named, output_dir: str | Path) -> StoredEvaluation:
 class BaselineComparison:
     """Several evaluations compared with one baseline, which is A in each comparison."""
 
-    baseline: StoredEvaluation
+    baseline: EvaluationResult
     comparisons: tuple[EvaluationComparison, ...]
 
     def __repr__(self) -> str:
@@ -186,14 +187,14 @@ def compare_with(
     compared = tuple(
         _compared(one, other, changed_rows)
         for other in loaded
-        if other.path.absolute() != one.path.absolute()
+        if other.log_path.absolute() != one.log_path.absolute()
     )
     if not compared:
         raise UsageError("nothing to compare with", place=one.eval_id, remedy="Name other evaluations.")
     return BaselineComparison(one, compared)
 
 
-def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool) -> EvaluationComparison:
+def _compared(one: EvaluationResult, other: EvaluationResult, changed_rows: bool) -> EvaluationComparison:
     one = _origin_alone(one, other)
     strict = all(stored.configuration.get("errors_as_failures") for stored in (one, other))
     pairs, left_out = pair_rows(one, other, changed_rows=changed_rows, errors_as_failures=strict)
@@ -225,7 +226,7 @@ def _compared(one: StoredEvaluation, other: StoredEvaluation, changed_rows: bool
     )
 
 
-def _origin_alone(one: StoredEvaluation, other: StoredEvaluation) -> StoredEvaluation:
+def _origin_alone(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
     """Of an evaluation, the rollout that those of ``other`` are branches of; all of it if they are none."""
     origin = origin_of(other.configuration.get("branch_of"))
     if origin is None or origin.evaluation != one.eval_id:
@@ -239,7 +240,7 @@ def _origin_alone(one: StoredEvaluation, other: StoredEvaluation) -> StoredEvalu
 
 
 def pair_rows(
-    a: StoredEvaluation, b: StoredEvaluation, *, changed_rows: bool, errors_as_failures: bool
+    a: EvaluationResult, b: EvaluationResult, *, changed_rows: bool, errors_as_failures: bool
 ) -> tuple[list[RowPair], dict[str, list[str]]]:
     """Return the row pairs in A's order, and the ids of other rows by the reason for leaving them out."""
     rows_a, rows_b = (
@@ -260,7 +261,7 @@ def pair_rows(
 
 
 def changed_rows_between(
-    a: StoredEvaluation, b: StoredEvaluation, parts: Sequence[str] = CONTENT
+    a: EvaluationResult, b: EvaluationResult, parts: Sequence[str] = CONTENT
 ) -> list[str]:
     """Return the rows of both evaluations that differ in ``parts`` of their fingerprints."""
     return [
@@ -270,9 +271,9 @@ def changed_rows_between(
     ]
 
 
-def changed_fields(a: StoredEvaluation, b: StoredEvaluation, row_id: str) -> list[str]:
+def changed_fields(a: EvaluationResult, b: EvaluationResult, row_id: str) -> list[str]:
     """Return the names of a row's changed fields; a card has none."""
-    before, now = (one.fields_of(row_id) or {} if one.path.suffix == ".db" else {} for one in (a, b))
+    before, now = (one.fields_of(row_id) or {} if one.log_path.suffix == ".db" else {} for one in (a, b))
     if not before or not now:
         return []
     return [name for name in {**before, **now} if name != "n_rollouts" and before.get(name) != now.get(name)]
@@ -287,17 +288,17 @@ def _reason(a: RowResult | None, b: RowResult | None) -> str | None:
     return None
 
 
-def _named(stored: StoredEvaluation) -> dict[str, Any]:
+def _named(stored: EvaluationResult) -> dict[str, Any]:
     return {
         "eval_id": stored.eval_id,
-        "path": str(stored.path),
+        "path": str(stored.log_path),
         "status": stored.status,
         "agent": stored.configuration.get("agent"),
         "model": stored.asked_model,
     }
 
 
-def different_settings(a: StoredEvaluation, b: StoredEvaluation) -> Iterator[Setting]:
+def different_settings(a: EvaluationResult, b: EvaluationResult) -> Iterator[Setting]:
     """Yield differing options that affect results, and versions."""
     before, now = ({**one.configuration, "model": one.asked_model} for one in (a, b))
     options = [name for name, option in OPTIONS.items() if option.fixed or option.scored]

@@ -19,7 +19,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
 
 FORMAT = "reward-kit.gate/1"
 SHOWN = 5  # rows that a list of reasons names
@@ -33,8 +33,8 @@ class Gate:
     failed at times are flaky: they count in ``decision`` alone.
     """
 
-    baseline: StoredEvaluation
-    stored: StoredEvaluation
+    baseline: EvaluationResult
+    stored: EvaluationResult
     decision: Decision
     pairs: list[RowPair]
     left_out: Mapping[str, list[str]]
@@ -61,7 +61,7 @@ class Gate:
         }
 
 
-def judge(baseline: StoredEvaluation, stored: StoredEvaluation, *, margin: float | None = None) -> Gate:
+def judge(baseline: EvaluationResult, stored: EvaluationResult, *, margin: float | None = None) -> Gate:
     """Judge an evaluation by ``margin`` (points), by default its own; errors as in ``decide_against``.
 
     A row is certainly worse if its results have a chance of at most 2.5 %, divided by the number of rows and
@@ -79,7 +79,7 @@ def judge(baseline: StoredEvaluation, stored: StoredEvaluation, *, margin: float
 
 
 def decide_against(
-    baseline: StoredEvaluation, stored: StoredEvaluation, *, margin: float, until_decided: bool
+    baseline: EvaluationResult, stored: EvaluationResult, *, margin: float, until_decided: bool
 ) -> Decision:
     """The decision on an evaluation, which may still run; see ``sequential`` for the options.
 
@@ -87,7 +87,7 @@ def decide_against(
     """
     strict = bool(stored.configuration.get("errors_as_failures"))
     asked = stored.configuration.get("n_rollouts")
-    fields = read_fields(stored.path) if until_decided and not asked else {}
+    fields = read_fields(stored.log_path) if until_decided and not asked else {}
     rows = []
     for pair in comparable(baseline, stored)[0]:
         results: list[bool | None] = []
@@ -102,7 +102,7 @@ def decide_against(
 
 
 def comparable(
-    baseline: StoredEvaluation, stored: StoredEvaluation
+    baseline: EvaluationResult, stored: EvaluationResult
 ) -> tuple[list[RowPair], dict[str, list[str]]]:
     """The rows to compare, and the ids of others by reason, as ``left_out_of``."""
     prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
@@ -113,7 +113,7 @@ def comparable(
 
 
 def left_out_of(
-    baseline: StoredEvaluation, prints: Mapping[str, Mapping[str, Any]], eval_id: str
+    baseline: EvaluationResult, prints: Mapping[str, Mapping[str, Any]], eval_id: str
 ) -> dict[str, list[str]]:
     """The ids of rows that cannot be compared with an evaluation's rows of these fingerprints, by reason.
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.store.layout import RunsFolder
+    from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.store.resume import PlannedRow, Run
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
     from reward_kit.agent.store.writer import Store
 
 
@@ -132,8 +132,8 @@ class Rounds:
         assert config.against is not None
         self._config = config
         self._baseline = load(config.against, root)
-        self.against = str(self._baseline.path.absolute())
-        if self._baseline.path.absolute() == root / "evals" / f"{config.eval_id}.db":
+        self.against = str(self._baseline.log_path.absolute())
+        if self._baseline.log_path.absolute() == root / "evals" / f"{config.eval_id}.db":
             raise UsageError("--against names the evaluation itself", place=f"evaluation {config.eval_id}")
 
     def check(self, run: Run, warn: Callable[[str], None]) -> None:
@@ -171,6 +171,6 @@ class Rounds:
     def _decided(self, store: Store) -> Decision:
         return self.decide(read_evaluation(store.path, running=True))
 
-    def decide(self, stored: StoredEvaluation) -> Decision:
+    def decide(self, stored: EvaluationResult) -> Decision:
         margin, until_decided = self._config.margin, self._config.until_decided
         return decide_against(self._baseline, stored, margin=margin, until_decided=until_decided)

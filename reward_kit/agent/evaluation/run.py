@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.evaluation.plan import Plan
     from reward_kit.agent.evaluation.protocol import Executor
     from reward_kit.agent.store.results import EvaluationResult, Status
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
-
-_NOT_COUNTED = {"agreement", "explanations", "compared_with", "decision"}
-"""Results that do not follow from the stored rollouts."""
 
 
 async def evaluate_async(
@@ -246,10 +242,8 @@ async def _played(
         with suppress(*([StorageError] if ended["status"] == "stopped" else [])):  # the first error is raised
             stored = replace(read_evaluation(store.path, running=True), versions=versions(), **ended)
             result = _result(stored, runner, rounds, explainer)
-            plain = result.members()
-            alone = {name: plain[name] for name in plain.keys() & _NOT_COUNTED}
-            store.end_run(status, reason, tally.seconds, alone)
-            write_text(result.results_path, readable_json(plain))
+            store.end_run(status, reason, tally.seconds, result.stored_results())
+            write_text(result.results_path, readable_json(result.members()))
         display.progress.closed(tally)
         for name in sorted(store.hidden):
             display.warn(f"the value of {name} is hidden in stored texts")
@@ -257,7 +251,7 @@ async def _played(
 
 
 def _result(
-    stored: StoredEvaluation, runner: JobRunner, rounds: Rounds | None, explainer: Explainer | None
+    stored: EvaluationResult, runner: JobRunner, rounds: Rounds | None, explainer: Explainer | None
 ) -> EvaluationResult:
     agent, executor, compared = runner.config.agent or "", runner.executor, None
     recorded = executor.recorded if isinstance(executor, InProcess) else None
@@ -267,14 +261,14 @@ def _result(
 
         recordings = Recordings.load(Path(agent.removeprefix("replay:")))
         compared = compare_replay(stored.outcomes, stored.folder, recordings)
-    return replace(
-        stored,
-        configuration=runner.config.to_json(),
-        decision=rounds.decide(stored) if rounds is not None else None,
-        agreement=recorded.agreement(stored.outcomes, stored.folder) if recorded is not None else None,
-        explanations=explainer.result if explainer is not None else None,
-        compared_with=compared,
-    )
+    found = {
+        "explanations": explainer.result if explainer is not None else None,
+        "agreement": recorded.agreement(stored.outcomes, stored.folder) if recorded is not None else None,
+        "compared_with": compared,
+        "decision": rounds.decide(stored) if rounds is not None else None,
+    }
+    results = {name: part for name, part in found.items() if part is not None}
+    return replace(stored, configuration=runner.config.to_json(), results=results)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.comparison.compare import BaselineComparison, EvaluationComparison
     from reward_kit.agent.comparison.measures import Measure, PairedDifference, RowPair, Unit
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
 
 SIDES = ascii_uppercase
 SHOWN_ROWS, SHOWN_METRICS, SHOWN_NAMES = 10, 10, 5
@@ -183,7 +183,7 @@ def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tu
     return rows, {2, 3, *range(5, len(headings) - 2)}  # Pass^1 has an interval
 
 
-def _head(side: str, stored: StoredEvaluation) -> Iterator[str]:
+def _head(side: str, stored: EvaluationResult) -> Iterator[str]:
     status = "" if stored.status == "complete" else f"{stored.status}, "
     spent = money(total_usage(stored.usage.values()))
     cost = "" if spent == NOTHING else f", {spent}"
@@ -330,7 +330,7 @@ def _signed(value: float, unit: Unit) -> str:
 
 
 def _changed_rows(
-    change: str, pairs: Sequence[RowPair], side: str, stored: StoredEvaluation, width: int | None
+    change: str, pairs: Sequence[RowPair], side: str, stored: EvaluationResult, width: int | None
 ) -> Iterator[str]:
     """The rows that got ``change`` in B, with the failures of the ``side`` that failed more often."""
     if not pairs:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from reward_kit.agent.store.results import EvaluationResult
-    from reward_kit.agent.store.stored_evaluation import Named, StoredEvaluation
 
 LONGEST_VALUE, SHOWN_ID = 40, 12
 """Characters of a value, and of a rollout's id, which are enough to name it."""
@@ -33,40 +29,6 @@ DEEPEST = 20
 """Generations of branches that are shown; forged files may name each other."""
 Place = tuple[str, str]
 """A rollout: the name of its evaluation, and its id."""
-
-
-def result_of(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
-    """The results of an evaluation, by name; raises as ``load_evaluation`` and ``stored_result``."""
-    return stored_result(load_evaluation(name, output_dir))
-
-
-def stored_result(stored: StoredEvaluation) -> StoredEvaluation:
-    """An evaluation that was read back, with what its last run alone knew.
-
-    Raises ``StorageError`` if that note is damaged.
-    """
-    from reward_kit.agent.after.explainer import Explanations, stored_explanations
-    from reward_kit.agent.comparison.replay import ReplayComparison
-    from reward_kit.agent.scoring.sequential import Decision
-
-    found = stored.results
-    kinds: dict[str, type[Any]] = {"compared_with": ReplayComparison, "decision": Decision}
-    if "agreement" in found:
-        from reward_kit.agent.tau.results.replay import Agreement
-
-        kinds["agreement"] = Agreement
-    try:
-        named = ((name, kind) for name, kind in kinds.items() if name in found)
-        parts = {name: TypeAdapter(kind).validate_python(found[name]) for name, kind in named}
-        if (plain := found.get("explanations")) is not None:  # counted there; the notes hold them whole
-            known = {
-                one.rollout: one for one in stored_explanations(stored.path) if one.model == plain["model"]
-            }
-            made = [known[one["id"]] for one in plain["rollouts"] if one["id"] in known]
-            parts["explanations"] = Explanations(plain["model"], made, plain["missing"], plain["reason"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise StorageError(f"holds damaged results: {error!r}", place=str(stored.path)) from error
-    return replace(stored, **parts)
 
 
 def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
@@ -82,7 +44,7 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
     yield from faults
 
 
-def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
+def read_evaluations(evals: Path) -> tuple[list[EvaluationResult], list[str]]:
     """The evaluations in ``evals``, the earliest first, and a line on each that cannot be read."""
     found, faults = [], []
     for file in stored_files(evals):
@@ -93,7 +55,7 @@ def read_evaluations(evals: Path) -> tuple[list[StoredEvaluation], list[str]]:
     return sorted(found, key=lambda stored: stored.created), faults
 
 
-def evaluation_cells(stored: StoredEvaluation) -> dict[str, str]:
+def evaluation_cells(stored: EvaluationResult) -> dict[str, str]:
     """The cells of an evaluation's line, by heading."""
     unjudged = sum(not outcome.scored for outcome in stored.outcomes)
     rates = [rate for row in stored.rows if (rate := row.pass_power(1)) is not None]
@@ -114,7 +76,7 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def dataset_name(stored: StoredEvaluation) -> str:
+def dataset_name(stored: EvaluationResult) -> str:
     """The bundle's folder, and the dataset's file unless it has the usual name."""
     path = Path(str(stored.configuration.get("dataset") or ""))
     usual = path.suffix != ".jsonl" or path.stem == "task"
@@ -254,7 +216,7 @@ def tree_lines(lines: Iterable[TreeLine], width: int | None) -> Iterator[str]:
         yield from wrap(str(line), width or 1000, subsequent_indent=f"{below}  ", break_on_hyphens=False)
 
 
-def _standing(stored: StoredEvaluation, origin: Origin) -> str:
+def _standing(stored: EvaluationResult, origin: Origin) -> str:
     """The number of branches that passed, with its interval, their mean reward, and who played them."""
     first, reward = stored.pass_power.get(1), stored.averages.reward
     rate = f" {bracketed(first.intervals.these_tasks)}" if first and first.intervals.these_tasks else ""

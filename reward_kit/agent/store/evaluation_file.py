@@ -10,16 +10,20 @@ import json
 import re
 import sqlite3
 import zlib
-from contextlib import closing, contextmanager
+from collections import Counter
+from contextlib import closing, contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from reward_kit.agent.rollout.outcome import Outcome
 
 SUFFIX = ".db"
 NAMED = 5
@@ -299,3 +303,53 @@ UNION ALL
 SELECT 'repeated_call', max(number), count(DISTINCT rollout), said FROM loops GROUP BY NULL"""  # noqa: S608
     with reading(path) as connection:
         return connection.execute(query, {"repeated": repeated}).fetchall()
+
+
+REPEATED = 5
+"""Equal calls in one rollout that make a loop."""
+LONGEST = 160
+_CALLS = {
+    "invalid_json": "were not valid JSON",
+    "invalid_arguments": "had arguments that the tool does not take",
+    "unknown_tool": "named a tool that does not exist",
+}
+
+
+class SharedFault(NamedTuple):
+    """A fault that ``rollouts`` of the ``of`` finished ones have, in words."""
+
+    kind: str
+    rollouts: int
+    of: int
+    text: str
+
+
+def shared_faults(outcomes: Sequence[Outcome], path: Path) -> list[SharedFault]:
+    """The faults that at least half of the finished ``outcomes`` share, read from the evaluation's file."""
+    of, every = len(outcomes), count(len(outcomes), "rollout")
+    found = list(_ends(outcomes, every))
+    if any(one.failure for one in outcomes):
+        with suppress(StorageError):  # shared without its trajectories
+            found += _failed_calls(path, every)
+    return [SharedFault(kind, number, of, text) for kind, number, text in found if 2 * number >= of]
+
+
+def _ends(outcomes: Sequence[Outcome], every: str) -> Iterator[tuple[str, int, str]]:
+    failed = (one for one in outcomes if one.error or one.stop_reason.endswith("_error"))
+    for text, number in Counter(one.error or one.stop_detail or "" for one in failed).most_common(1):
+        if text and number > 1:
+            yield "same_error", number, f"{number} of {every} ended with {one_line(text, LONGEST)}"
+    # out of steps or time, and the simulated user was answered in at least every third step
+    late = [one for one in outcomes if one.stop_reason in ("max_steps", "timeout")]
+    talking = [one for one in late if one.user_faults is not None and one.turns > 1]
+    if number := sum(3 * one.turns >= one.steps for one in talking):
+        text = f"{number} of {every} reached a limit because the user never ended the conversation"
+        yield "endless_user", number, text
+
+
+def _failed_calls(path: Path, every: str) -> Iterator[tuple[str, int, str]]:
+    for kind, calls, number, example in count_failed_calls(path, REPEATED):
+        text = f"{count(calls, 'call')} in {number} of {every} {_CALLS.get(kind)}"
+        if kind == "repeated_call":
+            text = f"{number} of {every} made one call again and again, up to {calls} times"
+        yield kind, number, f"{text}: {one_line(example, LONGEST)}"

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter
 
 from reward_kit.agent.base.encoding import as_json
-from reward_kit.agent.base.text import count, html_table, one_line
+from reward_kit.agent.base.text import html_table
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
 from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
 from reward_kit.agent.scoring.rows import averages_of, user_faults_of
-from reward_kit.agent.store.evaluation_file import count_failed_calls, read_fields
+from reward_kit.agent.store.evaluation_file import read_fields, shared_faults
 from reward_kit.agent.store.loading import load_rollout, read_rollouts
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from reward_kit.agent.after.explainer import Explanations
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.metrics import Estimate, PassTable
     from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
     from reward_kit.agent.scoring.sequential import Decision
+    from reward_kit.agent.store.evaluation_file import SharedFault
     from reward_kit.agent.tau.results.replay import Agreement
 
 FORMAT = "reward-kit.evaluation/1"
@@ -41,41 +45,31 @@ StoredStatus = Literal[Status, "running"]
 """``running``: another process is playing the evaluation."""
 SHOWN_ROWS = 50
 """Rows of the table in a notebook."""
+_PARTS = {
+    "explanations": "reward_kit.agent.after.explainer:read_explanations",
+    "agreement": "reward_kit.agent.tau.results.replay:Agreement",
+    "compared_with": "reward_kit.agent.comparison.replay:ReplayComparison",
+    "decision": "reward_kit.agent.scoring.sequential:Decision",
+}
+"""The class of each of ``results``, or the function that reads it; they are in rooms above this one."""
 _NOT_COPIED = frozenset({"index", "final", "metrics", "usage", "timed_calls", "database", "violations"})
 """Fields of an outcome that ``to_table`` leaves out, or names otherwise."""
-
-REPEATED = 5
-"""Equal calls in one rollout that make a loop."""
-LONGEST = 160
-_CALLS = {
-    "invalid_json": "were not valid JSON",
-    "invalid_arguments": "had arguments that the tool does not take",
-    "unknown_tool": "named a tool that does not exist",
-}
-
-
-class SharedFault(NamedTuple):
-    """A fault that ``rollouts`` of the ``of`` finished ones have, in words."""
-
-    kind: str
-    rollouts: int
-    of: int
-    text: str
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The results of an evaluation so far.
+    """An evaluation so far: what ``evaluate`` returns, and ``load_evaluation`` reads from its file.
 
-    ``usage`` holds tokens and cost of agent and user, repeated attempts included; ``broken_off`` those of
-    attempts that were aborted because the run was interrupted or failed. ``spent`` is all of it. ``seconds``
-    is the time of all runs. ``explanations`` are a model's judgements of the failures (``--explain``), whose
-    cost is not in ``usage``. ``agreement`` compares with the results file that was read
-    (``port results``), ``compared_with`` with the recording that was replayed, ``decision`` with another
-    evaluation (``--against``).
+    ``log_path`` is that file, ``created`` is in Unix seconds. ``usage`` holds tokens and cost of all finished
+    attempts by role; ``broken_off`` those of attempts that were aborted because the run was interrupted or
+    failed. ``spent`` is all of it. ``seconds`` is the time of all runs (of one that was killed, up to the end
+    of its last rollout). ``fingerprints`` identify each row (``row``, ``seed``, ``tools``), ``code`` each
+    module. ``toolsets`` holds tools in the OpenAI format by their fingerprint. ``results`` are those of the
+    last run that do not follow from the rollouts, as objects or as stored; empty if it came to no end.
     """
 
     eval_id: str
+    log_path: Path
     status: StoredStatus
     reason: str | None
     configuration: Mapping[str, Any]
@@ -83,12 +77,12 @@ class EvaluationResult:
     rows: tuple[RowResult, ...]
     usage: Mapping[str, Usage]
     seconds: float
-    folder: Path
+    created: float = 0.0
     broken_off: BrokenOff = field(default_factory=BrokenOff)
-    agreement: Agreement | None = None
-    explanations: Explanations | None = None
-    compared_with: ReplayComparison | None = None
-    decision: Decision | None = None
+    fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line, also for thousands of rollouts."""
@@ -219,19 +213,56 @@ class EvaluationResult:
             return None
         return self.configuration.get("model")
 
+    @cached_property
+    def explanations(self) -> Explanations | None:
+        """A model's judgements of the failures (``--explain``), whose cost is not in ``usage``."""
+        found: Explanations | None = self._part("explanations")
+        return found
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """The comparison with the results file that was read (``port results``)."""
+        found: Agreement | None = self._part("agreement")
+        return found
+
+    @cached_property
+    def compared_with(self) -> ReplayComparison | None:
+        """The comparison with the recording that was replayed."""
+        found: ReplayComparison | None = self._part("compared_with")
+        return found
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """The decision against another evaluation (``--against``)."""
+        found: Decision | None = self._part("decision")
+        return found
+
+    def _part(self, name: str) -> Any:
+        """One of ``results`` as an object; raises ``StorageError`` if it was damaged in the file."""
+        found = self.results.get(name)
+        if not isinstance(found, Mapping):
+            return found
+        kind = resolve_name(_PARTS[name])
+        try:
+            if name == "explanations":
+                return kind(self.log_path, found)
+            return TypeAdapter(kind).validate_python(found)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise StorageError(f"holds damaged results: {error!r}", place=str(self.log_path)) from error
+
+    @property
+    def folder(self) -> Path:
+        """The runs folder."""
+        return self.log_path.parent.parent
+
     @property
     def results_path(self) -> Path:
         """The results file, ``evals/<eval_id>.json``."""
-        return self.folder / "evals" / f"{self.eval_id}.json"
-
-    @property
-    def log_path(self) -> Path:
-        """The evaluation's file, ``evals/<eval_id>.db``."""
-        return self.folder / "evals" / f"{self.eval_id}.db"
+        return self.log_path.with_suffix(".json")
 
     def report(self, width: int = 100, *, whole: bool = False) -> str:
         """The text that ``agent-eval`` ends with, or ``whole`` as ``reward-kit show`` prints it."""
-        console = import_module("reward_kit.agent.reports.console")  # a room above this one
+        console = import_module("reward_kit.agent.reports.console")  # also a room above
         lines = console.report_lines if whole else console.screen_lines
         return "\n".join(lines(self, width)).lstrip("\n")
 
@@ -249,6 +280,19 @@ class EvaluationResult:
         """The rows that have a finished rollout, with their fields as evaluated; or ``StorageError``."""
         known = read_fields(self.log_path)
         return [(row, known[row.row_id]) for row in self.rows if row.outcomes and row.row_id in known]
+
+    def fields_of(self, row_id: str) -> dict[str, Any] | None:
+        """The fields of a row as it was evaluated; None for an unknown row."""
+        return read_fields(self.log_path, row_id).get(row_id)
+
+    def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
+        """The tools of a row in the OpenAI format, as they were offered; None for an unknown row."""
+        return self.toolsets.get(self.fingerprints.get(row_id, {}).get("tools", ""))
+
+    def parallel_tool_calls(self, row_id: str) -> bool | None:
+        """True if several tool calls in an answer were wanted; None for an unknown row."""
+        wanted = self.fingerprints.get(row_id, {}).get("parallel_tool_calls")
+        return wanted and bool(self.configuration.get("parallel_tool_calls", True))
 
     def by(self, field: str) -> list[Group]:
         """The rows grouped by a field (``metadata.domain``); see ``groups_of`` for rules and errors."""
@@ -274,13 +318,6 @@ class EvaluationResult:
     def members(self) -> dict[str, Any]:
         """``to_json`` with an iterator of rows, each of which is made when its turn comes."""
         failures = self.failures
-        optional = {
-            "explanations": self.explanations,
-            "broken_off": self.broken_off if self.broken_off.rollouts else None,
-            "agreement": self.agreement,
-            "compared_with": self.compared_with,
-            "decision": self.decision,
-        }
         return {
             "format": FORMAT,
             "eval_id": self.eval_id,
@@ -306,8 +343,15 @@ class EvaluationResult:
             "usage": {role: as_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
             "rules": self._rules_to_json(),
-            **{name: part.to_json() for name, part in optional.items() if part is not None},
+            **({"broken_off": self.broken_off.to_json()} if self.broken_off.rollouts else {}),
+            **self.stored_results(),
             "rows": (row.to_json() for row in self.rows),
+        }
+
+    def stored_results(self) -> dict[str, Any]:
+        """``results`` in plain JSON values, as they are stored."""
+        return {
+            name: part if isinstance(part, Mapping) else part.to_json() for name, part in self.results.items()
         }
 
     def _rules_to_json(self) -> dict[str, Any] | None:
@@ -342,39 +386,3 @@ def _flat(outcome: Outcome) -> dict[str, Any]:
             for name, number in usage.items()
         },
     }
-
-
-def has_begun(outcomes: Sequence[Outcome]) -> bool:
-    """True if any rollout got as far as a call or a reply, or none has finished."""
-    return not outcomes or any(one.steps for one in outcomes)
-
-
-def shared_faults(outcomes: Sequence[Outcome], path: Path) -> list[SharedFault]:
-    """The faults that at least half of the finished ``outcomes`` share, read from the evaluation's file."""
-    of, every = len(outcomes), count(len(outcomes), "rollout")
-    found = list(_ends(outcomes, every))
-    if any(one.failure for one in outcomes):
-        with suppress(StorageError):  # shared without its trajectories
-            found += _failed_calls(path, every)
-    return [SharedFault(kind, number, of, text) for kind, number, text in found if 2 * number >= of]
-
-
-def _ends(outcomes: Sequence[Outcome], every: str) -> Iterator[tuple[str, int, str]]:
-    failed = (one for one in outcomes if one.error or one.stop_reason.endswith("_error"))
-    for text, number in Counter(one.error or one.stop_detail or "" for one in failed).most_common(1):
-        if text and number > 1:
-            yield "same_error", number, f"{number} of {every} ended with {one_line(text, LONGEST)}"
-    # out of steps or time, and the simulated user was answered in at least every third step
-    late = [one for one in outcomes if one.stop_reason in ("max_steps", "timeout")]
-    talking = [one for one in late if one.user_faults is not None and one.turns > 1]
-    if number := sum(3 * one.turns >= one.steps for one in talking):
-        text = f"{number} of {every} reached a limit because the user never ended the conversation"
-        yield "endless_user", number, text
-
-
-def _failed_calls(path: Path, every: str) -> Iterator[tuple[str, int, str]]:
-    for kind, calls, number, example in count_failed_calls(path, REPEATED):
-        text = f"{count(calls, 'call')} in {number} of {every} {_CALLS.get(kind)}"
-        if kind == "repeated_call":
-            text = f"{number} of {every} made one call again and again, up to {calls} times"
-        yield kind, number, f"{text}: {one_line(example, LONGEST)}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.store.fingerprints import CodeFacts
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ SHOWN, LONGEST = 30, 80
 """Differences that an error lists, and characters of a value that one shows."""
 
 
-def check_same(run: Run, before: StoredEvaluation) -> None:
+def check_same(run: Run, before: EvaluationResult) -> None:
     """Raise ``UsageError`` with the differences between ``run`` and earlier runs.
 
     Rows may be added and left out, more rollouts asked for, the bundle's folder moved and renamed; any other
@@ -194,7 +194,7 @@ def check_same(run: Run, before: StoredEvaluation) -> None:
     raise UsageError(fault, place=f"evaluation {run.eval_id}", remedy=remedy)
 
 
-def bundle_differences(run: Run, before: StoredEvaluation) -> Iterator[str]:
+def bundle_differences(run: Run, before: EvaluationResult) -> Iterator[str]:
     """Each difference of the rows and the code of ``run`` from those of earlier runs."""
     known = [row for row in run.rows if row.row.id in before.fingerprints]
     found: dict[str, list[str]] = {}
@@ -210,7 +210,7 @@ def listed(heading: str, differences: Sequence[str]) -> str:
     return "\n  ".join([heading, *differences[:SHOWN], *more])
 
 
-def _row_differences(row: PlannedRow, stored: StoredEvaluation, run: Run) -> Iterator[str]:
+def _row_differences(row: PlannedRow, stored: EvaluationResult, run: Run) -> Iterator[str]:
     before, now = stored.fingerprints[row.row.id], row.fingerprints
     if before["row"] != now["row"]:
         inside = (name.partition("/") for name in stored.code if not name.startswith("../"))

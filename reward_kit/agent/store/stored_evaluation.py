@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,6 @@ from reward_kit.agent.store.evaluation_file import (
     SUFFIX,
     file_within,
     find_evaluation,
-    read_fields,
     reading,
     stored_files,
 )
@@ -48,39 +47,7 @@ _SECONDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class StoredEvaluation(EvaluationResult):
-    """The evaluation that the file ``path`` holds: the results so far, and what only the file knows.
-
-    ``created`` is in Unix seconds. ``usage`` counts all finished attempts, ``broken_off`` those that came to
-    no end; ``seconds`` is the time of all its runs (of one that was killed, up to the end of its last
-    rollout). ``fingerprints`` identify each row (``row``, ``seed``, ``tools``), ``code`` each module.
-    ``toolsets`` holds tools in the OpenAI format by their fingerprint. ``results`` are those of the last run
-    that do not follow from the rollouts; empty if it came to no end.
-    """
-
-    path: Path
-    created: float
-    fingerprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
-    toolsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)
-
-    def tools_of(self, row_id: str) -> list[dict[str, Any]] | None:
-        """The tools of a row in the OpenAI format, as they were offered; None for an unknown row."""
-        return self.toolsets.get(self.fingerprints.get(row_id, {}).get("tools", ""))
-
-    def parallel_tool_calls(self, row_id: str) -> bool | None:
-        """True if several tool calls in an answer were wanted; None for an unknown row."""
-        wanted = self.fingerprints.get(row_id, {}).get("parallel_tool_calls")
-        return wanted and bool(self.configuration.get("parallel_tool_calls", True))
-
-    def fields_of(self, row_id: str) -> dict[str, Any] | None:
-        """The fields of a row as it was evaluated; None for an unknown row."""
-        return read_fields(self.path, row_id).get(row_id)
-
-
-def load_evaluation(name: Named, output_dir: str | Path = "runs") -> StoredEvaluation:
+def load_evaluation(name: Named, output_dir: str | Path = "runs") -> EvaluationResult:
     """Read the evaluation that ``name`` means; see ``find_stored``.
 
     Raises ``UsageError`` if there is none, ``StorageError`` for one that is damaged.
@@ -103,7 +70,7 @@ def has_runs(path: Path) -> bool:
         return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
 
 
-def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> StoredEvaluation:
+def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> EvaluationResult:
     """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
 
     ``unjudged``: its rows have only the rollouts without a reward. Raises ``StorageError`` if it is damaged.
@@ -127,7 +94,7 @@ def judged_places(path: Path) -> dict[tuple[str, int], bool]:
 
 def _evaluation(
     connection: sqlite3.Connection, path: Path, chosen: str, *, running: bool
-) -> StoredEvaluation:
+) -> EvaluationResult:
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     runs = cursor.execute("SELECT * FROM evaluation ORDER BY run").fetchall()
@@ -153,10 +120,9 @@ def _evaluation(
     broken_off = BrokenOff()
     for rollouts, used in connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'"):
         broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(used))))
-    return StoredEvaluation(
-        path=path,
+    return EvaluationResult(
         eval_id=path.stem,
-        folder=path.absolute().parent.parent,
+        log_path=path.absolute(),
         created=float(runs[0]["created"]),
         status=status,
         reason=reason,

@@ -14,7 +14,6 @@ from stub_server import Answer
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.after.explainer import Explanations
 from reward_kit.agent.models import limits
-from reward_kit.agent.reports.listings import stored_result
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import StorageError
 
@@ -176,7 +175,7 @@ async def test_judgements_made_before_an_interruption_are_kept(bundle: Bundle, s
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    result = stored_result(load_evaluation("mine"))
+    result = load_evaluation("mine")
     assert (len(explanations_of(result).made), explanations_of(result).missing) == (1, 1)
     assert (result.status, len(result.outcomes)) == ("interrupted", 3)
 

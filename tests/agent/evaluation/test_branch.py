@@ -10,8 +10,15 @@ from flight_bundle import GOLD, Bundle
 from reachable import reachable
 from stub_server import StubServer, call
 
-from reward_kit.agent import Rollout, branch, compare, evaluate, load_evaluation, load_rollout
-from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+from reward_kit.agent import (
+    EvaluationResult,
+    Rollout,
+    branch,
+    compare,
+    evaluate,
+    load_evaluation,
+    load_rollout,
+)
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, StorageError, UsageError
 
 PROMPT = "You are Alice, who pays cash."
@@ -74,7 +81,7 @@ def customer(request: dict[str, Any], _place: int) -> str:
 
 
 @pytest.fixture
-def first(bundle: Bundle, stub_llm: StubServer) -> StoredEvaluation:
+def first(bundle: Bundle, stub_llm: StubServer) -> EvaluationResult:
     """Two rollouts of a model that books for the wrong passenger in its second step."""
     stub_llm.script("gpt-4o-mini", agent_for("Bob"))
     stub_llm.script("gpt-4o", agent_for("Alice", "secret output: booked and paid."))
@@ -86,7 +93,7 @@ def first(bundle: Bundle, stub_llm: StubServer) -> StoredEvaluation:
 
 
 def test_another_model_goes_on_before_the_first_wrong_call(
-    first: StoredEvaluation, stub_llm: StubServer
+    first: EvaluationResult, stub_llm: StubServer
 ) -> None:
     result = branch("first alice#2", model="openai/gpt-4o", n_rollouts=3, eval_id="better")
     origin = first.record(first.outcomes[1])
@@ -106,7 +113,7 @@ def test_another_model_goes_on_before_the_first_wrong_call(
     assert all(len(results(one)) >= 1 for one in asked)
 
 
-def test_the_report_sets_the_branches_beside_their_origin(first: StoredEvaluation) -> None:
+def test_the_report_sets_the_branches_beside_their_origin(first: EvaluationResult) -> None:
     result = branch("first alice#2@1", model="openai/gpt-4o", n_rollouts=3, eval_id="better")
     lines = [" ".join(line.split()) for line in result.report(100).splitlines()]
     assert "origin first alice#2 at step 1: failed, reward 0" in lines
@@ -117,7 +124,7 @@ def test_the_report_sets_the_branches_beside_their_origin(first: StoredEvaluatio
     assert compare("better", "first").rows[0].b.n_scored == 2
 
 
-def test_branches_are_continued_and_keep_their_number(first: StoredEvaluation) -> None:
+def test_branches_are_continued_and_keep_their_number(first: EvaluationResult) -> None:
     before = branch("first alice#1@2", n_rollouts=2, eval_id="again", max_concurrency=1)
     after = branch("first alice#1@2", n_rollouts=4, eval_id="again")
     assert [one.id for one in after.outcomes][:2] == [one.id for one in before.outcomes]
@@ -129,7 +136,7 @@ def test_branches_are_continued_and_keep_their_number(first: StoredEvaluation) -
         branch("first alice#1@3", n_rollouts=4, eval_id="again")
 
 
-def test_a_branch_of_a_branch(first: StoredEvaluation) -> None:
+def test_a_branch_of_a_branch(first: EvaluationResult) -> None:
     middle = branch("first alice#1@1", model="openai/gpt-4o", n_rollouts=2, eval_id="middle")
     last = branch("middle alice#2@3", n_rollouts=2, eval_id="last")
     parent = middle.record(middle.outcomes[1])
@@ -144,7 +151,7 @@ def test_a_branch_of_a_branch(first: StoredEvaluation) -> None:
     assert "2 of 2 passed" in tree[1]
 
 
-def test_another_result_of_a_tool_call(first: StoredEvaluation, stub_llm: StubServer) -> None:
+def test_another_result_of_a_tool_call(first: EvaluationResult, stub_llm: StubServer) -> None:
     result = branch("first alice#1@1", tool_result="[]", n_rollouts=1)
     (trace,) = result.records()
     assert results({"messages": trace.messages})[0] == "[]" != trace.tool_calls[0].content
@@ -156,7 +163,7 @@ def test_another_result_of_a_tool_call(first: StoredEvaluation, stub_llm: StubSe
         branch("first alice#1@4", tool_result="[]", user="none", n_rollouts=1, max_steps=9)
 
 
-def test_in_workers(first: StoredEvaluation) -> None:
+def test_in_workers(first: EvaluationResult) -> None:
     options = ("--model", "openai/gpt-4o", "-n", "2", "--workers", "1", "--eval-id", "apart")
     done = run_command("branch", "first", "alice#1@1", *options)
     assert done.code == 0, done.err
@@ -165,7 +172,7 @@ def test_in_workers(first: StoredEvaluation) -> None:
         branch("first alice#1@1", n_rollouts=2, ray="auto")
 
 
-def test_another_user(first: StoredEvaluation, bundle: Bundle) -> None:
+def test_another_user(first: EvaluationResult, bundle: Bundle) -> None:
     players: Any = {"model": "openai/gpt-4o-mini", "n_rollouts": 1}
     result = branch("first alice#1@3", user=bundle.player("Remembers"), **players)
     assert next(result.records()).lines[-1].text == "Line 2 ###STOP###"
@@ -209,7 +216,7 @@ MISTAKES: list[tuple[str, dict[str, Any], type[RewardKitError], str]] = [
 ]
 
 
-def test_a_mistake_is_one_clear_error(first: StoredEvaluation, bundle: Bundle) -> None:
+def test_a_mistake_is_one_clear_error(first: EvaluationResult, bundle: Bundle) -> None:
     evaluate(bundle.dataset, agent="gold", eval_id="gold", n_rollouts=1, task_ids="alice")
     before = sorted((bundle.folder.parent / "runs" / "evals").glob("*.db"))
     for name, options, kind, message in MISTAKES:
@@ -218,14 +225,14 @@ def test_a_mistake_is_one_clear_error(first: StoredEvaluation, bundle: Bundle) -
         assert sorted((bundle.folder.parent / "runs" / "evals").glob("*.db")) == before, name
 
 
-def test_a_missing_key_is_named(first: StoredEvaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_named(first: EvaluationResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.delenv("OPENAI_API_BASE")
     with pytest.raises(ModelSetupError, match="OPENAI_API_KEY"):
         branch("first alice#1@1", n_rollouts=2)
 
 
-def test_a_changed_bundle_is_refused(first: StoredEvaluation, bundle: Bundle) -> None:
+def test_a_changed_bundle_is_refused(first: EvaluationResult, bundle: Bundle) -> None:
     tools = bundle.folder / "tools.py"
     text = tools.read_text()
     tools.write_text(text.replace("db.fetch_all(", "db.fetch_all( "))
@@ -268,7 +275,7 @@ class Walking:
         return "paid"
 
 
-def test_the_agent_of_a_branch_finds_no_answers(first: StoredEvaluation) -> None:
+def test_the_agent_of_a_branch_finds_no_answers(first: EvaluationResult) -> None:
     branch("first alice#1@1", agent=Walking, n_rollouts=1)
     texts = [one for one in Walking.found if isinstance(one, str)]
     assert any("2025-05-20" in one for one in texts), "the walk finds what was done"

@@ -102,7 +102,7 @@ def test_only_rows_with_the_same_content_count(bundle: Bundle, caplog: pytest.Lo
 def test_against_alone_looks_once_at_the_end(bundle: Bundle) -> None:
     result = evaluate(bundle, "new", NEVER, against="latest")
     assert ended(result) == ("worse", 6, 36)
-    assert result.configuration["against"] == str(load_evaluation("main").path.absolute())
+    assert result.configuration["against"] == str(load_evaluation("main").log_path)
 
 
 REFUSED: list[tuple[dict[str, object], str]] = [

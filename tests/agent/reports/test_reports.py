@@ -82,7 +82,7 @@ def result_of(*rows: RowResult, options: dict[str, Any] | None = None, **more: A
         "rows": rows,
         "usage": {role: total_usage(one.get(role, Usage()) for one in usages) for role in ("agent", "user")},
         "seconds": 83.4,
-        "folder": Path("runs"),
+        "log_path": Path("runs/evals/e1.db"),
         **more,
     }
     return EvaluationResult(**given)
@@ -245,7 +245,7 @@ def test_explanations_are_counted_with_their_cost() -> None:
 
     made = [explained(0, "agent", "wrong_tool"), explained(1, "user", "user_error"), explained(2, None, None)]
     rows = row(4, *(failed("a", number) for number in range(4)))
-    result = result_of(rows, explanations=Explanations("openai/judge", made, 1, "it is down"))
+    result = result_of(rows, results={"explanations": Explanations("openai/judge", made, 1, "it is down")})
     text = words(result)
     for part in (
         "explanations 3 by openai/judge, $0.0300",

@@ -9,7 +9,7 @@ from flight_bundle import Bundle
 from planned_agent import change_log, evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.reports.listings import group_lines, stored_result
+from reward_kit.agent.reports.listings import group_lines
 from reward_kit.agent.scoring.groups import MOST_GROUPS, metadata_groups
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 
@@ -29,7 +29,7 @@ def result(bundle: Bundle) -> EvaluationResult:
 
 
 def stored() -> EvaluationResult:
-    return stored_result(load_evaluation("first"))
+    return load_evaluation("first")
 
 
 def rows_by(result: EvaluationResult, field: str) -> list[tuple[Any, str]]:

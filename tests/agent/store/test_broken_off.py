@@ -16,7 +16,7 @@ from stored_rollouts import query_so_far
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.reports.facts import facts_of
-from reward_kit.agent.reports.listings import evaluation_cells, stored_result
+from reward_kit.agent.reports.listings import evaluation_cells
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.agent.store.writer import Store
@@ -113,7 +113,7 @@ async def cancelled(bundle: Bundle, agent: str, when: Callable[[], bool], **opti
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    return stored_result(load_evaluation("mine"))
+    return load_evaluation("mine")
 
 
 def all_asked_and_one_over() -> bool:
@@ -148,7 +148,7 @@ async def test_it_is_known_of_a_stored_evaluation_and_of_one_that_goes_on(bundle
     first = await held(bundle)
     stored = load_evaluation("mine")
     assert stored.broken_off == first.broken_off
-    assert stored_result(stored).spent == first.spent
+    assert stored.spent == first.spent
     whole = await asyncio.to_thread(goes_on, bundle)
     assert whole.broken_off == first.broken_off
     assert (len(whole.outcomes), whole.usage["agent"].calls, whole.usage["user"].calls) == (3, 3, 0)
@@ -183,7 +183,7 @@ def test_so_it_is_where_a_fault_ends_the_run(bundle: Bundle) -> None:
     with pytest.raises(ModelSetupError, match="the key is refused"):
         agent_eval(bundle.dataset, agent=bundle.player("Refused"), **MINE)
     stored = load_evaluation("mine")
-    assert stored_result(stored).spent.calls == asked() == 4
+    assert stored.spent.calls == asked() == 4
     assert stored.broken_off.rollouts == 2
 
 
@@ -196,7 +196,7 @@ async def test_whatever_the_moment_each_call_counts_once(bundle: Bundle, workers
         options = {"workers": workers, "max_concurrency": 15}
         result = await cancelled(bundle, agent, lambda moment=moment: asked() >= moment, **options)
         assert result.spent.calls == asked()
-        assert stored_result(load_evaluation("mine")).spent.calls == asked()
+        assert load_evaluation("mine").spent.calls == asked()
     config = EvaluationConfig(**MINE, dataset=str(bundle.dataset), agent=agent, workers=workers)
     whole = await evaluate_async(config)
     assert (whole.complete, whole.usage["agent"].calls) == (True, 4 * 30)
@@ -220,7 +220,7 @@ def test_a_signal_loses_no_call(bundle: Bundle, number: signal.Signals, workers:
     assert sum(usage.calls for usage in load_evaluation(log).broken_off.usage.values()) == 4
     Path("go").touch()
     assert command(bundle, workers).wait(MINUTE) == 0
-    whole = stored_result(load_evaluation("mine"))
+    whole = load_evaluation("mine")
     assert whole.complete
     assert (whole.usage["agent"].calls, whole.spent.calls, asked()) == (3, 7, 7)
 
@@ -232,6 +232,6 @@ def test_a_rollout_that_is_not_saved_was_paid_for(bundle: Bundle, monkeypatch: p
     monkeypatch.setattr(Store, "add", add)
     with pytest.raises(StorageError, match="the disk is full"):
         agent_eval(bundle.dataset, agent=bundle.player("Wanders"), n_rollouts=20, **MINE)
-    stored = stored_result(load_evaluation("mine"))
+    stored = load_evaluation("mine")
     assert stored.outcomes == []
     assert stored.spent.calls == asked() > 0

@@ -12,7 +12,6 @@ from reward_kit.agent.reports.listings import (
     evaluation_cells,
     group_notes,
     groups_table,
-    result_of,
     trees_of,
 )
 from reward_kit.agent.reports.pages.selection import KINDS, RESULTS, SORTS, Selection, listed, until_written
@@ -135,7 +134,7 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
 @until_written(LOADED)
 def _scores(path: Path) -> dict[str, Any]:
     """All that does not depend on the selection."""
-    result = result_of(path)
+    result = load_evaluation(path)
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
     tools = {tool["function"]["name"] for tools in result.toolsets.values() for tool in tools}

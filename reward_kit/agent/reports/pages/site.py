@@ -20,7 +20,7 @@ from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
-from reward_kit.agent.reports.listings import result_of, trees_of
+from reward_kit.agent.reports.listings import trees_of
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
 from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, rollout_address
@@ -28,6 +28,7 @@ from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_valu
 from reward_kit.agent.reports.pages.selection import Selection, names, order, outcomes
 from reward_kit.agent.store.evaluation_file import reading, rollout_at
 from reward_kit.agent.store.loading import find_rollout, load_rollout
+from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from reward_kit.agent.store.stored_evaluation import StoredEvaluation
+    from reward_kit.agent.store.results import EvaluationResult
 
 INDEX = "index.html"
 JSON = "application/json"
@@ -65,26 +66,26 @@ def page_at(folder: Path, address: str, query: Mapping[str, str] | None = None) 
     return _page(partial(_answer, folder, address, query or {}))
 
 
-def write_pages(folder: Path, evaluations: Sequence[StoredEvaluation], out: Path) -> Iterator[str]:
+def write_pages(folder: Path, evaluations: Sequence[EvaluationResult], out: Path) -> Iterator[str]:
     """Write the pages of ``evaluations`` and of their rollouts into ``out``; yields the addresses.
 
     A rollout that cannot be read gets a page that says so. Raises ``StorageError`` if a file cannot be
     written, or if a stored name would lead out of ``out``.
     """
     private = _private_folders(folder, evaluations)
-    index = evaluations_values(folder, [stored.path for stored in evaluations])
+    index = evaluations_values(folder, [stored.log_path for stored in evaluations])
     written = {stored.eval_id for stored in evaluations}
     yield _write(out, INDEX, private.sub("", render("evaluations.html", **index, static=True)))
     for stored in evaluations:
-        values = evaluation_values(stored.path, Selection(), static=True)
+        values = evaluation_values(stored.log_path, Selection(), static=True)
         html = render("evaluation.html", **values, static=written)
         yield _write(out, f"evals/{stored.eval_id}.html", private.sub("", html))
         for outcome in stored.outcomes:
-            page = _page(partial(_rollout, stored.path, outcome.id, Selection(), static=written))
+            page = _page(partial(_rollout, stored.log_path, outcome.id, Selection(), static=written))
             yield _write(out, rollout_address(outcome), private.sub("", page.html))
 
 
-def _private_folders(runs: Path, evaluations: Sequence[StoredEvaluation]) -> re.Pattern[str]:
+def _private_folders(runs: Path, evaluations: Sequence[EvaluationResult]) -> re.Pattern[str]:
     """The folders of this machine that the pages may name, where they begin a path."""
     options = [value for stored in evaluations for value in stored.configuration.values()]
     folders = {Path(one).parent for one in options if isinstance(one, str) and Path(one).is_absolute()}
@@ -123,7 +124,7 @@ def _answer(folder: Path, address: str, query: Mapping[str, str]) -> Page:
     if match["folder"] == "evals":
         file = _file(evals, name)
         if is_json:
-            return Page(json_text(result_of(file).to_json()), media=JSON)
+            return Page(json_text(load_evaluation(file).to_json()), media=JSON)
         return Page(render("evaluation.html", **evaluation_values(file, Selection.from_query(query))))
     rollout = name.removeprefix("roll_")
     found = find_rollout(rollout, folder)
