@@ -21,8 +21,7 @@ from small_sources import (
 
 from reward_kit.agent import TaskBundle, agent_eval, validate
 from reward_kit.agent.tau.source import SourceError
-from reward_kit.agent.tau.tau_bench.bundle import port
-from reward_kit.agent.tau.tau_bench.seed import make_seed
+from reward_kit.agent.tau.tau_bench.bundle import make_seed, port
 
 CANCEL = {"order_id": "#W0000001", "reason": "no longer needed"}
 CANCELLED = {"name": "cancel_pending_order", "arguments": CANCEL}

@@ -10,7 +10,7 @@ from places import BUNDLE
 from reference import state_hash
 
 from reward_kit.agent import Database
-from reward_kit.agent.tau.tau_bench.seed import FINGERPRINTS, seed_sql
+from reward_kit.agent.tau.tau_bench.bundle import FINGERPRINTS, seed_sql
 
 SEEDED = "c49125b83c32941ba527a31dce753cef1dee9a65fe2633c3a3c50816cef083ab"
 

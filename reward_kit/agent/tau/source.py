@@ -13,7 +13,7 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.errors import RewardKitError
 
@@ -29,32 +29,40 @@ class SourceError(RewardKitError):
     """The source cannot be read, or has other content than expected."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SourceFiles:
     """The files below ``root``, a folder or a path in a wheel; ``name`` is its name in messages.
 
-    ``digests`` has the files that were read so far.
+    ``inside`` begins the path of each. ``digests`` has the files that were read so far.
     """
 
     root: Path | zipfile.Path
     name: str
     digests: dict[str, str] = field(default_factory=dict)
+    inside: str = ""
 
     def has(self, path: str) -> bool:
-        return self.root.joinpath(path).is_file()
+        return self.root.joinpath(f"{self.inside}{path}").is_file()
 
     def place(self, path: str) -> str:
-        return f"{self.name}/{path}"
+        return f"{self.name}/{self.inside}{path}"
+
+    def names(self, path: str, suffix: str) -> list[str]:
+        """The names of the files of a folder."""
+        folder = self.root.joinpath(f"{self.inside}{path}")
+        if not folder.is_dir():
+            raise SourceError(f"{self.place(path)} is missing")
+        return sorted(one.name for one in folder.iterdir() if one.name.endswith(suffix))
 
     def data(self, path: str, what: str) -> bytes:
         """Return the content; ``what`` is the expected content, for errors."""
         if not self.has(path):
             raise SourceError(f"{self.place(path)} is missing. Expected there: {what}")
         try:
-            content = self.root.joinpath(path).read_bytes()
+            content = self.root.joinpath(f"{self.inside}{path}").read_bytes()
         except (OSError, zipfile.BadZipFile) as error:
             raise SourceError(f"{self.place(path)} cannot be read: {error}") from error
-        self.digests[path] = hashlib.sha256(content).hexdigest()
+        self.digests[f"{self.inside}{path}"] = hashlib.sha256(content).hexdigest()
         return content
 
     def text(self, path: str, what: str) -> str:
@@ -75,6 +83,16 @@ class SourceFiles:
         if not isinstance(value, expected):
             raise SourceError(f"{place} holds a {type(value).__name__}. Expected there: {what}")
         return value
+
+    def python(self, path: str, what: str) -> PythonFile:
+        """Parse a Python file, which is never run."""
+        text, place = self.text(path, what), self.place(path)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the file's author sees those about escapes
+                return PythonFile(place, text, ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise SourceError(f"{place} is not Python: {error}. Expected there: {what}") from error
 
     def content_hash(self) -> str:
         """The SHA-256 over the lines ``DIGEST  PATH`` that ``sha256sum`` writes, sorted by path."""
@@ -141,20 +159,15 @@ class PythonFile:
     """A parsed file; ``place`` names it in errors."""
 
     place: str
-    body: list[ast.stmt]
+    source: str
+    tree: ast.Module
 
-    @classmethod
-    def read(cls, files: SourceFiles, path: str, what: str) -> PythonFile:
-        """Parse the file at ``path``; ``what`` is the expected content, for errors."""
-        text = files.text(path, what)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the file's author sees those about escapes
-                return cls(files.place(path), ast.parse(text).body)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise SourceError(
-                f"{files.place(path)} is not Python: {error}. Expected there: {what}"
-            ) from error
+    def function(self, name: str, owner: str | None = None) -> ast.FunctionDef:
+        """The first function of that name, in the class ``owner`` if it is given."""
+        scopes = [self.tree] if owner is None else [*_named(self.tree, ast.ClassDef, owner)]
+        for function in _named(scopes[0], ast.FunctionDef, name) if scopes else ():
+            return function
+        raise self.absent(f"{owner}.{name}()" if owner else f"{name}()")
 
     def fault(self, node: ast.AST, expected: str) -> SourceError:
         """Make an error about ``node``: its line, its text, the expected text."""
@@ -166,7 +179,7 @@ class PythonFile:
 
     def assigned(self, name: str, expected: str) -> ast.expr:
         """Return the value of ``name``; raise ``SourceError`` unless one assignment is its only mention."""
-        mentions = [statement for statement in self.body if _mentions(statement, name)]
+        mentions = [statement for statement in self.tree.body if _mentions(statement, name)]
         if not mentions:
             raise SourceError(f"{self.place} has no {name}. Expected there: {expected}")
         first, *others = mentions
@@ -182,7 +195,7 @@ class PythonFile:
 
     def value(self, name: str, expected: str) -> ast.expr:
         """Return the value that is first assigned to ``name``."""
-        for statement in self.body:
+        for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
                 return statement.value
         raise self.absent(f"{name}, {expected}")
@@ -231,6 +244,13 @@ class PythonFile:
                 raise self.fault(piece, f"text, or one of {', '.join(parts)}")
             texts.append(parts[name])
         return "".join(texts)
+
+
+_Node = TypeVar("_Node", ast.ClassDef, ast.FunctionDef)
+
+
+def _named(tree: ast.AST, kind: type[_Node], name: str) -> Iterator[_Node]:
+    return (node for node in ast.walk(tree) if isinstance(node, kind) and node.name == name)
 
 
 def _mentions(statement: ast.stmt, name: str) -> bool:

@@ -91,7 +91,47 @@ class RecordedRun:
 
     def agreement(self, outcomes: Iterable[Outcome], folder: Path) -> Agreement:
         """Compare grades and tool results of the file with those of the replayed rollouts in ``folder``."""
-        return agreement_of(self.trials, outcomes, folder, self.missing)
+        moved, different = [], []
+        compared = answers = 0
+        for one in outcomes:
+            trial = self.trials.get((one.row_id, one.index))
+            if trial is None:
+                continue
+            trace = None
+            with suppress(StorageError):
+                trace = load_rollout(folder / one.file)
+            found = [] if trace is None else list(_differences(trial.calls, trace.tool_calls))
+            answers += 0 if trace is None else len(trial.calls)
+            different += [f"task {trial.task_id}, trial {trial.number}, {difference}" for difference in found]
+            if trial.reward is None or one.reward is None:
+                continue
+            compared += 1
+            if is_success(trial.reward) != is_success(one.reward):
+                expects = trace and trial.expected and trial.expected.differing_fields(trace.row)
+                moved.append(
+                    Disagreement(
+                        task_id=trial.task_id,
+                        trial=trial.number,
+                        row_id=one.row_id,
+                        recorded=trial.reward,
+                        reward=one.reward,
+                        why=one.trouble,
+                        file=one.file,
+                        parts=_moved_parts(trial, trace),
+                        expects=tuple(expects or ()),
+                        replay=found[0] if found else None,
+                    )
+                )
+        named = [f"{one.named} is {one.task_id}" for one in self.trials.values() if one.named is not None]
+        return Agreement(
+            compared,
+            tuple(moved),
+            _pass_power(self.trials),
+            answers,
+            tuple(different),
+            tuple(self.missing),
+            graded_as=tuple(named),
+        )
 
 
 def _check_domain(path: str, domain: str | None, folder: str) -> None:
@@ -256,56 +296,6 @@ class Agreement:
             yield f"  {one.line()}"
         if len(moved) > SHOWN:
             yield f"  and {len(moved) - SHOWN} more"
-
-
-def agreement_of(
-    trials: Mapping[tuple[str, int], Trial], outcomes: Iterable[Outcome], folder: Path, missing: Iterable[str]
-) -> Agreement:
-    """Compare grades and tool results of a file with those of the replayed rollouts in ``folder``.
-
-    ``trials`` has the entries of the file by row id and number of the rollout.
-    """
-    moved, different = [], []
-    compared = answers = 0
-    for one in outcomes:
-        trial = trials.get((one.row_id, one.index))
-        if trial is None:
-            continue
-        trace = None
-        with suppress(StorageError):
-            trace = load_rollout(folder / one.file)
-        found = [] if trace is None else list(_differences(trial.calls, trace.tool_calls))
-        answers += 0 if trace is None else len(trial.calls)
-        different += [f"task {trial.task_id}, trial {trial.number}, {difference}" for difference in found]
-        if trial.reward is None or one.reward is None:
-            continue
-        compared += 1
-        if is_success(trial.reward) != is_success(one.reward):
-            expects = trace and trial.expected and trial.expected.differing_fields(trace.row)
-            moved.append(
-                Disagreement(
-                    task_id=trial.task_id,
-                    trial=trial.number,
-                    row_id=one.row_id,
-                    recorded=trial.reward,
-                    reward=one.reward,
-                    why=one.trouble,
-                    file=one.file,
-                    parts=_moved_parts(trial, trace),
-                    expects=tuple(expects or ()),
-                    replay=found[0] if found else None,
-                )
-            )
-    named = [f"{one.named} is {one.task_id}" for one in trials.values() if one.named is not None]
-    return Agreement(
-        compared,
-        tuple(moved),
-        _pass_power(trials),
-        answers,
-        tuple(different),
-        tuple(missing),
-        graded_as=tuple(named),
-    )
 
 
 def _pass_power(trials: Mapping[tuple[str, int], Trial]) -> dict[int, float]:

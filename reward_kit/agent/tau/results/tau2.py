@@ -149,6 +149,7 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
             raise BundleError(fault, place=f"{file}: {place}")
         messages, user_messages, calls = _conversation(one.messages)
         reason, grade = one.termination_reason, one.reward_info
+        scores = (grade and grade.reward_breakdown) or {}
         task_id = _graded_as(one, tasks, trials) if has_checks else one.task_id
         trials.append(
             Trial(
@@ -162,7 +163,7 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
                 calls=calls,
                 stop_reason=STOPS[reason],
                 stop_detail=None if reason in ("user_stop", "agent_stop") else f"recorded: {reason}",
-                parts=_parts(grade),
+                parts={PARTS[name]: score for name, score in scores.items() if name in PARTS},
                 verdicts={said.nl_assertion: said.met for said in (grade and grade.nl_assertions) or ()},
                 expected=_expected(tasks.get(task_id)),
             )
@@ -196,11 +197,6 @@ def _repeats(grade: _Grade, criteria: _Criteria | None) -> bool:
         and texts in ([], criteria.communicate_info)
         and sentences in ([], criteria.nl_assertions)
     )
-
-
-def _parts(grade: _Grade | None) -> dict[str, float]:
-    found = (grade and grade.reward_breakdown) or {}
-    return {PARTS[name]: score for name, score in found.items() if name in PARTS}
 
 
 def _expected(task: Task | None) -> Expected | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import text_of
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.tau import MAX_ERRORS, PARTS, SIDES
 from reward_kit.agent.tau.results.tau2 import id_of
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reward_kit.agent.base.types import Message, Side, ToolCall, Usage
+    from reward_kit.agent.base.types import Message, Side, ToolCall
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -92,22 +93,17 @@ def _info(result: EvaluationResult, domain: str, fields: Mapping[str, Any]) -> d
 
 def _task(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """A row as a task; SQL texts among its checks are left out."""
+
+    def called(one: Mapping[str, Any], side: str, named: str) -> dict[str, Any]:
+        by = _ROLES[one.get("by", "agent")]
+        return {side: by, named: one["name"], "arguments": one.get("arguments") or {}}
+
     actions = [
-        {
-            "action_id": f"{name}_{number}",
-            "requestor": _ROLES[one.get("by", "agent")],
-            "name": one["name"],
-            "arguments": one.get("arguments") or {},
-        }
+        {"action_id": f"{name}_{number}", **called(one, "requestor", "name")}
         for number, one in enumerate(fields.get("actions") or ())
     ]
     checks = [
-        {
-            "env_type": _ROLES[one.get("by", "agent")],
-            "func_name": one["name"],
-            "arguments": one.get("arguments") or {},
-            "assert_value": one.get("is", True),
-        }
+        {**called(one, "env_type", "func_name"), "assert_value": one.get("is", True)}
         for one in fields.get("checks") or ()
         if isinstance(one, dict)
     ]
@@ -119,10 +115,9 @@ def _task(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
     if fields.get("score_by"):
         criteria["reward_basis"] = [_NAMES[one] for one in fields["score_by"]]
-    scenario = {"instructions": fields.get("sim_user_prompt") or ""}
     return {
         "id": name,
-        "user_scenario": scenario,
+        "user_scenario": {"instructions": fields.get("sim_user_prompt") or ""},
         "ticket": fields.get("ticket"),
         "evaluation_criteria": criteria,
     }
@@ -138,8 +133,8 @@ def _simulation(trace: Trace, name: str) -> dict[str, Any]:
         "end_time": _time(trace.started + trace.seconds),
         "duration": trace.seconds,
         "termination_reason": ENDS.get(reason, reason),
-        "agent_cost": _cost(trace.usage.get("agent")),
-        "user_cost": _cost(trace.usage.get("user")),
+        "agent_cost": trace.usage.get("agent", Usage()).cost,
+        "user_cost": trace.usage.get("user", Usage()).cost,
         "reward_info": None if reason == "infrastructure_error" else _grade(trace),
         "messages": [{**one, "turn_idx": turn} for turn, one in enumerate(_messages(trace))],
         "trial": trace.index,
@@ -191,23 +186,11 @@ def _of_side(
             name = known.name if known else call["function"]["name"]
             requestor = _ROLES[side]
             made.append({"id": call["id"], "name": name, "arguments": arguments, "requestor": requestor})
-            failed = known is not None and known.status != "ok"
-            answers.append(
-                {
-                    "role": "tool",
-                    "id": call["id"],
-                    "content": content,
-                    "requestor": requestor,
-                    "error": failed,
-                }
-            )
+            answer = {"role": "tool", "id": call["id"], "content": content, "requestor": requestor}
+            answers.append({**answer, "error": known is not None and known.status != "ok"})
         if made:
             yield {"role": _ROLES[side], "content": message.get("content"), "tool_calls": made}
             yield from answers
-
-
-def _cost(usage: Usage | None) -> float:
-    return 0.0 if usage is None else usage.cost
 
 
 def _time(seconds: float) -> str:

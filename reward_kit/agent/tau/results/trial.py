@@ -6,14 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.history import NOT_RUN, parse_arguments, written_arguments
-from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.rollout.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from reward_kit.agent.base.types import Message
+    from reward_kit.agent.base.types import Message, ToolCall
     from reward_kit.agent.rows.task_row import TaskRow
 
 NOTHING_SAID = "(nothing was said)"
@@ -30,14 +26,9 @@ class Expected:
 
     def differing_fields(self, row: TaskRow) -> list[str]:
         """The fields of ``row`` with other contents than the file's task."""
-        found = []
-        for name, theirs in self.fields.items():
-            ours = row.more.get(name, getattr(row, name, None))
-            if (ours is not None or name != "score_by") and _comparable(name, theirs) != _comparable(
-                name, ours
-            ):
-                found.append(name)
-        return found
+        ours = {name: row.more.get(name, getattr(row, name, None)) for name in self.fields}
+        compared = [name for name in ours if ours[name] is not None or name != "score_by"]
+        return [one for one in compared if _comparable(one, self.fields[one]) != _comparable(one, ours[one])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +71,6 @@ class Trial:
             reward=self.reward,
             given_verdicts=self.verdicts or None,
         )
-
-
-def calls_in(messages: Sequence[Message]) -> Iterator[ToolCall]:
-    """The agent's calls that were run, with what their model wrote."""
-    made = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
-    for message in messages:
-        function = made.get(message.get("tool_call_id", ""))
-        if function is not None and message["content"] != NOT_RUN:
-            written = written_arguments(function["arguments"])
-            parsed = parse_arguments(written)
-            arguments = written if parsed is None else parsed
-            call_id, content = message["tool_call_id"], message["content"]
-            yield ToolCall(0, call_id, 0, 0, function["name"], arguments, content, "ok", [], 0.0, 0.0)
 
 
 def _comparable(name: str, value: Any) -> str:

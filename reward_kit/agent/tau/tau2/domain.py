@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -55,17 +54,18 @@ class Domain:
     ) -> None:
         self.name = name
         self.search = search
-        self.toolkits: dict[Side, type[ToolKitBase] | None] = {"agent": tools, "user": user_tools}
+        self.toolkits: dict[Side, type[ToolKitBase]] = {"agent": tools}
+        self.toolkits |= {"user": user_tools} if user_tools is not None else {}
         self.sync = sync
         self.databases: dict[Side, type[BaseModel]] = {
-            side: get_type_hints(kit)["db"] for side, kit in self.toolkits.items() if kit is not None
+            side: get_type_hints(kit)["db"] for side, kit in self.toolkits.items()
         }
         self.classes = {kind.__name__: kind for kind in self._classes()}
         """The models and enumerations of the benchmark's code, by name."""
         self.held: dict[Side, list[tuple[str, BaseModel]]] = {
             side: [
                 (name, value.model_copy(deep=True))
-                for base in getattr(kit, "__mro__", ())
+                for base in kit.__mro__
                 for name, value in vars(base).items()
                 if isinstance(value, BaseModel)
             ]
@@ -83,34 +83,26 @@ class Domain:
 
     @property
     def folder(self) -> Path:
-        kit = self.toolkits["agent"]
-        assert kit is not None
-        return Path(inspect.getfile(kit)).parent.parent
+        return Path(inspect.getfile(self.toolkits["agent"])).parent.parent
 
     def text(self, name: str) -> str:
         """A text of the benchmark's, without the line break at the end of the file."""
         return (self.folder / "theirs" / name).read_text(encoding="utf-8").removesuffix("\n")
 
     def _classes(self) -> Iterator[type]:
-        kits = [kit for kit in self.toolkits.values() if kit is not None]
-        for function in (one for kit in kits for one in kit.tool_functions().values()):
+        for function in (one for kit in self.toolkits.values() for one in kit.tool_functions().values()):
             yield from (value for value in function.__globals__.values() if is_model(value))
         for database in self.databases.values():
             yield from models_in(database)
-
-    def mutates(self, name: str) -> bool:
-        """True if a call of this name can change the state; of a name that both have, as the agent's."""
-        kits = [kit for kit in self.toolkits.values() if kit is not None and kit.has_tool(name)]
-        return kits[0].tool_mutates_state(name) if kits else False
 
     def registry(self, side: Side, *, done: str | None = None) -> Tau2Registry:
         """The registry of a side; with ``done``, also the tool of that description, which ends a rollout."""
         registry = Tau2Registry(self, side)
         if done is not None:
-            ending = Tool(
-                "done", done, NO_ARGUMENTS, lambda: STOP, False, frozenset(), frozenset(), json.loads
+            registry.tools["done"] = Tool(
+                *("done", done, NO_ARGUMENTS, lambda: STOP, False, frozenset(), frozenset(), json.loads),
+                terminal=True,
             )
-            registry.tools["done"] = replace(ending, terminal=True)
         return registry
 
 
@@ -149,11 +141,12 @@ class Tau2Registry(ToolRegistry):
         super().__init__(f"{domain.name} ({side})", hidden=[STATE], rollback=False)
         self.folder = domain.folder
         self.domain = domain
-        kit = self._kit = domain.toolkits[side]
+        kit = self._kit = domain.toolkits.get(side)
         if kit is None:
             return
         for name, function in kit.tool_functions().items():
-            mutates = domain.sync is not None or domain.mutates(name)
+            first = next(one for one in domain.toolkits.values() if one.has_tool(name))
+            mutates = domain.sync is not None or first.tool_mutates_state(name)
             tool = _tool(name, partial(_call, domain, side, name, mutates), function)
             self.unlisted[name] = tool
             if not hasattr(function, DISCOVERABLE_ATTR):

@@ -42,7 +42,7 @@ class Environment:
             self.share()
 
     def _toolkit(self, side: Side) -> Any:
-        kind = self.domain.toolkits[side]
+        kind = self.domain.toolkits.get(side)
         if kind is None:
             return None
         database = self.domain.databases[side]

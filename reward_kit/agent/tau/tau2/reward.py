@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -78,9 +79,7 @@ def judge(
         )
     counted = [parts[name] for name in score_by]
     faults = [part.reason for part in counted if part.score < 1.0]
-    score = 1.0
-    for part in counted:
-        score *= part.score
+    score = math.prod(part.score for part in counted)
     return EvaluateResult(score=score, reason="; ".join(faults) or "Everything is as required", metrics=parts)
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reward_kit.agent.tau.tau_bench.seed import Domain
 
-
+Domain = dict[str, dict[str, Any]]
+"""The records by id of ``users``, ``products`` and ``orders``."""
 Row = dict[str, Any]
 """A row of a dataset without ``toolset``, which depends on the bundle's name."""
 
@@ -77,7 +77,7 @@ def read_checkout(path: Path) -> Checkout:
 def _read_tasks(files: SourceFiles, split: str) -> list[Row]:
     name = f"TASKS_{split.upper()}"
     expected = f"{name} = [Task(...), ...], the {split} tasks"
-    file = PythonFile.read(files, f"{FOLDER}/tasks_{split}.py", expected)
+    file = files.python(f"{FOLDER}/tasks_{split}.py", expected)
     tasks = file.elements(file.assigned(name, expected), expected)
     if not tasks:
         raise SourceError(f"{file.place} has no tasks. Expected there: {expected}")
@@ -117,10 +117,10 @@ def _action(file: PythonFile, node: ast.expr) -> dict[str, Any]:
 def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
     """Read the descriptions, in the order in which the benchmark offers the tools."""
     folder = f"{FOLDER}/tools"
-    index = PythonFile.read(files, f"{folder}/__init__.py", _TOOLS)
+    index = files.python(f"{folder}/__init__.py", _TOOLS)
     modules = {
         alias.asname or alias.name: (statement.module, alias.name)
-        for statement in index.body
+        for statement in index.tree.body
         if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module
         for alias in statement.names
     }
@@ -131,22 +131,13 @@ def _read_tools(files: SourceFiles) -> list[dict[str, Any]]:
         module, class_name = modules[node.id]
         expected = f"class {class_name} with get_info()"
         path = f"{folder}/{module.replace('.', '/')}.py"
-        tools.append(_read_info(PythonFile.read(files, path, expected), class_name))
+        tools.append(_read_info(files.python(path, expected), class_name))
     return tools
 
 
 def _read_info(file: PythonFile, class_name: str) -> dict[str, Any]:
     """Return the dict that ``get_info`` returns as a literal."""
-    functions = [
-        function
-        for statement in file.body
-        if isinstance(statement, ast.ClassDef) and statement.name == class_name
-        for function in statement.body
-        if isinstance(function, ast.FunctionDef) and function.name == "get_info"
-    ]
-    if len(functions) != 1:
-        raise SourceError(f"{file.place} has no class {class_name} with one get_info()")
-    *before, last = functions[0].body
+    *before, last = file.function("get_info", class_name).body
     strays = [statement for statement in before if not _is_docstring(statement)]
     if strays or not isinstance(last, ast.Return) or last.value is None:
         raise file.fault((strays or [last])[0], "only `return {...}`, the tool's description")
@@ -209,13 +200,13 @@ _INSTRUCTION = "{instruction}"
 
 def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
     """Read the prompts and the greeting of the users, and the instructions of ``act`` and ``react``."""
-    user = PythonFile.read(files, TAU_USER, "the simulated users")
-    chat = PythonFile.read(files, TAU_CHAT, "the agents act and react")
-    types = PythonFile.read(files, TAU_TYPES, "the name of the action that replies to the user")
+    user = files.python(TAU_USER, "the simulated users")
+    chat = files.python(TAU_CHAT, "the agents act and react")
+    types = files.python(TAU_TYPES, "the name of the action that replies to the user")
     instruction = {"instruction_display": f"\n\nInstruction: {_INSTRUCTION}\n"}
     _expect(
         user,
-        _function(user, "build_system_prompt", "LLMUserSimulationEnv"),
+        user.function("build_system_prompt", "LLMUserSimulationEnv"),
         "'\\n\\nInstruction: ' + instruction + '\\n'",
     )
     drafts = {"transcript": "{messages}", "response": "{line}"}
@@ -223,10 +214,10 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
         name: types.text(types.value(name, "a text"), "a text")
         for name in ("RESPOND_ACTION_NAME", "RESPOND_ACTION_FIELD_NAME")
     }
-    agent = _function(chat, "__init__", "ChatReActAgent")
+    agent = chat.function("__init__", "ChatReActAgent")
     _expect(chat, agent, "wiki + '\\n#Available tools\\n' + json.dumps(tools_info) + instruction")
     opening = "{policy}\n#Available tools\n{tools}"
-    reset = _function(user, "reset", "LLMUserSimulationEnv")
+    reset = user.function("reset", "LLMUserSimulationEnv")
     prompts = {
         "user": _returned(user, "build_system_prompt", "LLMUserSimulationEnv", instruction),
         "user_react": _returned(user, "build_system_prompt", "ReactUserSimulationEnv", instruction),
@@ -240,31 +231,20 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
     return {f"prompts/{name}.txt": f"{text}\n".encode() for name, text in prompts.items()}
 
 
-def _function(file: PythonFile, name: str, owner: str | None = None) -> ast.FunctionDef:
-    body = file.body
-    if owner is not None:
-        classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == owner]
-        body = classes[0].body if classes else []
-    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
-    if not found:
-        raise file.absent(f"{owner}.{name}()" if owner else f"{name}()")
-    return found[0]
-
-
 def _expect(file: PythonFile, function: ast.FunctionDef, expression: str) -> None:
     if expression not in ast.unparse(function):
         raise file.fault(function, f"a function with {expression}")
 
 
 def _returned(file: PythonFile, name: str, owner: str, parts: Mapping[str, str]) -> str:
-    last = _function(file, name, owner).body[-1]
+    last = file.function(name, owner).body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         raise file.fault(last, "`return` with the prompt")
     return file.filled(last.value, parts)
 
 
 def _prompt(file: PythonFile, function: str, parts: Mapping[str, str]) -> str:
-    for node in _function(file, function).body:
+    for node in file.function(function).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "prompt":
             return file.filled(node.value, parts)
     raise file.absent(f"prompt in {function}()")

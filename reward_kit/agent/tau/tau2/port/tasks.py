@@ -7,7 +7,6 @@ import json
 import re
 import tempfile
 import textwrap
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from reward_kit.agent.tau.tau2.environment import UPDATE_DATA, Environment
 from reward_kit.agent.tau.tau2.toolkit import DATABASE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from reward_kit.agent.base.types import Side
     from reward_kit.agent.tau.tau2.domain import Domain
@@ -33,63 +32,45 @@ _DEFAULT_BASIS = ("DB", "COMMUNICATE")
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class RowMaker:
-    """Makes rows of tasks; ``system_prompt`` says of a task what the row has."""
-
-    greeting: str
-    has_user_tools: bool
-    system_prompt: Callable[[dict[str, Any]], str]
-
-    def row(self, task: dict[str, Any], place: str) -> Row:
-        """The row of a task; raises ``SourceError`` for a task that cannot be read."""
-        try:
-            return self._row(task)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SourceError(
-                f"{place} cannot be read ({type(error).__name__}: {error}). Expected there: a task with id, "
-                "user_scenario and evaluation_criteria"
-            ) from error
-
-    def _row(self, task: dict[str, Any]) -> Row:
-        criteria = task.get("evaluation_criteria") or {}
-        state = task.get("initial_state") or {}
-        history = state.get("message_history") or []
-        basis = criteria.get("reward_basis") or (_DEFAULT_BASIS if criteria else ())
-        user_tools = task.get("user_tools")
-        with_tools = self.has_user_tools and user_tools != []
-        actions = criteria.get("actions")
-        compared = [one.get("compare_args") for one in actions or ()]
-        row: Row = {
-            "id": row_id(str(task["id"])),
-            "toolset": ".tools",
-            "system_prompt": self.system_prompt(task),
-            "sim_user_prompt": scenario_text(task["user_scenario"]),
-            "sim_user_template": "file:user_with_tools.txt" if with_tools else None,
-            "user_tools": user_tools if self.has_user_tools else None,
-            "initial_messages": [*map(_message, history)]
-            or [{"role": "assistant", "content": self.greeting}],
-            "setup": [
-                *_reads_to_log(actions or ()),
-                *_data(state),
-                *map(_function, state.get("initialization_actions") or ()),
-            ],
-            "actions": None if actions is None else [_call(one) for one in actions],
-            "checks": _checks(criteria.get("env_assertions")),
-            "outputs": criteria.get("communicate_info"),
-            "criteria": criteria.get("nl_assertions"),
-            "score_by": [PARTS[name] for name in basis],
-            "ticket": task.get("ticket"),
-            "max_steps": MAX_STEPS,
-            "metadata": {
-                "tau2_id": str(task["id"]),
-                "compare_args": compared if any(one is not None for one in compared) else None,
-                "required_documents": task.get("required_documents"),
-            },
-        }
-        row["metadata"] = {key: value for key, value in row["metadata"].items() if value is not None}
-        kept = ("actions", "checks", "user_tools")  # empty is not the same as absent
-        return {key: value for key, value in row.items() if value or (value is not None and key in kept)}
+def row_of(task: dict[str, Any], system_prompt: str, greeting: str, *, has_user_tools: bool) -> Row:
+    """The row of a task; raises ``KeyError``, ``TypeError``, ``ValueError``, … for what is no task."""
+    criteria = task.get("evaluation_criteria") or {}
+    state = task.get("initial_state") or {}
+    history = state.get("message_history") or []
+    basis = criteria.get("reward_basis") or (_DEFAULT_BASIS if criteria else ())
+    user_tools = task.get("user_tools")
+    with_tools = has_user_tools and user_tools != []
+    actions = criteria.get("actions")
+    compared = [one.get("compare_args") for one in actions or ()]
+    row: Row = {
+        "id": row_id(str(task["id"])),
+        "toolset": ".tools",
+        "system_prompt": system_prompt,
+        "sim_user_prompt": scenario_text(task["user_scenario"]),
+        "sim_user_template": "file:user_with_tools.txt" if with_tools else None,
+        "user_tools": user_tools if has_user_tools else None,
+        "initial_messages": [*map(_message, history)] or [{"role": "assistant", "content": greeting}],
+        "setup": [
+            *_reads_to_log(actions or ()),
+            *_data(state),
+            *map(_function, state.get("initialization_actions") or ()),
+        ],
+        "actions": None if actions is None else [_call(one) for one in actions],
+        "checks": _checks(criteria.get("env_assertions")),
+        "outputs": criteria.get("communicate_info"),
+        "criteria": criteria.get("nl_assertions"),
+        "score_by": [PARTS[name] for name in basis],
+        "ticket": task.get("ticket"),
+        "max_steps": MAX_STEPS,
+        "metadata": {
+            "tau2_id": str(task["id"]),
+            "compare_args": compared if any(one is not None for one in compared) else None,
+            "required_documents": task.get("required_documents"),
+        },
+    }
+    row["metadata"] = {key: value for key, value in row["metadata"].items() if value is not None}
+    kept = ("actions", "checks", "user_tools")  # empty is not the same as absent
+    return {key: value for key, value in row.items() if value or (value is not None and key in kept)}
 
 
 def row_id(name: str) -> str:

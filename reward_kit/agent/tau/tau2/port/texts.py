@@ -70,15 +70,12 @@ def check_variant(domain: str, variant: str | None) -> str:
     raise SourceError(f"{fault}. Choose one of {', '.join(known)}" if domain in VARIANTS else fault)
 
 
-def agent_prompt(source: Tau2Source, policy: str) -> str:
-    file = source.python(_AGENT, "the agent's instructions")
-    frame = _text(file, "SYSTEM_PROMPT")
-    return _put(file, frame, agent_instruction=_text(file, "AGENT_INSTRUCTION"), domain_policy=policy)
-
-
-def solo_prompt(source: Tau2Source, policy: str) -> str:
-    """The system prompt of an agent that works alone, with a place for the ticket."""
-    file = source.python(_AGENT, "the agent's instructions")
+def agent_prompt(source: Tau2Source, policy: str, *, solo: bool) -> str:
+    """The system prompt of an agent, that of one which works alone with a place for the ticket."""
+    file = source.code.python(_AGENT, "the agent's instructions")
+    if not solo:
+        frame = _text(file, "SYSTEM_PROMPT")
+        return _put(file, frame, agent_instruction=_text(file, "AGENT_INSTRUCTION"), domain_policy=policy)
     instruction = _put(file, _text(file, "AGENT_SOLO_INSTRUCTION"), stop_function_name=_DONE)
     frame = _text(file, "SYSTEM_PROMPT_SOLO")
     return _put(file, frame, agent_instruction=instruction, domain_policy=policy, ticket="{ticket}")
@@ -86,47 +83,46 @@ def solo_prompt(source: Tau2Source, policy: str) -> str:
 
 def solo_ending(source: Tau2Source) -> str:
     """The description of the tool with which such an agent ends."""
-    file = source.python(_AGENT, "the agent's instructions")
-    for node in ast.walk(ast.Module(file.body, [])):
-        if isinstance(node, ast.FunctionDef) and node.name == _DONE:
-            return ast.get_docstring(node) or _DONE
-    raise file.absent(f"{_DONE}()")
+    file = source.code.python(_AGENT, "the agent's instructions")
+    return ast.get_docstring(file.function(_DONE)) or _DONE
 
 
 def user_prompts(source: Tau2Source) -> dict[str, str]:
     """The user's system prompts: of a user without tools, and of one with tools."""
-    file = source.python(_USER, "the simulated user")
+    file = source.code.python(_USER, "the simulated user")
     frame = _text(file, "SYSTEM_PROMPT")
     found = {}
     for name, guidelines in (
         ("prompts/user", "simulation_guidelines"),
         ("user_with_tools", "simulation_guidelines_tools"),
     ):
-        text = source.text(f"user_simulator/{guidelines}.md", "the user's guidelines").replace(_PERSONA, "")
+        text = source.data.text(f"user_simulator/{guidelines}.md", "the user's guidelines")
         place = next((one for one in re.findall(r"\{(\w+)\}", frame) if "guidelines" in one), "guidelines")
-        found[name] = _put(file, frame, **{place: text, "instructions": "{instruction}"})
+        found[name] = _put(
+            file, frame, **{place: text.replace(_PERSONA, ""), "instructions": "{instruction}"}
+        )
     return found
 
 
 def stop_tokens(source: Tau2Source) -> list[str]:
     """The texts with which the user ends the conversation."""
-    path = next((one for one in _STOPS if source.has_code(one)), _STOPS[0])
-    file = source.python(path, "the stop tokens")
+    path = next((one for one in _STOPS if source.code.has(one)), _STOPS[0])
+    file = source.code.python(path, "the stop tokens")
     return [_text(file, name) for name in ("STOP", "TRANSFER", "OUT_OF_SCOPE")]
 
 
 def greeting(source: Tau2Source) -> str:
-    file = source.python("orchestrator/orchestrator.py", "the agent's greeting")
+    file = source.code.python("orchestrator/orchestrator.py", "the agent's greeting")
     node = file.value("DEFAULT_FIRST_AGENT_MESSAGE", "the agent's greeting")
     return file.text(file.arguments(node, "AssistantMessage").get("content", node), "the greeting, a text")
 
 
 def judge_prompts(source: Tau2Source) -> dict[str, str]:
     """The prompts of the judge of sentences, the second with places for conversation and sentences."""
-    file = source.python(_NL, "the judge of sentences")
+    file = source.code.python(_NL, "the judge of sentences")
     places = {name: f"{{{name}}}" for name in ("trajectory_str", "nl_assertions")}
     found: dict[str, str] = {}
-    for node in ast.walk(ast.Module(file.body, [])):
+    for node in ast.walk(file.tree):
         name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
         if isinstance(node, ast.Assign) and name in ("system_prompt", "user_prompt"):
             found.setdefault(f"judge_{name.partition('_')[0]}", file.filled(node.value, places))
@@ -137,25 +133,24 @@ def judge_prompts(source: Tau2Source) -> dict[str, str]:
 
 def policy(source: Tau2Source, domain: str, variant: str, task: dict[str, Any] | None = None) -> str:
     """The policy of a variant of a domain, for ``task`` where it depends on it."""
-    folder = f"domains/{domain}/"
-    what = "the agent's policy"
+    folder, what, files = f"domains/{domain}/", "the agent's policy", source.data
     if domain == "telecom":
         solo = "_solo" if variant.endswith("solo") else ""
         support = f"tech_support_workflow{solo}" if "workflow" in variant else "tech_support_manual"
-        main, support = (source.text(f"{folder}{name}.md", what) for name in (f"main_policy{solo}", support))
+        main, support = (files.text(f"{folder}{name}.md", what) for name in (f"main_policy{solo}", support))
         return (
             f"<main_policy>\n{main}\n</main_policy>\n<tech_support_policy>\n{support}\n</tech_support_policy>"
         )
     if domain == BANKING:
         return _banking_policy(source, f"{folder}prompts/", variant, task)
-    return source.text(f"{folder}policy{'_solo' if variant == 'solo' else ''}.md", what)
+    return files.text(f"{folder}policy{'_solo' if variant == 'solo' else ''}.md", what)
 
 
 def _banking_policy(source: Tau2Source, folder: str, variant: str, task: dict[str, Any] | None) -> str:
-    template = source.text(f"{folder}{KNOWLEDGE[variant].prompt}.md", "the agent's policy")
+    template = source.data.text(f"{folder}{KNOWLEDGE[variant].prompt}.md", "the agent's policy")
     text = re.sub(
         r"\{\{component:(\w+)\}\}",
-        lambda found: source.text(f"{folder}components/{found[1]}.md", "a part of the policy"),
+        lambda found: source.data.text(f"{folder}components/{found[1]}.md", "a part of the policy"),
         template,
     )
     known = documents(source) if "{{" in text else []
@@ -173,8 +168,8 @@ def _joined(found: list[dict[str, str]]) -> str:
 
 def documents(source: Tau2Source) -> list[dict[str, str]]:
     """The documents of banking_knowledge, by the names of their files."""
-    folder = f"domains/{BANKING}/documents"
-    return [source.value(f"{folder}/{name}", "a document") for name in source.names(folder, ".json")]
+    files, folder = source.data, f"domains/{BANKING}/documents"
+    return [files.value(f"{folder}/{name}", "a document") for name in files.names(folder, ".json")]
 
 
 def _text(file: PythonFile, name: str) -> str:
