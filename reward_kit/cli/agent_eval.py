@@ -211,7 +211,6 @@ def _resume_hint(
 
 
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
-
     if result.status == "interrupted":
         return INTERRUPTED
     if not result.complete:

@@ -69,7 +69,6 @@ def compare(
     from reward_kit.agent.comparison import compare as comparing
     from reward_kit.agent.comparison.gate import judge
     from reward_kit.agent.reports import comparison as reports
-    from reward_kit.agent.reports.gate import comment_lines, gate_lines
 
     names = [name for name in (options["baseline"], *evaluations, options["judged"]) if name is not None]
     changed_rows = options["changed_rows"]
@@ -79,8 +78,8 @@ def compare(
             raise click.UsageError("--gate takes the baseline and one evaluation.")
         gated = (comparing.load(name, output_dir) for name in [*names, "latest"][:2])
         verdict = judge(*gated, margin=margin)
-        to_json, lines, markdown = verdict.to_json, gate_lines(verdict), comment_lines(verdict)
-        code = verdict.exit_code
+        to_json, code = verdict.to_json, verdict.exit_code
+        lines, markdown = reports.gate_lines(verdict), reports.comment_lines(verdict)
     else:
         first, *others = names or [""]
         if not others:

@@ -158,7 +158,7 @@ def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> i
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
-    if stored.results.get("decision", {}).get("verdict", "not decided") != "not decided":
+    if stored.decision is not None and stored.decision.is_final:
         warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
     try:
         found = None if audit is None else parsed_json(Path(audit).read_text(encoding="utf-8"))

@@ -7,13 +7,13 @@ import math
 import sys
 import time
 from contextlib import contextmanager
-from textwrap import wrap
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
-from reward_kit.agent.base.printing import Styled, print_lines, say, terminal_width
+from reward_kit.agent.base.printing import Styled, folded, print_lines, say, terminal_width
 from reward_kit.agent.base.text import count
 from reward_kit.cli.options import command, file_option, output_for, rows_option, runs_option
 
@@ -148,30 +148,20 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _report_lines(report: ValidationReport, width: int | None, *, only_errors: bool) -> Iterator[str]:
     """The findings by kind, folded to ``width`` (None: not at all), and the verdict, or the errors only."""
+    whole = partial(folded, break_long_words=False)  # places stay in one piece
     for grade, kind, remedy, findings in report.groups():
         if grade == "error" or not only_errors:
             rows = {row for finding in findings for row in finding.rows}
             head = f"{grade}: {kind}" + (f" ({count(len(rows), 'row')})" if rows else "")
-            lines = _folded(f"{head}. {remedy}", width)
-            yield Styled(lines[0], 0, min(len(head), len(lines[0])), **STYLES[grade])
-            yield from lines[1:]
-            for finding in findings[:MOST]:
-                yield from _folded(f"  {finding.told}", width)
+            yield from whole(Styled(f"{head}. {remedy}", 0, len(head), **STYLES[grade]), width)
+            for line in "\n".join(f"  {finding.told}" for finding in findings[:MOST]).split("\n"):
+                yield from whole(line, width)
             if len(findings) > MOST:
                 yield f"  … and {len(findings) - MOST} more; --json FILE writes all"
             yield ""
     if only_errors and report.ok:
         return
     if report.mutation_line is not None:
-        yield from _folded(report.mutation_line, width)
+        yield from whole(report.mutation_line, width)
     style: dict[str, Any] = {"fg": "green" if report.ok else "red", "bold": True}
-    yield from (Styled(line, **style) for line in _folded(report.verdict, width))
-
-
-def _folded(text: str, width: int | None) -> list[str]:
-    lines: list[str] = []
-    for line in text.split("\n"):
-        further = " " * (len(line) - len(line.lstrip()) + 2)
-        whole: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
-        lines += (width and wrap(line, width, subsequent_indent=further, **whole)) or [line]
-    return lines
+    yield from whole(Styled(report.verdict, **style), width)

@@ -126,7 +126,7 @@ def test_many_rows_are_checked_in_other_processes_one_of_which_ends(folder: Path
     bundle.write("tools.py", TOOLS.replace("async def create_booking(flight_id, passenger, db):\n", PLAYED))
     eve = [{"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Eve"}}]
     bundle.rows(*[{"id": f"r{number}", "actions": eve if number % 5 == 1 else GOLD} for number in range(20)])
-    room = "reward_kit.agent.checks.row_batches"
+    room = "reward_kit.agent.checks.bundle_check"
     forked = run_patched({f"{room}.MANY": 3, f"{room}.BATCH": 2}, "validate", folder, "--json")
     at_once = run_command("validate", folder, "--json")
     assert forked.out == at_once.out

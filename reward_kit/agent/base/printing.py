@@ -7,6 +7,7 @@ import shutil
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
+from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
@@ -34,6 +35,23 @@ class Styled(str):
         """The line with escape sequences; its own control characters are shown."""
         before, middle, after = self[: self.part.start], self[self.part], self[self.part.stop :]
         return f"{tamed(before)}{click.style(tamed(middle), **self.style)}{tamed(after)}"
+
+
+def folded(line: str, width: int | None, hang: int = 2, *, break_long_words: bool = True) -> list[str]:
+    """A line in parts of at most ``width`` (None: unlimited), the later ones ``hang`` columns further in.
+
+    The style of a whole line is that of all its parts; any other that of the first.
+    """
+    if width is None or len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())][: width // 2] + " " * hang
+    how: dict[str, Any] = {"break_long_words": break_long_words, "break_on_hyphens": False}
+    first, *others = wrap(line, width, subsequent_indent=indent, **how)
+    if isinstance(line, Styled):
+        if line.part == slice(0, len(line)):
+            return [Styled(part, **line.style) for part in (first, *others)]
+        first = Styled(first, line.part.start, line.part.stop, **line.style)
+    return [first, *others]
 
 
 def say(text: str, *, err: bool = False, file: IO[Any] | None = None) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
+import pickle
 import re
+import signal
+import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
@@ -14,14 +21,14 @@ from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.solo import with_joined_tools
 from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untried_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
-from reward_kit.agent.checks.row_batches import RowBatches
-from reward_kit.agent.checks.row_check import Repeatable, table_names
+from reward_kit.agent.checks.row_check import Repeatable, check_row, table_names
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.message_check import show
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from typing import IO
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
     from reward_kit.agent.checks.row_check import RowCheck
@@ -194,3 +201,102 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
         text = "the tables declare foreign keys that are not enforced"
         report.add("foreign-keys", f"seed {seed.origin}", text)
     return base
+
+
+# -- the checks of the rows, in their order: a forked process for each processor reports batches of thousands;
+# a batch whose process has ended is checked here, where its fault shows
+
+AT_ONCE = 10
+"""Rows that a process plays at the same time."""
+BATCH = 200
+"""Rows between two reports of a process."""
+MANY = 2_000
+"""Rows from which other processes check them."""
+
+
+@dataclass(slots=True)
+class RowBatches:
+    """Rows, with the arguments of ``check_row``; ``printed`` is what the bundle's code prints."""
+
+    rows: Sequence[tuple[Task, Database]]
+    repeatable: Repeatable
+    names: frozenset[str]
+    printed: dict[str, str]
+
+    async def checks(self) -> AsyncIterator[RowCheck]:
+        """The check of each row."""
+        with self._forked() as pipes:
+            for number, start in enumerate(range(0, len(self.rows), BATCH)):
+                received = None
+                with suppress(EOFError, pickle.UnpicklingError, IndexError):
+                    received, printed = pickle.load(pipes[number % (len(pipes) or 1)])  # noqa: S301 - our own
+                    self.printed.update({**printed, **self.printed})
+                if received is not None:
+                    for checked in received:
+                        yield checked
+                    continue
+                async for checked in self._check(self.rows[start : start + BATCH]):
+                    yield checked
+
+    async def _check(self, rows: Sequence[tuple[Task, Database]]) -> AsyncIterator[RowCheck]:
+        for start in range(0, len(rows), AT_ONCE):
+            some = rows[start : start + AT_ONCE]
+            checks = [check_row(task, base, self.repeatable, self.names) for task, base in some]
+            for checked in await asyncio.gather(*checks):
+                yield checked
+
+    @contextmanager
+    def _forked(self) -> Iterator[list[IO[bytes]]]:
+        """The pipes from processes that check the rows; none for few, or if this process has threads."""
+        pipes: list[IO[bytes]] = []
+        children: list[int] = []
+        number = 0
+        if (
+            len(self.rows) >= MANY
+            and sys.platform == "linux"
+            and not [*Path("/proc/self/task").iterdir()][1:]
+        ):
+            number = len(os.sched_getaffinity(0))
+        try:
+            for first in range(number if number > 1 else 0):
+                reading, writing = os.pipe()
+                sys.stdout.flush()
+                child = os.fork()
+                if not child:
+                    for pipe in pipes:
+                        pipe.close()
+                    os.close(reading)
+                    self._report(range(first * BATCH, len(self.rows), number * BATCH), writing)
+                os.close(writing)
+                pipes.append(os.fdopen(reading, "rb"))
+                children.append(child)
+            yield pipes
+        finally:
+            for pipe, child in zip(pipes, children, strict=True):
+                pipe.close()
+                os.kill(child, signal.SIGKILL)  # if the checks end early; else it has ended by itself
+                os.waitpid(child, 0)
+
+    def _report(self, starts: range, pipe: int) -> NoReturn:
+        """Check the batches that begin there, write their checks to ``pipe``, and end this process."""
+
+        async def check() -> None:
+            bases = dict[Path, Database]()
+            for start in starts:
+                own = []
+                for task, base in self.rows[start : start + BATCH]:
+                    if base.base_path not in bases:
+                        bases[base.base_path] = Database.open(base.base_path, mode=base.mode)
+                    own.append((task, bases[base.base_path]))
+                found = [checked async for checked in self._check(own)]
+                sys.stdout.flush()
+                with os.fdopen(os.dup(pipe), "wb") as file:
+                    pickle.dump((found, self.printed), file)
+                gc.collect()
+
+        try:
+            gc.freeze()  # a collection would copy the pages of all rows
+            gc.disable()
+            asyncio.new_event_loop().run_until_complete(check())
+        finally:
+            os._exit(0)  # what stands below on the stack belongs to the process that forked this one

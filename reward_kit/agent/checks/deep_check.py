@@ -70,9 +70,7 @@ async def check_deeply(
     ]
     for task, base in playable:
         await deep.play(task, base)
-    for start in range(
-        0, len(playable), AT_ONCE
-    ):  # tools and rewards that are no coroutines wait for threads
+    for start in range(0, len(playable), AT_ONCE):  # functions that are no coroutines wait for threads
         told("trying wrong calls", start, len(playable))
         batch = playable[start : start + AT_ONCE]
         checks = [deep.check(task, base) for task, base in batch]

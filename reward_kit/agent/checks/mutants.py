@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.checks.findings import Fault
@@ -71,6 +71,10 @@ class Trials:
         ignored, exact = IGNORED.get() or set(), is_exact(self.task.reward)
         return played.changes.equals(self.gold.changes, ignored, exact=exact)
 
+    def is_refused(self, played: PlayedGold | None) -> TypeGuard[PlayedGold]:
+        """True if the end state is another than that of gold, and the reward is less than 1."""
+        return played is not None and not self.is_same(played) and not played.reached
+
     def is_paid(self, played: PlayedGold | None) -> bool:
         """Count a mutant if it ends in another state than gold; True if the reward is 1 for it."""
         if played is None or self.is_same(played):
@@ -112,7 +116,7 @@ async def moved(trials: Trials) -> AsyncIterator[Fault]:
         plan = trials.plan
         plan.insert(first, plan.pop(second))
         played = await trials.play(plan)
-        if played is not None and not trials.is_same(played) and not played.reached:
+        if trials.is_refused(played):
             names = " before ".join(f"actions[{one}] ({trials.actions[one].name})" for one in (second, first))
             text = f"with {names}, which the tools allow, the reward is {played.reward:g}"
             yield Fault("order-dependence", text)
@@ -157,7 +161,7 @@ async def alternatives(trials: Trials) -> AsyncIterator[Fault]:
                     continue
                 given = other if isinstance(value, str) else int(other)
                 played = await trials.play(with_value(trials.plan, number, value, given))
-                if played is not None and not trials.is_same(played) and not played.reached:
+                if trials.is_refused(played):
                     text = f"actions[{number}] ({action.name}) with {key} {other!r} instead of {value!r}: "
                     text += "nothing in the instruction tells them apart, and the reward is 0"
                     yield Fault("ambiguous", text)
@@ -267,7 +271,7 @@ async def free_texts(trials: Trials) -> AsyncIterator[Fault]:
             other = value[:1].swapcase() + value[1:]
             plan = with_value(trials.plan, number, value, other if other != value else f"{value} X")
             played = await trials.play(plan)
-            if played is not None and not trials.is_same(played) and not played.reached:
+            if trials.is_refused(played):
                 text = f"the reward compares {column}, which holds {key} of {action.name}"
                 yield Fault("free-text", f"{text}: an agent fails that words it otherwise")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import shown_text
-from reward_kit.agent.base.printing import Styled
+from reward_kit.agent.base.printing import Styled, folded
 from reward_kit.agent.base.redaction import HIDDEN
 from reward_kit.agent.base.text import call_line, count, cut
 from reward_kit.agent.bundles.rules import violation_text
@@ -152,9 +151,9 @@ def transcript_lines(record: Trace, width: int | None = None, *, full: bool = Fa
     """Conversation, end and players, folded at ``width``; long prompts and answers cut unless ``full``."""
     title = f"{record.eval_id} {record.row_id}#{record.index + 1}: {record.verdict}".strip()
     for line in (Styled(title, bold=True), "", *_conversation(record, full=full)):
-        yield from _folded(line, width)
+        yield from folded(line, width, hang=0)
     for line in _end(record, full=full):
-        yield from _folded(line, width, hang=2)
+        yield from folded(line, width)
 
 
 def _conversation(record: Trace, *, full: bool) -> Iterator[str]:
@@ -213,14 +212,3 @@ def _end(record: Trace, *, full: bool) -> Iterator[str]:
 
 def _indented(text: str) -> list[str]:
     return [f"  {line}" for line in text.splitlines()]
-
-
-def _folded(line: str, width: int | None, hang: int = 0) -> Iterator[str]:
-    """A line as it is if it fits; else in parts, those after the first ``hang`` columns further in."""
-    if width is None or len(line) <= width:
-        yield line
-        return
-    indent = line[: len(line) - len(line.lstrip())][: width // 2] + " " * hang
-    first, *others = wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
-    yield Styled(first, line.part.start, line.part.stop, **line.style) if isinstance(line, Styled) else first
-    yield from others
