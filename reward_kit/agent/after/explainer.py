@@ -204,17 +204,16 @@ class Explainer:
         )
 
 
-_OF_USER = {"assistant": "user", "tool": "tool"}
-"""The roles of messages between the user and the user's tools, in a conversation of three."""
-
-
 def context_of(record: Trace, *, longest_result: int | None = None) -> str:
     """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
     actions = fields.get("actions") or ()
     given = int(fields.get("system_prompt") is not None)
     said = [
-        (place, message if by == "agent" else {**message, "role": _OF_USER[message["role"]]})
+        (
+            place,
+            message if by == "agent" else message | {"role": message["role"].replace("assistant", "user")},
+        )
         for place, by, message in record.both_sides()
         if by == "user" or place >= given
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from reward_kit.agent.base.encoding import as_json, json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.history import parse_arguments
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.task import positions_of
 from reward_kit.agent.models.answer_parts import calls_with_tokens, reasoning_of
@@ -232,7 +233,7 @@ def line_of(
     """
     try:
         messages = conversation(record.messages, opening, layout)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except DAMAGED as error:
         fault = f"is a damaged trace of a rollout: {error!r}"
         raise StorageError(fault, place=str(record.path)) from error
     if messages is None:

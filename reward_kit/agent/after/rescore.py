@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.encoding import readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option import check_eval_id
-from reward_kit.agent.base.strict_json import copied
+from reward_kit.agent.base.strict_json import DAMAGED, copied
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.rules import violations_of
@@ -313,10 +313,6 @@ def _rescored(rollout: Rejudged, stored: EvaluationResult, eval_id: str) -> Play
     file = f"evals/{eval_id}.db/{record.id}"
     outcome = replace(now, id=record.id, file=file, database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
-
-
-DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
-"""Exceptions of reading a trajectory whose fields are not of their types."""
 
 
 async def judge_record(

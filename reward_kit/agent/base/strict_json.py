@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 """Levels: far deeper than anything real, far from where Python's recursion ends."""
+DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+"""Exceptions of reading JSON whose fields are missing or not of their types."""
 
 
 def finite(text: str) -> float:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.after.rescore import DAMAGED, judge_record
+from reward_kit.agent.after.rescore import judge_record
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.waiters import completed
 from reward_kit.agent.database import Changes

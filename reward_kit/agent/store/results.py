@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter
 
 from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
@@ -247,7 +248,7 @@ class EvaluationResult:
             if name == "explanations":
                 return kind(self.log_path, found)
             return TypeAdapter(kind).validate_python(found)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except DAMAGED as error:
             raise StorageError(f"holds damaged results: {error!r}", place=str(self.log_path)) from error
 
     @property

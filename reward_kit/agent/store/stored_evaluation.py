@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.option import NAME
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD, BrokenOff, usage_from_json
@@ -80,7 +81,7 @@ def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False
         with reading(path) as connection:
             connection.execute("BEGIN")  # one snapshot, though others write
             return _evaluation(connection, path, chosen, running=running)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except DAMAGED as error:
         raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
 
 
@@ -135,7 +136,7 @@ def _evaluation(
         fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
         code=code,
         toolsets=toolsets,
-        results=notes[-1] if notes else {},
+        results={name: dict(part) for name, part in notes[-1].items()} if notes else {},
     )
 
 

@@ -20,6 +20,7 @@ from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.reports.listings import trees_of
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
@@ -101,7 +102,7 @@ def _page(answer: Callable[[], Page]) -> Page:
         return answer()
     except RewardKitError as error:
         text, status = str(error), 404 if isinstance(error, UsageError) else 500
-    except (KeyError, TypeError, AttributeError, ValueError, UndefinedError) as error:
+    except (*DAMAGED, UndefinedError) as error:
         text, status = f"The file is damaged: {error!r}", 500
     return Page(render("fault.html", title="Not shown", text=text), status)
 

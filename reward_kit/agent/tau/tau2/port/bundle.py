@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.bundles.imports import BundleImports, load_registry
 from reward_kit.agent.objects import TABLE
 from reward_kit.agent.tau.source import SourceError, new_folder, put
@@ -167,7 +168,7 @@ class _Writer:
             try:
                 prompt = self.system_prompt(task) if self.has_prompts_of_tasks else prompt
                 row = row_of(task, prompt, hello, has_user_tools="user" in found.toolkits)
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
+            except DAMAGED as error:
                 raise SourceError(
                     f"{place}: task {position} cannot be read ({type(error).__name__}: {error}). Expected "
                     "there: a task with id, user_scenario and evaluation_criteria"
