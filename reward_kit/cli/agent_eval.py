@@ -269,13 +269,10 @@ def _write_asked(result: EvaluationResult, config: EvaluationConfig, output: Bin
     target = config.json
     parts = _report_parts(result)
     if config.format == "tau-bench":
-        from reward_kit.agent.bundles.bundle import read_bundle
-        from reward_kit.agent.tau.results.file import task_numbers
-        from reward_kit.agent.tau.results.tau_bench import results_parts
+        from reward_kit.agent.tau.results.tau2_export import results_file
 
         target = target or str(result.results_path.with_suffix(".tau-bench.json"))
-        with read_bundle(config.dataset, config.task_dir) as read:
-            parts = results_parts(result, task_numbers(read.rows))
+        parts = results_file(result, "tau-bench")
     if target is None:
         return
     try:

@@ -130,22 +130,13 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         )
 
 
-def _results_file(evaluation: str, output_dir: str, target: str, layout: str) -> int:
-    from reward_kit.agent.bundles.bundle import read_bundle
+def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) -> int:
     from reward_kit.agent.store.stored_evaluation import load_evaluation
-    from reward_kit.agent.tau.results.file import task_numbers
-    from reward_kit.agent.tau.results.tau2_export import own_tasks, tau2_parts
-    from reward_kit.agent.tau.results.tau_bench import results_parts
+    from reward_kit.agent.tau.results.tau2_export import results_file
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
-    configuration = stored.configuration
-    with read_bundle(configuration["dataset"], configuration.get("task_dir")) as read:
-        if layout == "tau2":
-            parts = tau2_parts(stored, read.folder.name.removeprefix("tau2_"), own_tasks(read.folder))
-        else:
-            parts = results_parts(stored, task_numbers(read.rows))
-    write_output(parts, target)
+    write_output(results_file(stored, layout), target)
     say(f"{count(len(stored.outcomes), 'rollout')} exported", err=True)
     return 0
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import apart, count, one_line
-from reward_kit.agent.store.loading import load_rollout
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.loading import Recordings
+    from reward_kit.agent.store.results import EvaluationResult
 
 SHOWN = 10
 """Rollouts that the report shows."""
@@ -113,15 +111,15 @@ class ReplayComparison:
             yield f"{count(self.untold, 'rollout')} not compared: recording or trajectory cannot be read"
 
 
-def compare_replay(outcomes: Iterable[Outcome], folder: Path, recordings: Recordings) -> ReplayComparison:
-    """Compare each of the rollouts with its recording; trajectories are read from ``folder`` one by one."""
+def compare_replay(result: EvaluationResult, recordings: Recordings) -> ReplayComparison:
+    """Compare each of the rollouts with its recording; trajectories are read one by one."""
     compared = untold = 0
     differences = []
-    for outcome in outcomes:
+    for outcome in result.outcomes:
         recording = recordings.find_or_none(outcome.row_id, outcome.index)
         record = None
         with suppress(StorageError):
-            record = load_rollout(folder / outcome.file)
+            record = result.record(outcome)
         if recording is None or record is None:
             untold += 1
             continue

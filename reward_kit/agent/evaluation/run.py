@@ -260,10 +260,10 @@ def _result(
         from reward_kit.agent.store.loading import Recordings
 
         recordings = Recordings.load(Path(agent.removeprefix("replay:")))
-        compared = compare_replay(stored.outcomes, stored.folder, recordings)
+        compared = compare_replay(stored, recordings)
     found = {
         "explanations": explainer.result if explainer is not None else None,
-        "agreement": recorded.agreement(stored.outcomes, stored.folder) if recorded is not None else None,
+        "agreement": recorded.agreement(stored) if recorded is not None else None,
         "compared_with": compared,
         "decision": rounds.decide(stored) if rounds is not None else None,
     }

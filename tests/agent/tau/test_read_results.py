@@ -19,7 +19,7 @@ def changed(**fields: Any) -> list[dict[str, Any]]:
 
 def test_an_entry_needs_a_task_and_a_reward_and_nothing_else(tmp_path: Path) -> None:
     (trial,) = read_results(write(tmp_path / "r.json", [{"task_id": "7", "reward": 1}])).trials
-    assert (trial.task_id, trial.number, trial.reward, trial.messages) == (7, 0, 1.0, [])
+    assert (trial.task_id, trial.index, trial.reward, trial.messages) == (7, 0, 1.0, [])
     assert (trial.expected, trial.stop_reason) == (None, "max_steps")
 
 

@@ -61,7 +61,7 @@ def read_results(path: str | Path) -> Results:
 
 def _tau_bench(file: Path, text: bytes) -> Results:
     trials = list(tau_bench.trials_of(_parsed(list[tau_bench.Entry], text, file)))
-    return Results(trials, 1 + max((trial.number for trial in trials), default=0))
+    return Results(trials, 1 + max((trial.index for trial in trials), default=0))
 
 
 def _tau2_bench(file: Path, text: bytes) -> Results:

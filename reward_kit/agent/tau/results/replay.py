@@ -18,17 +18,17 @@ from reward_kit.agent.base.text import apart, count, cut
 from reward_kit.agent.rollout.outcome import is_success
 from reward_kit.agent.rows.message_check import split_opening
 from reward_kit.agent.scoring.metrics import pass_table
-from reward_kit.agent.store.loading import Recordings, load_rollout
+from reward_kit.agent.store.loading import Recordings
 from reward_kit.agent.tau.results.file import Results, read_results, task_ids
 from reward_kit.errors import BundleError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Message, ToolCall
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
+    from reward_kit.agent.store.results import EvaluationResult
     from reward_kit.agent.tau.results.trial import Trial
 
 
@@ -76,7 +76,7 @@ class RecordedRun:
         trials = {
             (task.row.id, index): _begun(trial, task.row.initial_messages)
             for task in played
-            for index, trial in enumerate(sorted(of_row[task.row.id], key=lambda trial: trial.number))
+            for index, trial in enumerate(sorted(of_row[task.row.id], key=lambda trial: trial.index))
         }
         opening = {task.row.id: len(task.row.agent_messages) for task in played}
         recordings = (trial.recording(row, index, opening[row]) for (row, index), trial in trials.items())
@@ -89,20 +89,20 @@ class RecordedRun:
             list(_missing(results, [ids[task.row.id] for task in chosen])),
         )
 
-    def agreement(self, outcomes: Iterable[Outcome], folder: Path) -> Agreement:
-        """Compare grades and tool results of the file with those of the replayed rollouts in ``folder``."""
+    def agreement(self, result: EvaluationResult) -> Agreement:
+        """Compare grades and tool results of the file with those of the replayed rollouts."""
         moved, different = [], []
         compared = answers = 0
-        for one in outcomes:
+        for one in result.outcomes:
             trial = self.trials.get((one.row_id, one.index))
             if trial is None:
                 continue
             trace = None
             with suppress(StorageError):
-                trace = load_rollout(folder / one.file)
-            found = [] if trace is None else list(_differences(trial.calls, trace.tool_calls))
-            answers += 0 if trace is None else len(trial.calls)
-            different += [f"task {trial.task_id}, trial {trial.number}, {difference}" for difference in found]
+                trace = result.record(one)
+            found = [] if trace is None else list(_differences(trial.tool_calls, trace.tool_calls))
+            answers += 0 if trace is None else len(trial.tool_calls)
+            different += [f"task {trial.task_id}, trial {trial.index}, {difference}" for difference in found]
             if trial.reward is None or one.reward is None:
                 continue
             compared += 1
@@ -111,7 +111,7 @@ class RecordedRun:
                 moved.append(
                     Disagreement(
                         task_id=trial.task_id,
-                        trial=trial.number,
+                        trial=trial.index,
                         row_id=one.row_id,
                         recorded=trial.reward,
                         reward=one.reward,
@@ -148,7 +148,7 @@ def _begun(trial: Trial, opening: Sequence[Message]) -> Trial:
     shapes, ours = list(map(_shape, trial.messages)), list(map(_shape, seen))
     if seen and shapes[: len(ours)] == ours:
         calls = sum(calls for _, calls in map(_shape, chain(seen, *own.values())))
-        return replace(trial, calls=trial.calls[calls:])
+        return replace(trial, tool_calls=trial.tool_calls[calls:])
     greeting = next((at for at, shape in enumerate(shapes) if shape != ("assistant", 0)), 0)
     later = {max(place - greeting, 0) + len(seen): given for place, given in trial.user_messages.items()}
     return replace(trial, messages=[*seen, *trial.messages[greeting:]], user_messages=later)
@@ -191,7 +191,7 @@ def _missing(results: Results, chosen: Sequence[int | str]) -> Iterator[str]:
     """Trials of the chosen tasks that the file should have, in words."""
     held: dict[int | str, Counter[int]] = {}
     for trial in results.trials:
-        held.setdefault(trial.task_id, Counter())[trial.number] += 1
+        held.setdefault(trial.task_id, Counter())[trial.index] += 1
     if absent := [task_id for task_id in chosen if task_id not in held]:
         listed = cut(", ".join(map(str, absent)), 200)
         yield f"all trials of {count(len(absent), 'task')} of the dataset: {listed}"

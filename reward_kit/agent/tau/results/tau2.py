@@ -149,22 +149,22 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
             raise BundleError(fault, place=f"{file}: {place}")
         messages, user_messages, calls = _conversation(one.messages)
         reason, grade = one.termination_reason, one.reward_info
-        scores = (grade and grade.reward_breakdown) or {}
+        scores, judged = (grade and grade.reward_breakdown) or {}, (grade and grade.nl_assertions) or ()
         task_id = _graded_as(one, tasks, trials) if has_checks else one.task_id
         trials.append(
             Trial(
                 place=place,
                 task_id=task_id,
                 named=None if task_id == one.task_id else one.task_id,
-                number=one.trial or 0,
+                index=one.trial or 0,
                 reward=None if grade is None else grade.reward,
                 messages=messages,
                 user_messages=user_messages,
-                calls=calls,
+                tool_calls=calls,
                 stop_reason=STOPS[reason],
                 stop_detail=None if reason in ("user_stop", "agent_stop") else f"recorded: {reason}",
                 parts={PARTS[name]: score for name, score in scores.items() if name in PARTS},
-                verdicts={said.nl_assertion: said.met for said in (grade and grade.nl_assertions) or ()},
+                given_verdicts={one.nl_assertion: one.met for one in judged} or None,
                 expected=_expected(tasks.get(task_id)),
             )
         )

@@ -1,4 +1,4 @@
-"""Evaluations as results files of tau2-bench, which its loader and the check of its submissions accept."""
+"""Evaluations as results files; those of tau2-bench pass its loader and the check of its submissions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import re
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.base.types import Usage
+from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.tau import MAX_ERRORS, PARTS, SIDES
+from reward_kit.agent.tau.results.file import task_numbers
 from reward_kit.agent.tau.results.tau2 import id_of
+from reward_kit.agent.tau.results.tau_bench import results_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +37,15 @@ TASKS = "theirs/tasks.json"
 _POLICY = re.compile(r"<policy>\n(.*)\n</policy>", re.DOTALL)
 _ROLES: dict[Side, str] = {side: role for role, side in SIDES.items()}
 _NAMES = {ours: theirs for theirs, ours in PARTS.items()}
+
+
+def results_file(result: EvaluationResult, benchmark: Literal["tau-bench", "tau2"]) -> Iterator[bytes]:
+    """The evaluation as a results file of a benchmark, in pieces; reads the rows of its bundle."""
+    configuration = result.configuration
+    with read_bundle(configuration["dataset"], configuration.get("task_dir")) as read:
+        if benchmark == "tau-bench":
+            return results_parts(result, task_numbers(read.rows))
+        return tau2_parts(result, read.folder.name.removeprefix("tau2_"), own_tasks(read.folder))
 
 
 def tau2_parts(

@@ -18,7 +18,6 @@ from reward_kit.agent.base.history import NOT_RUN, parse_arguments, written_argu
 from reward_kit.agent.base.text import text_of
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
-from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
 from reward_kit.errors import StorageError
 
@@ -90,10 +89,10 @@ def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
         yield Trial(
             place=f"$[{position}]",
             task_id=entry.task_id,
-            number=entry.trial,
+            index=entry.trial,
             reward=entry.reward,
             messages=messages,
-            calls=list(_calls_in(messages)),
+            tool_calls=list(_calls_in(messages)),
             stop_reason=reason,
             stop_detail=detail,
             expected=_expected(entry.info.task),
@@ -137,7 +136,7 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
     yield b"["
     for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
         try:
-            record = load_rollout(result.folder / outcome.file)
+            record = result.record(outcome)
             info, traj = _info(outcome, record), record.messages
         except StorageError as error:
             info, traj = {"error": str(error), "traceback": ""}, []

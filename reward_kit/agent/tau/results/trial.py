@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.rollout.trace import Trace
 
 if TYPE_CHECKING:
-    from reward_kit.agent.base.types import Message, ToolCall
     from reward_kit.agent.rows.task_row import TaskRow
 
 NOTHING_SAID = "(nothing was said)"
@@ -31,46 +30,29 @@ class Expected:
         return [one for one in compared if _comparable(one, self.fields[one]) != _comparable(one, ours[one])]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+@dataclass(kw_only=True)
+class Trial(Trace):
     """One simulation: the benchmark's grade, and what was said and called.
 
     ``place`` is its JSON path, ``task_id`` the task that it was graded by, ``named`` the one that it names if
-    that is known to differ. ``number`` counts the trials of a task from 0. ``reward`` is None if the file
-    has none. ``parts`` are the parts of the grade by the name of our metric (data, outputs, …). ``calls`` are
-    those of both sides in their order; ``messages`` and ``user_messages`` are those of a ``Trace``.
+    that is known to differ. ``index`` counts the trials of a task from 0. ``reward`` is None if the file has
+    none. ``parts`` are the parts of the grade by the name of our metric (data, outputs, …). ``tool_calls``
+    are those of both sides in their order.
     """
 
+    id: str = ""
+    row_id: str = ""
     place: str
     task_id: int | str
-    number: int
     named: int | str | None = None
-    reward: float | None
-    messages: list[Message]
-    calls: list[ToolCall]
-    stop_reason: str
-    stop_detail: str | None = None
-    user_messages: dict[int, list[Message]] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
-    verdicts: dict[str, bool] = field(default_factory=dict)
     expected: Expected | None = None
 
-    def recording(self, row_id: str, index: int, opening: int) -> Trace:
-        """The trial as a recorded rollout of a row with ``opening`` messages, which ends as the trial did."""
+    def recording(self, row_id: str, index: int, opening: int) -> Trial:
+        """The trial as a recorded rollout of a row with ``opening`` messages."""
         speaks = any(message["role"] == "user" for message in self.messages[opening:])
-        return Trace(
-            id=f"{row_id} {index}",
-            row_id=row_id,
-            index=index,
-            user="recorded" if speaks else "none",
-            messages=self.messages,
-            user_messages=self.user_messages,
-            tool_calls=self.calls,
-            stop_reason=self.stop_reason,
-            stop_detail=self.stop_detail,
-            reward=self.reward,
-            given_verdicts=self.verdicts or None,
-        )
+        user = "recorded" if speaks else "none"
+        return replace(self, id=f"{row_id} {index}", row_id=row_id, index=index, user=user)
 
 
 def _comparable(name: str, value: Any) -> str:
