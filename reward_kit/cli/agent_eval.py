@@ -298,7 +298,7 @@ def _report_parts(result: EvaluationResult) -> Iterator[bytes]:
 
     One trajectory is in memory at a time; null stands for one that cannot be read.
     """
-    head = result.to_json()
+    head = result.members()
     del head["rows"]
     yield json_bytes(head)[:-1] + b', "rows": ['
     for number, row in enumerate(result.rows):

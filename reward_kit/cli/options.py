@@ -116,13 +116,18 @@ def output_for(json_path: str | None) -> AbstractContextManager[BinaryIO | None]
     return reserved_output() if json_path == TO_OUTPUT else nullcontext()
 
 
-def print_report(lines: Iterable[str], to_json: Callable[[], Any], json_path: str | None) -> None:
-    """Print ``lines`` (to stderr if the JSON goes to the output), and write the JSON if a path is given."""
+def print_report(
+    lines: Iterable[str], to_json: Callable[[], Any], json_path: str | None, output: BinaryIO | None = None
+) -> None:
+    """Print ``lines`` (to stderr if the JSON goes to the output), and write the JSON if a path is given.
+
+    ``output`` is the one that ``output_for`` keeps, if it does.
+    """
     from reward_kit.agent.base.encoding import readable_json
 
     print_lines(lines, err=json_path == TO_OUTPUT)
     if json_path is not None:
-        write_output(readable_json(to_json()), json_path)
+        write_output(readable_json(to_json()), json_path, output)
 
 
 def check_runs_folder(folder: Path) -> None:

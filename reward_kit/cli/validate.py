@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reward_kit.agent.base.files import TO_OUTPUT, write_output
-from reward_kit.agent.base.printing import Styled, folded, print_lines, say, terminal_width
+from reward_kit.agent.base.files import TO_OUTPUT
+from reward_kit.agent.base.printing import Styled, folded, say, terminal_width
 from reward_kit.agent.base.text import count
-from reward_kit.cli.options import command, file_option, output_for, rows_option, runs_option
+from reward_kit.cli.options import command, file_option, output_for, print_report, rows_option, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +107,6 @@ def _checked(
     **options: Any,
 ) -> bool:
     """Check the ``chosen`` rows, show and write the findings; returns True if there are no errors."""
-    from reward_kit.agent.base.encoding import readable_json
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.checks import validate_async
     from reward_kit.agent.evaluation.signals import run_in_loop
@@ -118,9 +117,7 @@ def _checked(
             report = run_in_loop(checking)
         stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
         lines = _report_lines(report, terminal_width(stream), only_errors=quiet)
-        print_lines(lines, err=stream is sys.stderr)
-        if json_path is not None:
-            write_output(readable_json(report.to_json()), json_path, output)
+        print_report(lines, report.to_json, json_path, output)
     return report.ok
 
 

@@ -15,8 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from reward_kit.agent.base.encoding import as_json, readable_json
-from reward_kit.agent.base.files import write_text
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.lenient_json import read_object
 from reward_kit.agent.base.text import call_line, json_text
@@ -100,7 +99,7 @@ async def explain_async(
         finally:
             stored = replace(stored, results={**stored.results, "explanations": explainer.result})
             store.add_note("results", stored.stored_results())
-            write_text(stored.results_path, readable_json(stored.members()))
+            stored.write()
     return stored
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import readable_json
-from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.option import check_eval_id
 from reward_kit.agent.base.strict_json import DAMAGED, copied
 from reward_kit.agent.base.types import UNJUDGED_STOPS
@@ -279,7 +277,7 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
             store.add([_rescored(rollout, stored, config.eval_id)])
         store.end_run("complete", f"judged again from {stored.log_path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
-    write_text(result.results_path, readable_json(result.members()))
+    result.write()
     return replace(done, written=result)
 
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import readable_json
-from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
@@ -243,7 +241,7 @@ async def _played(
             stored = replace(read_evaluation(store.path, running=True), versions=versions(), **ended)
             result = _result(stored, runner, rounds, explainer)
             store.end_run(status, reason, tally.seconds, result.stored_results())
-            write_text(result.results_path, readable_json(result.members()))
+            result.write()
         display.progress.closed(tally)
         for name in sorted(store.hidden):
             display.warn(f"the value of {name} is hidden in stored texts")

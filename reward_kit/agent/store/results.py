@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
-from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.encoding import as_json, readable_json
+from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
@@ -313,8 +314,11 @@ class EvaluationResult:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``evals/<eval_id>.json``."""
-        plain = self.members()
-        return {**plain, "rows": list(plain["rows"])}
+        return {**(plain := self.members()), "rows": list(plain["rows"])}
+
+    def write(self) -> None:
+        """Write the results file; raises ``StorageError`` if that fails."""
+        write_text(self.results_path, readable_json(self.members()))
 
     def members(self) -> dict[str, Any]:
         """``to_json`` with an iterator of rows, each of which is made when its turn comes."""
