@@ -13,7 +13,6 @@ from pathlib import Path
 from flight_bundle import Bundle
 from ray.cluster_utils import Cluster
 
-from reward_kit.agent.reports.listings import stored_result
 from reward_kit.agent.store.stored_evaluation import load_evaluation
 
 PAYS = """
@@ -64,7 +63,7 @@ def test_an_interruption_loses_no_call(cluster: Cluster, bundle: Bundle, marks: 
     assert (first.usage["agent"].calls, first.broken_off.usage["agent"].calls) == (3, 6)
     (marks / "go").touch()
     assert command().wait(100) == 0
-    whole = stored_result(load_evaluation("mine"))
+    whole = load_evaluation("mine")
     assert (whole.complete, whole.spent.calls, whole.spent.cost) == (True, paid(), 0.5 * paid())
 
 

@@ -100,8 +100,7 @@ class Domain:
         registry = Tau2Registry(self, side)
         if done is not None:
             registry.tools["done"] = Tool(
-                *("done", done, NO_ARGUMENTS, lambda: STOP, False, frozenset(), frozenset(), json.loads),
-                terminal=True,
+                "done", done, NO_ARGUMENTS, lambda: STOP, False, frozenset(), frozenset(), json.loads, True
             )
         return registry
 

@@ -9,9 +9,9 @@ per process and shared by the calls that only read.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from secrets import token_hex
 from typing import Any
@@ -70,16 +70,10 @@ class _Seed:
     complete: set[str] = field(default_factory=set)
 
 
-_SEEDS: OrderedDict[str, _Seed] = OrderedDict()
-_MOST_SEEDS = 8
-
-
-def _seed(key: str) -> _Seed:
-    found = _SEEDS.setdefault(key, _Seed())
-    _SEEDS.move_to_end(key)
-    if len(_SEEDS) > _MOST_SEEDS:
-        _SEEDS.popitem(last=False)
-    return found
+@lru_cache(maxsize=8)
+def _seed(_key: str) -> _Seed:
+    """What this process has read of the seed with a key."""
+    return _Seed()
 
 
 # --- the state of one call

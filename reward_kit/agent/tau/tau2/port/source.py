@@ -165,11 +165,8 @@ def read_code(source: Tau2Source, domain: str, agent: tuple[str, str] | None = N
         _copy(source, domain, agent[0], code)
         code.toolkits["agent"] = agent
     for module in ("tools", "user_tools"):
-        if (module not in code.modules and module == "tools") or source.code.has(
-            f"domains/{domain}/{module}.py"
-        ):
+        if module == "tools" or source.code.has(f"domains/{domain}/{module}.py"):
             _copy(source, domain, module, code)
-    for module in ("tools", "user_tools"):
         for node in ast.parse(code.modules.get(module, "")).body:
             if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == _BASE for base in node.bases):
                 side = "user" if "User" in node.name else "agent"

@@ -39,16 +39,8 @@ KNOWLEDGE = {
     "full_kb": Search("full_kb"),
     "no_knowledge": Search("no_knowledge"),
 }
-_NEEDS_NETWORK = frozenset(
-    f"{search}{more}"
-    for search, options in (
-        ("alltools", ("", "-qwen")),
-        ("terminal_use", ("", "_write")),
-        ("bm25", ("_reranker", "_reranker_grep")),
-        ("qwen_embeddings", ("", "_grep", "_reranker", "_reranker_grep")),
-        ("openai_embeddings", ("", "_grep", "_reranker", "_reranker_grep")),
-    )
-    for more in options
+_NEEDS_NETWORK = re.compile(
+    r"alltools(-qwen)?|terminal_use(_write)?|bm25_reranker(_grep)?|(qwen|openai)_embeddings(_reranker)?(_grep)?"
 )
 VARIANTS = {
     "telecom": ("manual", "workflow", "solo", "workflow-solo"),
@@ -63,7 +55,7 @@ def check_variant(domain: str, variant: str | None) -> str:
     known = VARIANTS.get(domain, ("default",))
     if variant is None or variant in known:
         return variant or known[0]
-    if domain == BANKING and variant in _NEEDS_NETWORK:
+    if domain == BANKING and _NEEDS_NETWORK.fullmatch(variant):
         fault = f"{variant!r} is not available: it needs embeddings, a reranking model or a shell"
     else:
         fault = f"{domain} has no variant {variant!r}"
