@@ -72,7 +72,7 @@ class _Seed:
 
 @lru_cache(maxsize=8)
 def _seed(_key: str) -> _Seed:
-    """What this process has read of the seed with a key."""
+    """The objects of the seed with a key that this process has read."""
     return _Seed()
 
 
