@@ -77,7 +77,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
                 raise
             remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
             raise UsageError(error.fault, place=error.place, remedy=remedy) from None
-        print_lines(report_lines(result, shutil.get_terminal_size().columns))
+        print_lines([*report_lines(result, shutil.get_terminal_size().columns)])  # whole, or an error
 
 
 def _is_runs_folder(name: str) -> bool:
