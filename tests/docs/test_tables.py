@@ -114,7 +114,8 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
 
 def test_limits_of_models() -> None:
     assert numbers("limits", "## Numbers") == [
-        *(limits.START, limits.DECREASE, limits.INCREASE, limits.TOLERATED, limits.LONGEST_PAUSE),
+        *(limits.START, limits.FIRST_DECREASE, limits.DECREASE, limits.INCREASE, limits.TOLERATED),
+        limits.LONGEST_PAUSE,
         *(limits.FELL, limits.BY_CHANCE, limiter.TRUST, limiter.FREE, limiter.OTHERS),
         *(limits.FAILURES, limits.MOST_MORE, limits.ALONE),
         EvaluationConfig().patience,

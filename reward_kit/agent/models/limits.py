@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 # -- calls in flight
 
-START = 16.0
+START = 50.0
 """Calls at once at first, doubled in the time of an answer until the number shrinks."""
-DECREASE, TOLERATED = 0.75, 0.1
-"""Factor by which the number shrinks, and the share of refused calls up to which it does not."""
+FIRST_DECREASE, DECREASE, TOLERATED = 0.5, 0.75, 0.1
+"""Factors by which the number shrinks, first and later; share of refused calls up to which it does not."""
 INCREASE, SLOWER_BELOW = 0.1, 8.0
 """Share by which it grows in the time of an answer; half of that at the second number, less below it."""
 LONGEST_PAUSE = 10.0
 """Seconds; the longest pause, and the longest time between two calls."""
-FELL, PROPORTIONAL, ENOUGH, BY_CHANCE = 0.6, 1.25, 5, 60.0
-"""A fall to less than this share is taken back, and none follows for so many seconds, if after so many
-answers their rate has fallen nearly in proportion: refusals do not depend on the number."""
+FELL, SOON, PROPORTIONAL, ENOUGH, BY_CHANCE = 0.5, 3.0, 1.25, 5, 60.0
+"""A fall to less than this share, each decrease within so many times of an answer, is taken back, and none
+follows for so many seconds, if after so many answers their rate has fallen nearly in proportion: refusals do
+not depend on the number."""
 
 
 class AIMD:
@@ -84,14 +85,16 @@ class AIMD:
         if now < self._by_chance_until or not (self._answers or self._slow_start):
             return 0.0  # without an answer the reason of the last decrease still holds
         (limit, best), rate = self._peak, self._answers / elapsed
-        proportional = rate < PROPORTIONAL * best * self.limit / limit
-        self._slow_start = proportional and self.limit < FELL * limit and self._answers >= ENOUGH
-        if self._slow_start:
-            self._by_chance_until = now + BY_CHANCE
+        # later, a window may have been refilled meanwhile: its rates say nothing about the number
+        soon = elapsed < SOON * silence or self.limit < SLOWER_BELOW
+        proportional = soon and rate < PROPORTIONAL * best * self.limit / limit
+        if proportional and self.limit < FELL * limit and self._answers >= ENOUGH:
+            self._slow_start, self._by_chance_until = True, now + BY_CHANCE
             self._begin(now, limit)
-        else:
-            less = max(self.latency / LONGEST_PAUSE, self.limit * DECREASE)
-            self._begin(now, less, self._peak if proportional else (self.limit, rate))
+            return 0.0
+        factor = FIRST_DECREASE if self._slow_start and self.limit > SLOWER_BELOW else DECREASE
+        less, self._slow_start = max(self.latency / LONGEST_PAUSE, self.limit * factor), False
+        self._begin(now, less, self._peak if proportional else (self.limit, rate))
         return 0.0
 
 
