@@ -190,8 +190,8 @@ class _Reader:
 def _parsed(text: bytes) -> Any:
     """The JSON value of ``text``; ``ValueError`` also for an infinite number and a key that a row repeats."""
     data = from_json(text, allow_inf_nan=False, cache_strings="all")
-    repeats = isinstance(data, dict) and any(text.count(f'"{name}"'.encode()) > 1 for name in data)
-    if repeats or _LARGE_EXPONENT.search(text):
+    names = [f'"{name}"'.encode() for name in data] if isinstance(data, dict) else []
+    if max(map(text.count, names), default=0) > 1 or _LARGE_EXPONENT.search(text):
         json.loads(text, object_pairs_hook=without_repeats, parse_float=finite)
     return data
 
