@@ -103,9 +103,9 @@ def violations_of(
     if not rules:
         return None
     found: Violations = {}
-    trajectory = json_text(
-        {"messages": messages, "tool_calls": tool_calls, "user_messages": user_messages or {}}
-    )
+    # of the system prompt and of results, which are in the calls as well, nothing else is asked for
+    said = [one if one["role"] in ("user", "assistant") else {**one, "content": None} for one in messages]
+    trajectory = json_text({"messages": said, "tool_calls": tool_calls, "user_messages": user_messages or {}})
     connection = _with_rollout(trajectory, json_text(fields))
     for rule in rules:
         try:

@@ -34,7 +34,7 @@ BUSY = 5.0
 ANSWER_FAULTS = f"""
 SELECT json_extract(call.value, '$.fault') AS fault, count(DISTINCT rollout)
 FROM traces AS t CROSS JOIN rollouts ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE instr(t.json, '"fault":"') AND {FINAL} AND json_valid(t.json) AND fault IS NOT NULL
+WHERE t.json GLOB '*fault":"*' AND {FINAL} AND json_valid(t.json) AND fault IS NOT NULL
 GROUP BY fault"""  # noqa: S608
 """SQL of ``count_answer_faults``: its order of tables begins with the index that reads no other trace."""
 
@@ -265,7 +265,7 @@ def count_cut_answers(path: Path) -> dict[str, int]:
     query = f"""
 SELECT json_extract(call.value, '$.role') AS role, count(*)
 FROM rollouts JOIN traces AS t ON rollouts.id = rollout, json_each(t.json, '$.model_calls') AS call
-WHERE {FINAL} AND instr(t.json, '"finish_reason":"length"') AND json_valid(t.json)
+WHERE {FINAL} AND t.json GLOB '*finish_reason":"length"*' AND json_valid(t.json)
 AND json_extract(call.value, '$.finish_reason') = 'length' GROUP BY role"""  # noqa: S608
     with reading(path) as connection:
         return dict(connection.execute(query).fetchall())
@@ -286,7 +286,7 @@ calls AS (
     json_extract(value, '$.status') AS status, json_extract(value, '$.arguments') AS arguments,
     json_type(value, '$.arguments') AS type
     FROM failed, json_each(trace, '$.tool_calls') WHERE (stop_reason IN ('max_steps', 'timeout', 'budget')
-    OR instr(trace, '"status":"unknown_tool"') OR instr(trace, '"status":"invalid_arguments"'))
+    OR trace GLOB '*status":"unknown_tool"*' OR trace GLOB '*status":"invalid_arguments"*')
     AND coalesce(json_extract(value, '$.by'), 'agent') = 'agent'),
 faulty AS (
     SELECT rollout, CASE WHEN status = 'unknown_tool' THEN status

@@ -151,7 +151,7 @@ CREATE TABLE traces (
     json TEXT NOT NULL,
     crc INTEGER NOT NULL         -- CRC-32 of json
 );
-CREATE INDEX answer_faults ON traces (rollout) WHERE instr(json, '"fault":"');
+CREATE INDEX answer_faults ON traces (rollout) WHERE json GLOB '*fault":"*'; -- not instr: slow
 CREATE TABLE states (
     rollout TEXT NOT NULL,
     kind TEXT NOT NULL,          -- final, or gold: what the gold actions lead to with the rollout's seed
