@@ -185,11 +185,12 @@ def _ignored_faults(ignored: set[str], names: frozenset[str]) -> Iterator[Fault]
 
 
 def _goal_fault(task: Task, database: Database, names: Collection[str]) -> str | None:
+    if task.row.end_goal_sql is None:
+        return None
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        if task.row.end_goal_sql is not None:
-            database.read_only().execute(task.row.end_goal_sql).scalar()
+        database.read_only().execute(task.row.end_goal_sql).scalar()
     except (DatabaseError, SQLAlchemyError) as error:
         return f"end_goal_sql does not run: {_with_names(str(error).partition(chr(10))[0], names)}"
     return None
