@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -181,6 +182,8 @@ LOOK_EVERY = 1.0
 """Seconds between two looks at the memory."""
 GROWTH, LEAST = 1.25, 64 << 20
 """Collect once the memory is this many times, and at least this many bytes, above that of last time."""
+_freeze_once = cache(gc.freeze)
+"""Before the first block only: the garbage of a block is to be collected in the next one."""
 
 
 @contextmanager
@@ -206,8 +209,7 @@ def rare_collections() -> Iterator[None]:
 
     timer = loop.call_later(LOOK_EVERY, look, before)
     gc.disable()
-    if not gc.get_freeze_count():  # garbage of an earlier block is to be collected
-        gc.freeze()
+    _freeze_once()
     try:
         yield
     finally:
