@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 
 
@@ -34,6 +35,7 @@ def install_line(extra: str) -> str:
     return shlex.join(["pip", "install", *found])
 
 
+@cache
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
