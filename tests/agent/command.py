@@ -31,27 +31,43 @@ from forked_command import ask, connected
 from thorough import THOROUGH
 
 IMPORTED = (
-    "reward_kit.agent.players.agents.gold",
+    "anyio._backends._asyncio",
+    "reward_kit.agent.after.export",
     "reward_kit.agent.bundles.bundle",
+    "reward_kit.agent.bundles.new_bundle",
+    "reward_kit.agent.checks.deep_check",
     "reward_kit.agent.comparison.compare",
     "reward_kit.agent.database.overlay_store",
     "reward_kit.agent.database.recorder",
     "reward_kit.agent.database.sqlalchemy_api",
-    "reward_kit.agent.evaluation.run",
     "reward_kit.agent.evaluation.in_process",
+    "reward_kit.agent.evaluation.run",
+    "reward_kit.agent.evaluation.workers",
+    "reward_kit.agent.players.agents.gold",
     "reward_kit.agent.players.agents.http_agent",
     "reward_kit.agent.reports.console",
     "reward_kit.agent.reports.pages.site",
     "reward_kit.agent.reports.tables",
+    "reward_kit.agent.scoring.plan",
     "reward_kit.agent.scoring.user_faults",
-    "reward_kit.agent.tools.registry",
     "reward_kit.agent.servers.app",
+    "reward_kit.agent.tools.registry",
     "reward_kit.cli.agent_eval",
+    "reward_kit.cli.bundle",
     "reward_kit.cli.compare",
+    "reward_kit.cli.db",
     "reward_kit.cli.export",
     "reward_kit.cli.judging",
+    "reward_kit.cli.play",
+    "reward_kit.cli.port",
+    "reward_kit.cli.serving",
     "reward_kit.cli.show",
+    "reward_kit.cli.validate",
     "reward_kit.typed_interface",
+    "starlette.middleware.trustedhost",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.asyncio",
+    "uvicorn.protocols.http.h11_impl",
 )
 WITH_LITELLM = {"COMMANDS_WITH": "LiteLLM"}
 """In the environment of commands that import LiteLLM, which takes seconds: another process forks them."""
@@ -312,6 +328,7 @@ def _serve(address: str, more: str) -> list[str]:
         importlib.import_module("reward_kit.agent.servers.mcp_server")
     for module in ("reward_kit.agent.rollout.trace", "reward_kit.agent.rows.task_row"):
         sys.modules[module]._adapter()  # is made once, at its first use
+    importlib.import_module("reward_kit.agent.base.versions").versions()  # likewise
     gc.freeze()
     gc.enable()
     Path(address).unlink(missing_ok=True)
