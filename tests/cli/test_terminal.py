@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     bundle = flight_bundle(tmp_path_factory.mktemp("terminal"))
     prompt = "\n".join(f"Rule {number} of a long policy." for number in range(40))
-    fields = {"actions": GOLD, "sim_user_prompt": None, "n_rollouts": 3, "system_prompt": prompt}
+    fields = {"actions": GOLD, "sim_user_prompt": None, "n_rollouts": 2, "system_prompt": prompt}
     bundle.rows(*({"id": f"flight.booking.{number:03}", **fields} for number in range(40)))
     bundle.write("own.py", AGENT)
     for name, agent in (("one", "own:Agent"), ("two", "gold"), ("three", "own:Agent")):
