@@ -1,14 +1,11 @@
 """The pytest plugin, in runs of pytest of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from command import run_command
+from command import run_command, run_python
 
-PYTEST = [sys.executable, "-m", "pytest", "-q", "--strict-markers"]
-PYTEST += ["-p", "no:langsmith_plugin", "-p", "no:hypothesispytest"]  # installed here, and slow to start
+PYTEST = ["-q", "--strict-markers", "-p", "no:langsmith_plugin", "-p", "no:hypothesispytest"]  # slow to start
 TESTS = """
 import pytest
 
@@ -58,8 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
-    done = subprocess.run(PYTEST, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-    shown = done.stdout + done.stderr
+    done = run_python(f"import pytest; pytest.main({PYTEST})", folder)
+    shown = done.out + done.err
     assert "2 passed" in shown, shown
     assert "1 failed" in shown
     assert "4 errors" in shown

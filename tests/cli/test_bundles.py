@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from command import run_command, run_python
+from command import run_command, run_python, stand_in
 
-REWARD_KIT = f"{sys.executable} -m reward_kit"
 STRING, PET = {"type": "string"}, {"$ref": "#/components/schemas/Pet"}
 PROPERTIES = {"age": {"type": "integer"}, "name": STRING, "parent": PET}
 PET_ID = {"name": "pet-id", "in": "path", "required": True, "schema": STRING}
@@ -153,7 +151,8 @@ def test_a_faulty_openapi_file_is_one_error(text: str, fault: str) -> None:
 
 
 def test_tools_of_an_mcp_server(library: Path) -> None:
-    made = run_command("init", "copied", "--from-mcp", f"{REWARD_KIT} mcp library_task")
+    stand_in(Path())
+    made = run_command("init", "copied", "--from-mcp", "./reward-kit mcp library_task")
     assert made.code == 0, made.err
     assert run_command("tools", "copied").out == run_command("tools", "library_task").out
     failed = run_command("init", "other", "--from-mcp", "false")
