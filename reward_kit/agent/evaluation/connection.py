@@ -262,7 +262,7 @@ class ForkServer:
 
     With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
     anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
-    With ``litellm`` it imports LiteLLM, so that no worker has to.
+    It imports SQLAlchemy, and with ``litellm`` LiteLLM, so that no worker has to.
     """
 
     def __init__(
@@ -360,6 +360,8 @@ def serve(
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, MOST_FILES)
     control = socket.socket(fileno=descriptor)
+    import reward_kit.agent.database.sqlalchemy_api  # noqa: F401 - no worker has to import SQLAlchemy
+
     if litellm:
         from reward_kit.agent.models.litellm_library import import_litellm
 
