@@ -56,6 +56,9 @@ PAGE_SIZE = 8192
 """Bytes: a trajectory takes few pages, and an index that is hit at random none too large."""
 LARGEST_GROUP = 64
 """Rollouts in one transaction."""
+GATHERING = 18
+"""Turns of the event loop in which further rollouts join a group: each group wakes a thread, which holds up
+the loop's at every statement."""
 _REDACTED = re.compile(r'("redacted":\s*)false')
 """The first is the field of the trace: texts cannot hold a bare quote."""
 _OF_VALUES = sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError
@@ -265,6 +268,8 @@ class Saver:
     async def _write(self) -> None:
         with self._saved:
             while self._waiting:
+                for _ in range(GATHERING):
+                    await asyncio.sleep(0)
                 group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
                 await self._add(group)
 
