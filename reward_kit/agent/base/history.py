@@ -255,7 +255,7 @@ def called(call: Any) -> tuple[str, dict[str, Any] | str]:
         return "", ""
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(arguments, str | dict | None):
-        arguments = json.dumps(arguments)
+        arguments = json.dumps(arguments, default=str)
     return name if isinstance(name, str) else "", arguments or ""
 
 

@@ -72,7 +72,12 @@ arguments = st.one_of(
 ids = st.one_of(st.none(), st.sampled_from(["", "call_0", "call_1", "call00001"]), st.text(max_size=4))
 function = st.fixed_dictionaries({"name": names, "arguments": arguments})
 tool_call = st.fixed_dictionaries({"id": ids, "type": st.just("function"), "function": function})
-tool_calls = st.lists(tool_call, min_size=1, max_size=3)
+odd_arguments = st.sampled_from([None, 5, ["a"], {"origin": "SFO"}, {1}, b"\xff", object()])
+odd_calls = st.one_of(
+    st.sampled_from(["x", None, 7, {}, {"function": None}, {"id": 5, "function": {"name": 3}}]),
+    st.builds(lambda given: {"function": {"name": "ping", "arguments": given}}, odd_arguments),
+)
+tool_calls = st.lists(st.one_of(tool_call, odd_calls), min_size=1, max_size=3)
 texts = st.one_of(st.none(), st.just(""), st.just("  "), st.text(max_size=6), st.just("\ud800 half"))
 answers = st.one_of(
     st.builds(lambda text: {"role": "assistant", "content": text}, texts),
@@ -108,6 +113,15 @@ def test_any_answers_of_a_model_leave_a_valid_history(
     answered = [m for m in rollout.messages if m["role"] == "tool"]
     ran = [m for m in answered if m["content"] != "Error: not run, the rollout had ended."]
     assert len(ran) == len(rollout.tool_calls)
+    finished.database.close()
+
+
+def test_arguments_that_are_no_json_are_answered(tmp_path: Path, base: Database) -> None:
+    asked = {"function": {"name": "ping", "arguments": {1}}}
+    model = CheckingModel([{"content": None, "tool_calls": [asked]}, {"content": "Done"}])
+    finished = asyncio.run(play(small_task(tmp_path), ToolCallingAgent(), base=base, models={"agent": model}))
+    assert [call.status for call in finished.trace.tool_calls] == ["invalid_arguments"]
+    assert finished.trace.stop_reason == "agent_done"
     finished.database.close()
 
 
