@@ -15,7 +15,8 @@ from small_task import ScriptedUser
 from reward_kit.agent import Episode, RolloutLimits, TaskBundle
 from reward_kit.errors import RewardKitError
 
-ROWS = [{"id": "alice", "actions": GOLD, "initial_messages": [], "max_steps": 60}]
+NOW = "2026-01-02T03:04:05"
+ROWS = [{"id": "alice", "now": NOW, "actions": GOLD, "initial_messages": [], "max_steps": 60}]
 
 
 def thinker(messages: list[Any]) -> str:
