@@ -13,7 +13,7 @@ from pathlib import Path
 from flight_bundle import Bundle
 from ray.cluster_utils import Cluster
 
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 
 PAYS = """
 import asyncio

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.function import FunctionModel as FunctionModel
     from reward_kit.agent.models.litellm import LiteLLMModel as LiteLLMModel
     from reward_kit.agent.players.agents import Agent as Agent
-    from reward_kit.agent.players.loading import load_agent as load_agent
-    from reward_kit.agent.players.loading import load_user as load_user
+    from reward_kit.agent.players.names import load_agent as load_agent
+    from reward_kit.agent.players.names import load_user as load_user
     from reward_kit.agent.players.users import User as User
     from reward_kit.agent.rollout.budgets import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.episode import Episode as Episode
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace as Trace
     from reward_kit.agent.rows.task_row import Action as Action
     from reward_kit.agent.rows.task_row import TaskRow as TaskRow
+    from reward_kit.agent.store.layout import load_evaluation as load_evaluation
     from reward_kit.agent.store.loading import load_rollout as load_rollout
     from reward_kit.agent.store.results import EvaluationResult as EvaluationResult
-    from reward_kit.agent.store.stored_evaluation import load_evaluation as load_evaluation
     from reward_kit.agent.tools.execution import ToolResult as ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry as ToolRegistry
     from reward_kit.errors import ToolError as ToolError
@@ -79,7 +79,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.after.export": ["export"],
         "reward_kit.agent.models.function": ["FunctionModel"],
         "reward_kit.agent.models.litellm": ["LiteLLMModel"],
-        "reward_kit.agent.players.loading": ["load_agent", "load_user"],
+        "reward_kit.agent.players.names": ["load_agent", "load_user"],
         "reward_kit.agent.store.loading": ["load_rollout"],
         "reward_kit.agent.rollout.trace": ["Trace"],
         "reward_kit.agent.after.explainer": ["explain", "explain_async"],
@@ -93,7 +93,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.evaluation.run": ["branch", "branch_async", "evaluate", "evaluate_async"],
         "reward_kit.agent.evaluation.progress": ["Progress"],
         "reward_kit.agent.store.results": ["EvaluationResult"],
-        "reward_kit.agent.store.stored_evaluation": ["load_evaluation"],
+        "reward_kit.agent.store.layout": ["load_evaluation"],
         "reward_kit.agent.tools.execution": ["ToolResult"],
         "reward_kit.agent.tools.registry": ["ToolRegistry"],
         "reward_kit.agent.players.users": ["User"],

@@ -148,7 +148,7 @@ def _schema_lines(registry: ToolRegistry) -> Iterator[str]:
 
 
 async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ...]) -> int:
-    from reward_kit.agent.base.strict_json import parsed_json
+    from reward_kit.agent.base.encoding import parsed_json
 
     code = 0
     with closing(bundle.episode(task)) as episode:

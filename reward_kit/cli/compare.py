@@ -117,7 +117,7 @@ compare.renamed = {"--write-baseline": "reward-kit export EVALUATION --format ca
 def _origin(name: str, output_dir: str) -> str:
     """The file of the evaluation whose rollout those of ``name`` are branches of."""
     from reward_kit.agent.comparison.compare import load
-    from reward_kit.agent.store.stored_evaluation import origin_of
+    from reward_kit.agent.store.layout import origin_of
 
     if name:
         stored = load(name, output_dir)
@@ -207,7 +207,7 @@ def _rates(
     """The rates, numbers of rows to plan for, and their source."""
     from reward_kit.agent.comparison.compare import compare
     from reward_kit.agent.scoring.plan import RowRates, row_rates
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
 
     if (rate is None) != bool(names) or len(names) > 2 or (names and spread is not None):
         raise click.UsageError("Name one evaluation or two, or give --rate, and --spread with it.")

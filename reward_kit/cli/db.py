@@ -119,7 +119,7 @@ def changes(name: str, base: str | None, full: bool, json_path: str | None, outp
             fault = f"{name} is a complete database and there is no base.db beside it: give --base."
             raise click.UsageError(fault)
         before, after = _fork(base or str(beside), output_dir)[0].connect(), overlay.connect()
-        found = Changes(diff_databases(before.execute, after.execute))
+        found = Changes.of(diff_databases(before.execute, after.execute))
     if json_path is not None:
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found.to_json())
         write_output([f"[{rows}]\n".encode()], json_path)

@@ -131,7 +131,7 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
 
 
 def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) -> int:
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
     from reward_kit.agent.tau.results.tau2_export import results_file
 
     check_target("--out", target)
@@ -142,10 +142,9 @@ def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) ->
 
 
 def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:
-    from reward_kit.agent.base.encoding import readable_json
-    from reward_kit.agent.base.strict_json import parsed_json
+    from reward_kit.agent.base.encoding import parsed_json, readable_json
     from reward_kit.agent.comparison.card import card_of
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
@@ -164,7 +163,7 @@ def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> i
 
 def _verified(path: Path, evaluation: str | None, output_dir: str) -> int:
     from reward_kit.agent.comparison.card import differences_from, faults_of, read_card
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
 
     card = read_card(path)
     lines = faults_of(card)

@@ -167,7 +167,7 @@ def serve(bundle: str, user_model: str | None, user: str | None, reasons: bool, 
     import uvicorn
 
     from reward_kit.agent.bundles.bundle import TaskBundle
-    from reward_kit.agent.players.loading import load_user
+    from reward_kit.agent.players.names import load_user
     from reward_kit.agent.servers.http import TOKEN
     from reward_kit.agent.servers.requests import MAX_BODY, check_guarded
     from reward_kit.integrations.serving.app import build_app

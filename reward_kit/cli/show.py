@@ -50,7 +50,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
     """
     from reward_kit.agent.reports import listings
     from reward_kit.agent.reports.console import report_lines
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
 
     folder, width = Path(output_dir), terminal_width(sys.stdout)
     if field is not None:
@@ -156,7 +156,7 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     """
     from reward_kit.agent.reports.listings import read_evaluations
     from reward_kit.agent.reports.pages.site import INDEX, serve, write_pages
-    from reward_kit.agent.store.stored_evaluation import load_evaluation
+    from reward_kit.agent.store.layout import load_evaluation
 
     named = [load_evaluation(name, output_dir) for name in evaluations]
     folder = _folder(named, Path(output_dir))

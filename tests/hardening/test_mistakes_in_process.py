@@ -4,7 +4,7 @@ import pytest
 from flight_bundle import GOLD, Bundle
 from hostile import GOLD_RUN, Command, Writer, indented
 
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 
 FAULTY_TOOLS = """
 import asyncio, time

@@ -90,4 +90,4 @@ async def test_a_replay_without_a_user_keeps_every_rule(task: Any, base: Any) ->
         for call in (READ, CANCEL):
             await episode.call(*call)
         await episode.finish()
-        assert episode.violations == {rule.name: [] for rule in read_rules(BUNDLE)}
+        assert episode.violations == {rule.name: [] for rule in read_rules(BUNDLE / "rules.sql")}

@@ -26,8 +26,8 @@ from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
+from reward_kit.agent.store.layout import load_evaluation, read_notes
 from reward_kit.agent.store.loading import load_rollout
-from reward_kit.agent.store.stored_evaluation import load_evaluation, read_notes
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message, Model
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
+    from reward_kit.agent.store.layout import Named
     from reward_kit.agent.store.results import EvaluationResult
-    from reward_kit.agent.store.stored_evaluation import Named
 
 GIVE_UP_AFTER = 3
 """Rollouts in a row for which the model could not be reached."""

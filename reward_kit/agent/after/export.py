@@ -10,18 +10,17 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from reward_kit.agent.base.encoding import as_json, json_bytes
+from reward_kit.agent.base.encoding import DAMAGED, as_json, json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.history import parse_arguments
-from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.task import positions_of
 from reward_kit.agent.models.answer_parts import calls_with_tokens, reasoning_of
 from reward_kit.agent.rollout.lesson import lesson_of
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.layout import Named, load_evaluation
 from reward_kit.agent.store.loading import read_rollouts
-from reward_kit.agent.store.stored_evaluation import Named, load_evaluation
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:

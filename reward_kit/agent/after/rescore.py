@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import DAMAGED, copied
 from reward_kit.agent.base.option import check_eval_id
-from reward_kit.agent.base.strict_json import DAMAGED, copied
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.rules import violations_of
@@ -29,12 +29,12 @@ from reward_kit.agent.rollout.judge import (
 )
 from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
-from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
+from reward_kit.agent.store.layout import Named, has_runs, load_evaluation, read_evaluation
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.resume import make_run, resumed_options
-from reward_kit.agent.store.stored_evaluation import Named, has_runs, load_evaluation, read_evaluation
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 

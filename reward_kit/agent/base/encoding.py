@@ -1,25 +1,21 @@
-"""JSON texts of any value, also of foreign code: for files, which can be read again, and for models."""
+"""JSON: values and texts of any code, for files that can be read again, and strictly parsed."""
 
 from __future__ import annotations
 
-import base64
 import json
+import marshal
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import date, time
-from enum import Enum
 from functools import cache
-from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import MAX_DEPTH, SCALARS, copied
 from reward_kit.agent.base.text import foreign_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
@@ -148,95 +144,137 @@ def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
     yield part + b"\n}\n"
 
 
-# -- the text that a model sees of a value that a tool returned
+# -- parsed strictly
 
-MAX_CHARACTERS = 1_000_000
-"""The longest content passed on whole: far above any context window, far below what would exhaust memory."""
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
-_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
-_KEYS = frozenset({str})
-_PLAIN = frozenset({str, int, bool, type(None)})
-"""Types of values that are JSON as they are."""
+MAX_DEPTH = 100
+"""Levels: far deeper than anything real, far from where Python's recursion ends."""
+DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+"""Exceptions of reading JSON whose fields are missing or not of their types."""
 
 
-def content_of(value: Any) -> str:
-    """Return a ``str`` as it is, anything else as JSON text (``None`` as ``null``), always valid Unicode.
+def finite(text: str) -> float:
+    """A float that JSON can hold, for ``parse_constant`` and ``parse_float``; ``ValueError`` for others."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a JSON number")
+    return number
 
-    JSON keeps the letters of every script instead of escaping them. Text longer than ``MAX_CHARACTERS`` is
-    cut, with a note.
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, for ``object_pairs_hook``; ``ValueError`` for a key that it has twice."""
+    value: dict[str, Any] = {}
+    for name, one in pairs:
+        if name in value:
+            raise ValueError(f"an object has the key {name!r} twice")
+        value[name] = one
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
+_STRICT = json.JSONDecoder(parse_constant=finite, parse_float=finite, object_pairs_hook=without_repeats)
+
+
+def parsed_json(text: str, decoder: json.JSONDecoder = _DECODER) -> Any:
+    """The value of a JSON text; ``ValueError`` for NaN, infinities, and nesting beyond ``MAX_DEPTH``."""
+    with suppress(RecursionError):
+        value = decoder.decode(text)
+        if not is_too_deep(value, text):
+            return value
+    raise ValueError("nested too deeply")
+
+
+def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
+    """True if ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is what it was read from."""
+    objects, lists = ("{", "[") if isinstance(text, str) else (b"{", b"[")
+    if text.count(objects) + text.count(lists) <= MAX_DEPTH:  # type: ignore[arg-type]  # both are of its kind
+        return False  # the usual case, without a look at the value
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def whole(value: Any) -> Any:
+    """A whole float as ``int`` (exact, also beyond 2**53); any other value as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def normal(value: Any) -> Any:
+    """The form that equal values share: 12 for 12.0, and JSON text with sorted keys.
+
+    Only the text of a JSON object or array is JSON text: "12", "007" and "1e5" stay as they are.
     """
-    text = value if isinstance(value, str) else _ENCODER.encode(json_value(value))
-    if not text.isascii():
-        # Half of a surrogate pair cannot be sent to a model or written to a file.
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if len(text) > MAX_CHARACTERS:
-        return f"{text[:MAX_CHARACTERS]}\n[cut: the first {MAX_CHARACTERS:,} of {len(text):,} characters]"
-    return str(text)
+    if isinstance(value, float):
+        return whole(value)
+    if isinstance(value, dict):
+        return {key: normal(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list):
+        return list(map(normal, value))
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):
+            return json.dumps(normal(parsed_json(value, _STRICT)), ensure_ascii=False)
+    return value
 
 
-def json_value(value: Any) -> Any:
-    """The value as plain JSON data.
-
-    Rows, dataclasses and pydantic models become objects, dates ISO 8601, bytes text (base64 if they are not
-    UTF-8), NaN and infinities null, and anything else its ``str``. Raises ``RecursionError`` for a value that
-    contains itself, and ``TypeError`` for one whose ``str`` is only its address in memory.
-    """
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
-        return value
-    if kind is dict and _PLAIN.issuperset(map(type, value.values())) and _KEYS.issuperset(map(type, value)):
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else None
-    if hasattr(kind, "_asdict"):  # rows and named tuples
-        return json_value(value._asdict())
-    if kind is dict or isinstance(value, Mapping):
-        return {_key(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_value(item) for item in value]
-    return _other_json_value(value)
+def equal_values(one: Any, other: Any) -> bool:
+    """The one definition of equal values: their ``normal`` forms and the types of these are the same."""
+    return one is other or repr(normal(one)) == repr(normal(other))
 
 
-def _other_json_value(value: Any) -> Any:
-    """The JSON data of anything but plain scalars and containers."""
-    if isinstance(value, Enum):
-        return json_value(value.value)
-    if isinstance(value, (str, int, float)):
-        return json_value(next(base for base in (str, int, float) if isinstance(value, base))(value))
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _text_of(bytes(value))
-    if isinstance(value, (set, frozenset)):
-        # The order of a set differs from process to process.
-        return sorted(map(json_value, value), key=lambda item: (type(item).__name__, str(item)))
-    if hasattr(value, "model_dump"):
-        return json_value(value.model_dump())
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: json_value(getattr(value, field.name)) for field in fields(value)}
-    if not getattr(value, "returns_rows", True):  # the result of a statement that only wrote
-        return {"rowcount": value.rowcount}
-    if isinstance(value, Iterable):
-        return [json_value(item) for item in islice(value, MAX_CHARACTERS)]  # some iterables are endless
-    text = str(value)
-    if _ADDRESS.search(text):
-        kind = type(value).__name__
-        raise TypeError(
-            f"a value of type {kind} is not JSON and has no text form: return JSON values, "
-            f"or give {kind} a __str__"
-        )
-    return text
+def typed(values: Sequence[Any]) -> bytes:
+    """A hashable form of ``values`` that keeps 60 apart from 60.0, -0.0 from 0.0, 'a' from b'a'."""
+    return marshal.dumps(tuple(values), 2)  # later versions depend on which objects are shared or interned
 
 
-def _key(key: Any) -> str:
-    """A key as JSON writes it: ``true`` and ``null``, not ``True`` and ``None``."""
-    value = json_value(key)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def typed_items(values: Mapping[str, Any] | None, *, whole: bool = False) -> bytes:
+    """As ``typed``, of named values in any order; if ``whole``, None counts as a value that is not named."""
+    if values is None:
+        return b""
+    items = (item for item in values.items() if not whole or item[1] is not None)
+    return marshal.dumps(sorted(items, key=itemgetter(0)), 2)
 
 
-def _text_of(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode()
+def same(left: Any, right: Any) -> bool:
+    """True for values that ``typed`` keeps together."""
+    if type(left) is not type(right) or left != right:
+        return False
+    return bool(left) or not isinstance(left, float) or str(left) == str(right)
+
+
+def encode(value: Any) -> Any:
+    """A value of SQLite in JSON, which has no word for bytes and infinity."""
+    if isinstance(value, bytes):
+        return {"$blob": value.hex()}
+    if isinstance(value, float) and value - value != 0.0:
+        return {"$real": repr(value)}
+    return value
+
+
+def decode(value: Any) -> Any:
+    """The inverse of ``encode``."""
+    if isinstance(value, dict):
+        return bytes.fromhex(value["$blob"]) if "$blob" in value else float(value["$real"])
+    return value
+
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain JSON values for foreign code, which may change it."""
+    if isinstance(value, dict):
+        return {
+            name: inner if inner.__class__ in SCALARS else copied(inner)  # a call costs most
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [inner if inner.__class__ in SCALARS else copied(inner) for inner in value]
+    return value

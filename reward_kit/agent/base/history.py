@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
-from reward_kit.agent.base.encoding import LONG, plain
-from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.encoding import LONG, parsed_json, plain
 from reward_kit.agent.base.text import encodable, foreign_name, text_of
 from reward_kit.errors import AgentError
 

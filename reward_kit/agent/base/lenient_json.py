@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import MAX_DEPTH, finite
+from reward_kit.agent.base.encoding import MAX_DEPTH, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
-from reward_kit.agent.bundles.files import BundleFiles, check_template, read_prompts
+from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts
 from reward_kit.agent.bundles.imports import (
     BundleImports,
     FoundReward,
@@ -20,16 +20,15 @@ from reward_kit.agent.bundles.imports import (
     load_reward,
     load_user_registry,
 )
-from reward_kit.agent.bundles.rules import read_rules
-from reward_kit.agent.bundles.seed import Seed, seed_source
-from reward_kit.agent.bundles.setup import SetupScript, code_of, with_setup
+from reward_kit.agent.bundles.rules import RULES, read_rules
+from reward_kit.agent.bundles.seed import Seed, SetupScript, code_of, seed_source, with_setup
 from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.expected import PARTS
 from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
-from reward_kit.agent.tools.arguments import without_refused_nulls
+from reward_kit.agent.tools.values import without_refused_nulls
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -74,7 +73,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
-        self.rules = read_rules(source.folder)
+        rules = own_file(source.folder, RULES)
+        self.rules = () if rules is None else read_rules(rules)
         self.is_unpacked = source.temporary is not None
         self._source = source
 

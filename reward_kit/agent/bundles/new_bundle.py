@@ -14,7 +14,7 @@ from pprint import pformat
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.encoding import parsed_json
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.bundles.files import read_text

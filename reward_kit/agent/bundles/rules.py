@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
-from reward_kit.agent.bundles.files import own_file, read_text
+from reward_kit.agent.bundles.files import read_text
 from reward_kit.agent.bundles.trajectory_views import VIEWS
 from reward_kit.agent.database.guard import Guard, describe_statement, numeric_limits
 from reward_kit.agent.database.statement import Limits, Statement
@@ -63,14 +63,8 @@ class Rule:
     place: str
 
 
-def read_rules(folder: Path) -> tuple[Rule, ...]:
-    """The rules of the bundle in ``folder``, in order; none without a ``rules.sql``.
-
-    Raises ``FaultyBundleError`` with all faults of the file.
-    """
-    path = own_file(folder, RULES)
-    if path is None:
-        return ()
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """The rules in the file ``path``, in order; raises ``FaultyBundleError`` with all its faults."""
     rules: dict[str, Rule] = {}
     faults = []
     with closing(_database(query_only=True)) as connection:

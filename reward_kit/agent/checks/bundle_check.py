@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.bundles.bundle import Task, TaskBundle
     from reward_kit.agent.checks.row_check import RowCheck
-    from reward_kit.agent.store.stored_evaluation import Named
+    from reward_kit.agent.store.layout import Named
 
 Seeded = tuple["Task", Database]
 """A task and the base of its seed."""

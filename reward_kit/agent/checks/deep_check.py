@@ -31,8 +31,8 @@ from reward_kit.agent.database.changes import IGNORED, Changes, net
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.outcome import is_success
 from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.layout import find_stored
 from reward_kit.agent.store.schema import FINAL
-from reward_kit.agent.store.stored_evaluation import find_stored
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.checks.playing import PlayedGold
     from reward_kit.agent.database import Database
     from reward_kit.agent.rows.task_row import Action, TaskRow
-    from reward_kit.agent.store.stored_evaluation import Named
+    from reward_kit.agent.store.layout import Named
 
 AT_ONCE = 5
 """Rows that are checked at the same time."""
@@ -279,4 +279,4 @@ def add_run_findings(
 
 def _lines(steps: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
     """The net changes of tool calls, as lines."""
-    return tuple(sorted(Changes(net(Changes.from_json(steps))).lines(whole=True)))
+    return tuple(sorted(Changes.of(net(Changes.from_json(steps))).lines(whole=True)))

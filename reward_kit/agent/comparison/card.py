@@ -17,14 +17,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import as_json, json_text
-from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.encoding import as_json, json_text, parsed_json
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.comparison.measures import ROLES
 from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.rollout.outcome import BrokenOff, is_success, total_usage, usage_from_json
-from reward_kit.agent.scoring.rows import RowResult
+from reward_kit.agent.scoring.metrics import RowResult
 from reward_kit.agent.store.evaluation_file import read_fields, reading
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import canonical, fingerprint

@@ -22,15 +22,15 @@ from reward_kit.agent.comparison.measures import (
 )
 from reward_kit.agent.config import OPTIONS, flag_of
 from reward_kit.agent.rollout.outcome import BrokenOff
-from reward_kit.agent.scoring.rows import row_result
-from reward_kit.agent.store.stored_evaluation import Named, load_evaluation, origin_of
+from reward_kit.agent.scoring.metrics import row_result
+from reward_kit.agent.store.layout import Named, load_evaluation, origin_of
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from reward_kit.agent.comparison.measures import PairedDifference
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
 FORMAT = "reward-kit.comparison/1"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.rollout.outcome import Outcome
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import RowResult
 
 Unit = Literal["share", "score", "dollars", "tokens", "number", "seconds"]
 Verdict = Literal["better", "worse", "no difference"]

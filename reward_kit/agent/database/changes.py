@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reward_kit.agent.base.strict_json import decode, encode, normal, same, typed, typed_items
+from reward_kit.agent.base.encoding import decode, encode, normal, same, typed, typed_items
 from reward_kit.agent.base.text import cut
 
 SQLiteValue = None | int | float | str | bytes
@@ -146,31 +146,30 @@ class RowChange:
         return cls(record["table"], record["op"], *parts)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Changes(Sequence[RowChange]):
     """The net row changes from a base, in a stable order: by table, key, operation.
 
-    Two states of one base hold equal rows exactly if their changes are equal.
+    ``find`` computes them when they are first read. Two states of one base hold equal rows exactly if their
+    changes are equal.
     """
 
-    __slots__ = ("_find", "_found")
+    find: Callable[[], Iterable[RowChange]] | None = None
+    found: tuple[RowChange, ...] = ()
 
-    def __init__(
-        self, rows: Iterable[RowChange] = (), find: Callable[[], Iterable[RowChange]] | None = None
-    ) -> None:
-        """``find`` computes the ``rows`` when they are first read."""
-        self._found = tuple(sorted(rows, key=RowChange.sort_key)) if rows else ()
-        self._find = find
+    @classmethod
+    def of(cls, rows: Iterable[RowChange]) -> Changes:
+        """The changes ``rows``, put in order."""
+        return cls(None, tuple(sorted(rows, key=RowChange.sort_key)))
 
     @property
     def _rows(self) -> tuple[RowChange, ...]:
-        find = self._find
-        if find is not None:
-            self._found = tuple(sorted(find(), key=RowChange.sort_key))
-            self._find = None
-        return self._found
+        if self.find is not None:
+            self.found, self.find = tuple(sorted(self.find(), key=RowChange.sort_key)), None
+        return self.found
 
-    def __reduce__(self) -> tuple[type[Changes], tuple[tuple[RowChange, ...]]]:
-        return Changes, (self._rows,)
+    def __reduce__(self) -> tuple[type[Changes], tuple[None, tuple[RowChange, ...]]]:
+        return Changes, (None, self._rows)
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
@@ -210,15 +209,15 @@ class Changes(Sequence[RowChange]):
             for row in self._rows
             if (table := row.table.casefold()) not in tables
         )
-        return Changes(net(rest for rest in rests if rest is not None))
+        return Changes.of(net(rest for rest in rests if rest is not None))
 
     def minus(self, earlier: Changes) -> Changes:
         """The changes that lead from the state after ``earlier`` to this one."""
-        return Changes(net([*(row.reversed() for row in earlier), *self])) if earlier else self
+        return Changes.of(net([*(row.reversed() for row in earlier), *self])) if earlier else self
 
     def then(self, later: Changes) -> Changes:
         """The inverse of ``minus``: from the base over this state to the end of ``later``."""
-        return Changes(net([*self, *later])) if self and later else (self or later)
+        return Changes.of(net([*self, *later])) if self and later else (self or later)
 
     def describe(
         self, expected: Changes, ignore: Collection[str] = (), *, limit: int = 20, exact: bool = False
@@ -245,7 +244,7 @@ class Changes(Sequence[RowChange]):
     @classmethod
     def from_json(cls, records: Iterable[Mapping[str, Any]]) -> Changes:
         """The inverse of ``to_json``."""
-        return cls(map(RowChange.from_json, records))
+        return cls.of(map(RowChange.from_json, records))
 
 
 NO_CHANGES = Changes()
@@ -296,7 +295,7 @@ def in_one_spelling(*sides: Iterable[RowChange]) -> list[Changes]:
         unchanged = {name.casefold() for (name, old), new in both if same(old, new)}
         return RowChange(row.table, row.op, key, before, after).without(unchanged)
 
-    return [Changes(net(filter(None, map(respelled, side)))) for side in sides]
+    return [Changes.of(net(filter(None, map(respelled, side)))) for side in sides]
 
 
 def _joined(first: RowChange, second: RowChange) -> RowChange | None:

@@ -39,12 +39,14 @@ _ticks = itertools.count()
 class _Prepared(NamedTuple):
     """The facts about a statement that hold as long as the schema does.
 
-    ``rows``: it is INSERT, REPLACE, UPDATE or DELETE, whose changed rows are counted.
+    ``rows``: it is INSERT, REPLACE, UPDATE or DELETE, whose changed rows are counted, and ``quick`` if
+    it may run in any thread.
     """
 
     columns: tuple[str, ...]
     reads: bool
     rows: bool
+    quick: bool
 
 
 @dataclass(slots=True)
@@ -205,7 +207,7 @@ class Connection:
             self._statement, self._found = statement, None
             cursor.exec_trace = self._before_first_step
         elif not prepared.reads:
-            self._admit_write(statement)
+            self._admit_write(statement, prepared)
         try:
             if parameters.__class__ is not dict and isinstance(parameters, str | bytes):
                 storable_parameters(parameters)  # else each character would be taken for a value
@@ -233,10 +235,11 @@ class Connection:
             raise several_statements()
         columns = tuple([column[0] for column in cursor.get_description()])
         described = describe_statement(statement.sql)
-        self._found = _Prepared(columns, cursor.is_readonly and bool(columns), described.changes_rows)
-        if not self._found.reads:
-            self._admit_write(statement)
-        if self._found.reads or described.changes_rows:
+        reads, rows = cursor.is_readonly and bool(columns), described.changes_rows
+        self._found = _Prepared(columns, reads, rows, rows and self.guard.is_quick(described))
+        if not reads:
+            self._admit_write(statement, self._found)
+        if reads or rows:
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
             self._prepared[statement.sql] = self._found
@@ -244,8 +247,10 @@ class Connection:
             self._recorder.distrust()
         return True
 
-    def _admit_write(self, statement: Statement) -> None:
-        if not statement.writes:  # the first of several runs is let in for all of them
+    def _admit_write(self, statement: Statement, prepared: _Prepared) -> None:
+        if prepared.quick and statement.refusal is None:
+            statement.writes = True
+        elif not statement.writes:  # the first of several runs is let in for all of them
             self.guard.admit(statement)
         recorder = self._recorder
         recorder.known, recorder.schema_changed = None, self.guard.schema_changed

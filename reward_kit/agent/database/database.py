@@ -83,7 +83,7 @@ class _View:
         if base == other_base or base.samefile(other_base):
             return self.changes().equals(other.changes(), ignore, exact=exact)
         difference = theirs.with_store(
-            lambda old: ours.with_store(lambda new: Changes(diff_databases(old.query, new.query)))
+            lambda old: ours.with_store(lambda new: Changes.of(diff_databases(old.query, new.query)))
         )
         return difference.equals(NO_CHANGES, (*ignore, *ours.hidden), exact=exact)
 

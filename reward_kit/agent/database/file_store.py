@@ -244,7 +244,7 @@ class FileStore:
     def _compared(self) -> Changes:
         try:
             with closing(open_unchanging(self.base_path)) as base:
-                return Changes(diff_databases(base.execute, self._connection.execute))
+                return Changes.of(diff_databases(base.execute, self._connection.execute))
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
         except sqlite3.Error as error:

@@ -164,9 +164,13 @@ class Guard:
         if statement.refusal is not None:
             raise ReadOnlyError(statement.refusal)
         # a write that is stopped takes its transaction with it, so it starts where it can go on to its end
-        if not statement.in_thread and (text.compound or self._large):
+        if not statement.in_thread and not self.is_quick(text):
             raise NotNowError
         statement.writes = True
+
+    def is_quick(self, text: StatementText) -> bool:
+        """True if a write takes no longer than the event loop's thread can wait."""
+        return not (text.compound or self._large)
 
     def authorize(
         self, action: int, name: str | None, argument: str | None, _database: str | None, _trigger: str | None

@@ -175,7 +175,7 @@ class OverlayStore:
         """The record of writes, begun with the first statement."""
         pristine = self.overlay.pristine
         return self._recorder_after(
-            NO_CHANGES if pristine else Changes(find=partial(overlay_changes, self.overlay.fork()))
+            NO_CHANGES if pristine else Changes(partial(overlay_changes, self.overlay.fork()))
         )
 
     def _recorder_after(self, settled: Changes, log: Iterable[Written] = ()) -> Recorder:
@@ -217,7 +217,7 @@ class OverlayStore:
 
     def _compare(self, unchanged: Collection[str]) -> Changes:
         with _faults_of_reading(), closing(Overlay(self.overlay.base).connect()) as before:
-            return Changes(diff_databases(before.execute, self.query, unchanged))
+            return Changes.of(diff_databases(before.execute, self.query, unchanged))
 
     def note_fault(self, error: BaseException) -> None:
         """Do nothing: no disk holds what is written."""
@@ -282,7 +282,7 @@ def overlay_changes(overlay: Overlay) -> Changes:
         closing(overlay.fork().connect()) as after,
     ):
         unchanged = _unchanged_tables(before, after, overlay)
-        return Changes(diff_databases(before.execute, after.execute, unchanged))
+        return Changes.of(diff_databases(before.execute, after.execute, unchanged))
 
 
 @contextmanager

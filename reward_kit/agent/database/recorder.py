@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import same, typed
+from reward_kit.agent.base.encoding import same, typed
 from reward_kit.agent.database.changes import NO_CHANGES, SCHEMA_TABLE, Changes, RowChange, net
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Recorder:
             written = self.log[position:]
             if not written:
                 return NO_CHANGES
-            return Changes(find=partial(_net, written, self._schema.recordable))
+            return Changes(partial(_net, written, self._schema.recordable))
         if before is None:
             before = self.settled.then(self._recorded(self.log[:position]))
         return self.total().minus(before)
@@ -132,7 +132,7 @@ class Recorder:
         return self.known
 
     def _recorded(self, log: Iterable[Written]) -> Changes:
-        return Changes(_net(log, self._schema.recordable))
+        return Changes.of(_net(log, self._schema.recordable))
 
     def _miss(self, table: str) -> None:
         self.missed = (self.missed or frozenset()) | {table}
@@ -353,7 +353,7 @@ def _unequal_chunks(left: Iterable[Row], right: Iterable[Row]) -> Iterator[tuple
         old, new = list(itertools.islice(left, _CHUNK)), list(itertools.islice(right, _CHUNK))
         if not old and not new:
             return
-        # version 2 of the format: see strict_json.typed
+        # version 2 of the format: see encoding.typed
         if len(old) != len(new) or marshal.dumps(old, 2) != marshal.dumps(new, 2):
             yield old, new
 

@@ -18,9 +18,9 @@ from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.replaying import check_user, name_of
 from reward_kit.agent.store.fingerprints import BESIDE
+from reward_kit.agent.store.layout import origin_of, read_evaluation
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.resume import bundle_differences, listed, make_run, resumed_options
-from reward_kit.agent.store.stored_evaluation import origin_of, read_evaluation
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:

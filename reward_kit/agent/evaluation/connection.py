@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.waiters import Waiters
+from reward_kit.agent.base.worker_thread import Waiters
 from reward_kit.agent.evaluation.protocol import Call, Report, decoded, encoded
 from reward_kit.agent.evaluation.signals import memory_of
 from reward_kit.errors import RewardKitError

@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.after.rescore import judge_record
+from reward_kit.agent.base.encoding import DAMAGED
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import without_password
-from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.base.waiters import completed
+from reward_kit.agent.base.worker_thread import completed
 from reward_kit.agent.database import Changes
 from reward_kit.agent.evaluation.branching import Branching
 from reward_kit.agent.evaluation.options import chosen_tasks, seed_of
@@ -128,7 +128,7 @@ class InProcess(Executor):
             reward_retries=config.retries,
             parallel_tool_calls=config.parallel_tool_calls,
             guard_user=config.guard_user,
-            call_timeouts=call_timeouts(self.models, config.call_timeout),
+            call_timeouts=call_timeouts(self.models, config.call_timeout) if self.models else {},
         )
         code = code_facts(tasks, self.rows.folder, config)
         kept = KeptGold(self.root, self.rows.folder, code.modules, self.note)
@@ -210,7 +210,7 @@ class InProcess(Executor):
         state: bytes | None = None
         gold_state: bytes | None = None
         with episode.database as database:
-            _classify(trace, task, Changes(find=database.changes), gold)
+            _classify(trace, task, Changes(database.changes), gold)
             if row.keep == "full":
                 saving = asyncio.to_thread(self.folder.save_final, database, task, trace.id)
                 file = await completed(saving, f"{request.row_id}: keeping a finished rollout")

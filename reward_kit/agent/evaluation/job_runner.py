@@ -14,7 +14,7 @@ from reward_kit.agent.base.network import backoff
 from reward_kit.agent.base.redaction import without_password
 from reward_kit.agent.base.text import count as counted
 from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
-from reward_kit.agent.base.waiters import completed
+from reward_kit.agent.base.worker_thread import completed
 from reward_kit.agent.evaluation.options import seed_of
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
 from reward_kit.agent.rollout.budgets import PLAYERS

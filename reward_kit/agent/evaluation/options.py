@@ -20,9 +20,9 @@ from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationC
 from reward_kit.agent.players.names import NO_USER, name_of, user_of, uses_model
 from reward_kit.agent.rows.task_row import RowFaults, TaskRow
 from reward_kit.agent.scoring.groups import values_at
+from reward_kit.agent.store.layout import origin_of
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import resumed_options
-from reward_kit.agent.store.stored_evaluation import origin_of
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:

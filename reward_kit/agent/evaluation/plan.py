@@ -15,9 +15,9 @@ from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.scoring.sequential import RowProgress, decide
+from reward_kit.agent.store.layout import judged_places, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import check_same, more_than_asked
-from reward_kit.agent.store.stored_evaluation import judged_places, read_evaluation
 from reward_kit.errors import DatabaseError, StorageError, UsageError
 
 if TYPE_CHECKING:

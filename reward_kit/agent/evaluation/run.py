@@ -19,16 +19,16 @@ from reward_kit.agent.evaluation.options import EvaluationOptions, config_of, re
 from reward_kit.agent.evaluation.plan import Rounds, make_plan
 from reward_kit.agent.evaluation.progress import Display, default_progress
 from reward_kit.agent.evaluation.row_states import clear_gold
-from reward_kit.agent.evaluation.signals import run_from_code, signals_handled, until_stopped
+from reward_kit.agent.evaluation.signals import run_from_code, signals_handled
 from reward_kit.agent.models.cache import FOLDER, AnswerStore
 from reward_kit.agent.models.function import checked_models
+from reward_kit.agent.store.layout import read_evaluation
 from reward_kit.agent.store.resume import make_run
-from reward_kit.agent.store.stored_evaluation import read_evaluation
 from reward_kit.agent.store.writer import Saver, Store
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from typing_extensions import Unpack
 
@@ -218,7 +218,7 @@ async def _played(
     status, reason = "stopped", None
     display.start(tally)
     try:
-        if await until_stopped(work(), stop):
+        if await _until_stopped(work(), stop):
             status, reason = "interrupted", "by a signal"
         elif tally.done < tally.planned and tally.used_up is not None:
             status, reason = "budget", tally.used_up
@@ -246,6 +246,23 @@ async def _played(
         for name in sorted(store.hidden):
             display.warn(f"the value of {name} is hidden in stored texts")
     return result
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Run ``work``; once ``stop`` is set, cancel it, wait for its end and return True."""
+    task = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if task.cancelled() and stop.is_set():
+        return True
+    task.result()
+    return False
 
 
 def _result(

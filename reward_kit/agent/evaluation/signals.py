@@ -139,23 +139,6 @@ def signals_handled(stop: asyncio.Event, last_words: Callable[[], str]) -> Itera
             signal.signal(number, handler)
 
 
-async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Run ``work``; once ``stop`` is set, cancel it, wait for its end and return True."""
-    task = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-    if task.cancelled() and stop.is_set():
-        return True
-    task.result()
-    return False
-
-
 def log_background_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Print in one line the exception of a task that nothing awaits (an exception handler of a loop)."""
     error = context.get("exception")

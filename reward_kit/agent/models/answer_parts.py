@@ -10,7 +10,7 @@ from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reward_kit.agent.base.strict_json import parsed_json
+from reward_kit.agent.base.encoding import parsed_json
 from reward_kit.agent.base.text import encodable, excerpt, text_of
 from reward_kit.agent.base.types import Tokens
 

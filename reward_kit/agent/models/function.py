@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -87,20 +88,22 @@ class FunctionModel:
         return _completion(await answer if inspect.isawaitable(answer) else answer)
 
 
+@dataclass(slots=True)
 class FirstAnswers:
-    """Finds a person's own models that raise the same at every call: they would in all other rollouts."""
+    """Finds a person's own models that raise the same at every call: they would in all other rollouts.
 
-    def __init__(self) -> None:
-        self.answered: set[Role] = set()
-        """Roles whose model has answered."""
-        self._faults: Counter[tuple[Role, str]] = Counter()
+    ``answered`` are the roles whose model has answered.
+    """
+
+    answered: set[Role] = field(default_factory=set)
+    faults: Counter[tuple[Role, str]] = field(default_factory=Counter)
 
     def broke(self, role: Role, fault: str) -> bool:
         """Note that a model has raised ``fault``; True if it has answered nothing and always raised this."""
         if role in self.answered:
             return False
-        self._faults[role, fault] += 1
-        return self._faults[role, fault] >= BROKEN
+        self.faults[role, fault] += 1
+        return self.faults[role, fault] >= BROKEN
 
 
 async def answer_of(

@@ -16,8 +16,16 @@ from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import check_tools, names_local_model
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.server import ModelServers
-from reward_kit.agent.players.loading import load_agent, load_user, no_user
-from reward_kit.agent.players.names import FROM_PROMPT, NO_USER, is_own, user_of, uses_model
+from reward_kit.agent.players.names import (
+    FROM_PROMPT,
+    NO_USER,
+    is_own,
+    load_agent,
+    load_user,
+    no_user,
+    user_of,
+    uses_model,
+)
 from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly

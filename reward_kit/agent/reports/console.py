@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.scoring.intervals import Interval
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
 SCREEN = 23

@@ -27,7 +27,7 @@ from reward_kit.agent.scoring.numbers import (
     tokens,
 )
 from reward_kit.agent.store.evaluation_file import count_answer_faults, count_cut_answers
-from reward_kit.agent.store.stored_evaluation import origin_of
+from reward_kit.agent.store.layout import origin_of
 from reward_kit.agent.store.transcript import failure_facts
 from reward_kit.errors import StorageError
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.explainer import Explanations
     from reward_kit.agent.base.types import Usage
     from reward_kit.agent.rollout.outcome import Outcome
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
 Fact = tuple[str, str]

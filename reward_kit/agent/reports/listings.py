@@ -15,7 +15,7 @@ from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, bracketed, money, pass_cells, score
 from reward_kit.agent.store.evaluation_file import stored_files
-from reward_kit.agent.store.stored_evaluation import Origin, branches_in, load_evaluation
+from reward_kit.agent.store.layout import Origin, branches_in, load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections import Counter
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.strict_json import normal, typed
+from reward_kit.agent.base.encoding import normal, typed
 from reward_kit.agent.database.changes import Changes, RowChange, in_one_spelling
 from reward_kit.agent.rewards.checks import EQUAL, check_of, database_equal
 from reward_kit.errors import RewardError

@@ -37,6 +37,34 @@ def listed(name: str, given: Any) -> list[dict[str, Any]]:
     return objects
 
 
+def begin_step(episode: Episode) -> None:
+    """Count a step of the agent; raises ``RolloutStopped`` if none is left."""
+    if episode.trace.stop_reason is not None:
+        episode.check_running()
+    if episode.limits.budget is not None:
+        episode.check_budget()
+    if not episode.turn_is_open:
+        episode.begin_turn()
+    episode.turn_has_steps = True
+    _count_step(episode)
+
+
+def count_call(episode: Episode) -> None:
+    """Count a tool call as a step, unless it belongs to an answer of the model."""
+    if not episode.turn_is_open:
+        episode.begin_turn()
+    if not episode.turn_has_steps:
+        _count_step(episode)
+
+
+def _count_step(episode: Episode) -> None:
+    if episode.trace.steps >= episode.max_steps:
+        used_up = "its only step is used up" if episode.max_steps == 1 else None
+        episode.stop("max_steps", used_up or f"{episode.max_steps} steps are used up")
+        episode.check_running()
+    episode.trace.steps += 1
+
+
 async def call(
     episode: Episode,
     tool: str,
@@ -60,7 +88,7 @@ async def call(
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
     if by == "agent" and not (episode.turn_is_open and episode.turn_has_steps):
-        episode.count_call()
+        count_call(episode)
     call = ToolCall(
         0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0, by
     )
@@ -152,7 +180,7 @@ async def complete(
     if role != "agent":
         episode.check_budget()
     else:
-        episode.step()
+        begin_step(episode)
         if tools is None:
             own = episode.own_tools
             tools = episode.task.registry.openai_tools if own is None else plain(own)

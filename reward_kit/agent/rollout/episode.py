@@ -21,10 +21,9 @@ from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
-from reward_kit.agent.base.encoding import LONGEST_VALUE, plain
+from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, plain
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.places import PendingLog
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
@@ -123,7 +122,7 @@ class Episode:
         by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
         user = options.get("user", by_default)
         if user is not None and (isinstance(user, type) or not hasattr(user, "respond")):
-            loading = import_module("reward_kit.agent.players.loading")  # players build on rollouts
+            loading = import_module("reward_kit.agent.players.names")  # players build on rollouts
             options["user"] = loading.load_user(user)()
         episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
         episode.owner = bundle
@@ -250,47 +249,20 @@ class Episode:
             self.turn_has_steps = False
             self.trace.turns += 1
 
-    def step(self) -> None:
-        """Count a step of the agent; raises ``RolloutStopped`` if none is left."""
-        if self.trace.stop_reason is not None:
-            self.check_running()
-        if self.limits.budget is not None:
-            self.check_budget()
-        if not self.turn_is_open:
-            self.begin_turn()
-        self.turn_has_steps = True
-        self.count_step()
-
-    def count_call(self) -> None:
-        """Count a tool call as a step, unless it belongs to an answer of the model."""
-        if not self.turn_is_open:
-            self.begin_turn()
-        if not self.turn_has_steps:
-            self.count_step()
-
-    def count_step(self) -> None:
-        if self.trace.steps >= self.max_steps:
-            used_up = "its only step is used up" if self.max_steps == 1 else None
-            self._end("max_steps", used_up or f"{self.max_steps} steps are used up")
-        self.trace.steps += 1
-
     def check_budget(self) -> None:
         if (budget := self.limits.budget) is not None:
             used = (*self.trace.usage.values(), self.spent_before)
             cost = sum(usage.cost for usage in used)
             tokens = sum(usage.input_tokens + usage.output_tokens for usage in used)
             if (used_up := budget.used_up(cost, tokens)) is not None:
-                self._end("budget", used_up)
+                self.stop("budget", used_up)
+                self.check_running()
 
     def stop(self, reason: StopReason, detail: str | None = None) -> None:
         """End the episode; the first reason stays."""
         if self.trace.stop_reason is None:
             self.trace.stop_reason = reason
             self.trace.stop_detail = None if detail is None else foreign_text(detail)
-
-    def _end(self, reason: StopReason, detail: str) -> None:
-        self.stop(reason, detail)
-        raise RolloutStopped(reason)
 
     def watched(self, name: str) -> TimeLimit:
         """Note a fault if code of ``name`` in a ``with`` block of this blocks the event loop."""
@@ -307,6 +279,8 @@ class Episode:
             return None
         return await self._hear(self.user)
 
+    step = calls.begin_step
+    count_call = calls.count_call
     call = calls.call
     content_of_call = calls.content_of_call
     complete = calls.complete

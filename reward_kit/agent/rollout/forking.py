@@ -22,8 +22,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import copied
 from reward_kit.agent.base.places import PendingLog
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Fork
 from reward_kit.errors import RewardKitError

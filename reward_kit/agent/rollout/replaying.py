@@ -24,9 +24,8 @@ from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import LONGEST_VALUE
+from reward_kit.agent.base.encoding import LONGEST_VALUE, copied
 from reward_kit.agent.base.history import INTERRUPTED
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import apart, count, foreign_text
 from reward_kit.agent.base.types import SIDES, RolloutStopped, Usage
 from reward_kit.agent.bundles.task import Task

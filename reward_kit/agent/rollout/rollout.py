@@ -16,9 +16,8 @@ from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
-from reward_kit.agent.base.encoding import LONGEST_VALUE, json_copy
+from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, json_copy
 from reward_kit.agent.base.history import History
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import foreign_name, foreign_text
 from reward_kit.agent.base.types import (
     AGENT_STOPS,

@@ -22,14 +22,12 @@ from pydantic import (
     ValidationError,
 )
 
-from reward_kit.agent.base.encoding import as_json
+from reward_kit.agent.base.encoding import SCALARS, as_json, copied, whole
 from reward_kit.agent.base.option import MAX_ROLLOUTS
-from reward_kit.agent.base.strict_json import SCALARS, copied, whole
 from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import SIDES, Side
 from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS, Part
-from reward_kit.agent.rows.gold_reference import reference_faults
-from reward_kit.agent.rows.message_check import Fault, message_faults, show, split_opening
+from reward_kit.agent.rows.message_check import Fault, message_faults, reference_faults, show, split_opening
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ def _call_faults(calls: list[Any]) -> Iterator[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One ground-truth call; ``arguments`` may hold references to earlier results (``gold_reference``).
+    """One ground-truth call; ``arguments`` may hold references to earlier results (``message_check``).
 
     ``refused``: the tool is meant to refuse it. ``by`` is the side that makes the call.
     """

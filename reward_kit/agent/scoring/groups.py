@@ -14,8 +14,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reward_kit.agent.scoring.metrics import Estimate, PassTable
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import Estimate, PassTable, RowResult
 
 MOST_GROUPS = 20
 """Fields with more values than this get no table of their own."""

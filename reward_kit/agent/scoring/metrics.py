@@ -1,4 +1,4 @@
-"""Pass^k and means: pure functions over counts and lists.
+"""Pass^k and means over the rollouts of each row, and over all rows.
 
 A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successful.
 """
@@ -6,16 +6,19 @@ A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successfu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from math import comb
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.scoring.intervals import NO_INTERVALS, Interval, Intervals, RowCounts, mean_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.rollout.outcome import Outcome
 
 LEADERBOARD_KS = (1, 2, 3, 4)
 
@@ -169,3 +172,206 @@ def percentile(values: Sequence[float], percent: float) -> float:
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+# -- rows
+
+
+@dataclass(frozen=True, slots=True)
+class UserFaults:
+    """Faults of simulated users: ``faulty`` of the ``simulated`` rollouts have one; ``kinds`` counts them."""
+
+    simulated: int
+    faulty: int
+    kinds: Counter[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**as_json(self), "kinds": dict(self.kinds.most_common())}
+
+
+def user_faults_of(outcomes: Iterable[Outcome]) -> UserFaults:
+    """Faults of the simulated users; rollouts without one are skipped."""
+    simulated = [one.user_faults for one in outcomes if one.user_faults is not None]
+    kinds = Counter(kind for faults in simulated for kind in set(faults))
+    return UserFaults(len(simulated), sum(map(bool, simulated)), kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The finished rollouts of one row, counted; ``planned`` is how many there will be.
+
+    ``n_scored`` counts those that enter Pass^k (n in its formula), ``passed`` the successful ones (c),
+    ``failures`` the judged failures by class, ``unjudged`` those without a reward by reason. ``rewards`` are
+    those of the judged rollouts. ``broken_rules`` counts the rollouts that broke each rule, zeros included;
+    ``rules_kept`` the successful ones that broke none. A row may have its counts alone, without ``outcomes``.
+    """
+
+    row_id: str
+    planned: int
+    outcomes: tuple[Outcome, ...]
+    n_scored: int
+    passed: int
+    finished: int = 0
+    rewards: Sequence[float] = ()
+    failures: Counter[str] = field(default_factory=Counter)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    broken_rules: Mapping[str, int] = field(default_factory=dict)
+    rules_kept: int = 0
+
+    def __repr__(self) -> str:
+        return f"<RowResult {self.row_id}: {self.passed} of {self.n_scored} passed>"
+
+    @property
+    def n(self) -> int:
+        """``n_scored``, as formulas call it."""
+        return self.n_scored
+
+    @property
+    def c(self) -> int:
+        """``passed``, as formulas call it."""
+        return self.passed
+
+    @property
+    def turns_of_success(self) -> list[int]:
+        """The turn in which each successful rollout succeeded."""
+        return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of the judged rollouts."""
+        return mean(self.rewards)
+
+    def scores(self, name: str) -> list[float]:
+        """A metric in the rollouts whose reward has it."""
+        return [scores[name] for one in self.outcomes if name in (scores := one.metrics or {})]
+
+    def recounted(self, *, errors_as_failures: bool) -> RowResult:
+        """The same rollouts, with the unjudged ones counted as failed or not at all."""
+        return replace(self, n_scored=self.finished - (0 if errors_as_failures else self.unjudged.total()))
+
+    def pass_power(self, k: int) -> float | None:
+        """Pass^k of this row; None if fewer than k rollouts are judged."""
+        return comb(self.passed, k) / comb(self.n_scored, k) if 1 <= k <= self.n_scored else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, as in the results file."""
+        powers = enumerate(pass_curves(self.n_scored, self.passed), start=1)
+        return {
+            "id": self.row_id,
+            "planned": self.planned,
+            "judged": self.n_scored,
+            "successes": self.passed,
+            "pass_power": {str(k): power for k, (power, _) in powers},
+            "reward": self.reward,
+            "failures": dict(self.failures),
+            "unjudged": dict(self.unjudged),
+            "user_faults": user_faults_of(self.outcomes).to_json(),
+            "rules_kept": self.rules_kept if self.broken_rules else None,
+            "broken_rules": self.broken_rules,
+            "steps": mean([outcome.steps for outcome in self.outcomes]),
+            "seconds": mean([outcome.seconds for outcome in self.outcomes]),
+            "waited_seconds": mean([outcome.waited_seconds for outcome in self.outcomes]),
+            "cost": sum(outcome.cost for outcome in self.outcomes),
+            "rollouts": [outcome.to_json() for outcome in self.outcomes],
+        }
+
+
+def row_result(
+    row_id: str, planned: int, outcomes: Sequence[Outcome], *, errors_as_failures: bool = False
+) -> RowResult:
+    """Count the final outcomes of a row; with ``errors_as_failures``, unjudged ones count as failed."""
+    ordered = tuple(sorted(outcomes, key=lambda outcome: outcome.index))
+    rewards = [one.reward for one in ordered if one.reward is not None]
+    passed = sum(one.success for one in ordered)
+    rules = dict.fromkeys(name for one in ordered for name in one.violations or ())
+    return RowResult(
+        row_id,
+        planned,
+        ordered,
+        n_scored=len(ordered) if errors_as_failures else len(rewards),
+        passed=passed,
+        finished=len(ordered),
+        rewards=rewards,
+        failures=Counter(one.failure for one in ordered if one.failure and one.scored),
+        unjudged=Counter(one.unjudged_reason for one in ordered if one.unjudged_reason),
+        broken_rules={name: sum(name in one.broken_rules for one in ordered) for name in rules},
+        rules_kept=sum(one.success and not one.broken_rules for one in ordered) if rules else passed,
+    )
+
+
+def row_results(
+    planned: Mapping[str, int], outcomes: Iterable[Outcome], *, errors_as_failures: bool = False
+) -> tuple[RowResult, ...]:
+    """Count outcomes row by row: of each rollout the last final one.
+
+    ``planned`` holds the number of rollouts of each row; rows that are not in it come last.
+    """
+    by_row: dict[str, dict[int, Outcome]] = {row_id: {} for row_id in planned}
+    for outcome in outcomes:
+        if outcome.final:
+            by_row.setdefault(outcome.row_id, {})[outcome.index] = outcome
+    return tuple(
+        row_result(
+            row_id,
+            max(planned.get(row_id, 0), len(found)),
+            tuple(found.values()),
+            errors_as_failures=errors_as_failures,
+        )
+        for row_id, found in by_row.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Means per rollout, over all finished rollouts that have the number.
+
+    ``reward`` and ``metrics`` (by name) are means over rows of each row's mean, as Pass^k is. ``seconds``
+    holds percentiles of a rollout's duration, by percent. ``model_call_seconds`` is the mean of the model
+    calls whose time is known, ``model_call_waited_seconds`` the mean time that limits held one back;
+    ``waiting`` is the share of the rollouts' time spent like that.
+    """
+
+    reward: Estimate | None
+    steps: float | None
+    turns: float | None
+    turn_of_success: float | None
+    seconds: Mapping[int, float]
+    model_call_seconds: float | None
+    model_call_waited_seconds: float | None
+    waiting: float | None
+    metrics: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        seconds = {f"p{percent}": value for percent, value in self.seconds.items()}
+        reward = self.reward.to_json() if self.reward else None
+        return {**as_json(self), "reward": reward, "seconds": seconds}
+
+
+def averages_of(rows: Sequence[RowResult]) -> Averages:
+    """The means over all rollouts of ``rows``."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    durations = [outcome.seconds for outcome in outcomes]
+    model_seconds = sum(outcome.model_seconds for outcome in outcomes)
+    # An agent with its own model need not report times.
+    timed = sum(one.timed_calls or 0 for one in outcomes) if model_seconds else 0
+    waited = sum(outcome.waited_seconds for outcome in outcomes)
+    # Calls that one rollout makes side by side wait at the same time.
+    waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
+    turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
+    metrics = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ())
+    return Averages(
+        reward=reward_of(rows),
+        steps=mean([outcome.steps for outcome in outcomes]),
+        turns=mean([outcome.turns for outcome in outcomes]),
+        turn_of_success=mean(turns),
+        seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
+        model_call_seconds=model_seconds / timed if timed else None,
+        model_call_waited_seconds=waited / timed if timed else None,
+        waiting=waiting / sum(durations) if any(durations) else None,
+        metrics={
+            name: average([average(scores) for row in rows if (scores := row.scores(name))])
+            for name in metrics
+        },
+    )

@@ -17,7 +17,6 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
-from reward_kit.agent.base.encoding import json_value
 from reward_kit.agent.servers.requests import (
     MAX_BODY,
     LocalOrTrusted,
@@ -27,6 +26,7 @@ from reward_kit.agent.servers.requests import (
     json_text,
 )
 from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, TooManySessionsError
+from reward_kit.agent.tools.values import json_value
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:

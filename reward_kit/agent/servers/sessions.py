@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
-from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source
-from reward_kit.agent.bundles.setup import with_setup
+from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source, with_setup
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
 

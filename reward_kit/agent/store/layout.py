@@ -10,28 +10,51 @@
     │           base.db          beside it the row's seeded state, a link to the above
     └─ evals/<eval_id>.db        the evaluation (``store``)
              <eval_id>.json      results, written at the end
+
+An evaluation in it, running or over, is found by its name or a path, and read back.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sqlite3
 import time
 from contextlib import suppress
+from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from reward_kit.agent.base.encoding import DAMAGED
 from reward_kit.agent.base.files import as_storage_error, draft_beside, link_or_copy, sync_folder
+from reward_kit.agent.base.option import NAME
+from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.types import Usage
 from reward_kit.agent.bundles.source import DATASET
-from reward_kit.agent.store.evaluation_file import SUFFIX
-from reward_kit.errors import DatabaseError, StorageError
+from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD, BrokenOff, usage_from_json
+from reward_kit.agent.scoring.metrics import row_results
+from reward_kit.agent.store.evaluation_file import (
+    SUFFIX,
+    file_within,
+    find_evaluation,
+    reading,
+    stored_files,
+)
+from reward_kit.agent.store.results import EvaluationResult, StoredStatus
+from reward_kit.agent.store.schema import FINAL, checked, read_outcomes
+from reward_kit.agent.store.writer import writer_of
+from reward_kit.errors import DatabaseError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator, Mapping
 
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
+    from reward_kit.agent.rollout.outcome import Outcome
+    from reward_kit.agent.scoring.metrics import RowResult
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +162,7 @@ def _marker(path: Path, content: Path) -> Path | None:
 
 
 def _is_intact(path: Path) -> bool:
-    marker = _marker(path, path)
+    marker = _marker(path, path) if path.exists() else None
     return marker is not None and marker.exists()
 
 
@@ -157,3 +180,191 @@ def _seed(seed: Seed, path: Path) -> None:
                 if path.exists():
                     logger.warning("%s: the base was damaged and is seeded again", path)
                 draft.replace(path)
+
+
+# -- evaluations
+
+Named = str | Path | EvaluationResult
+"""An evaluation: its name or ``latest``, the path of its file or results, or its result."""
+_USAGE = (
+    f"SELECT role.key, {', '.join(f'ifnull(sum(role.value ->> {one.name!r}), 0)' for one in fields(Usage))}"  # noqa: S608
+    " FROM rollouts, json_each(usage) AS role WHERE usage != '{}'"
+    " GROUP BY role.key ORDER BY min(seq), min(role.id)"
+)
+_SECONDS = (
+    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(scored_at), 0))"
+    " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
+)
+
+
+def load_evaluation(name: Named, output_dir: str | Path = "runs") -> EvaluationResult:
+    """Read the evaluation that ``name`` means; see ``find_stored``.
+
+    Raises ``UsageError`` if there is none, ``StorageError`` for one that is damaged.
+    """
+    return read_evaluation(find_stored(name, output_dir))
+
+
+def find_stored(name: Named, output_dir: str | Path) -> Path:
+    """The file of an evaluation: as ``find_evaluation``, or of a result, which knows its own folder."""
+    if isinstance(name, EvaluationResult):
+        name = name.log_path
+    if not isinstance(name, str | os.PathLike):
+        remedy = "Give its name, the path of its file or results, or the result of evaluate()."
+        raise UsageError(f"no evaluation is named by {cut(repr(name), 80)}", remedy=remedy)
+    return find_evaluation(name, output_dir)
+
+
+def has_runs(path: Path) -> bool:
+    with reading(path) as connection:
+        return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
+
+
+def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> EvaluationResult:
+    """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
+
+    ``unjudged``: its rows have only the rollouts without a reward. Raises ``StorageError`` if it is damaged.
+    """
+    chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
+    try:
+        with reading(path) as connection:
+            connection.execute("BEGIN")  # one snapshot, though others write
+            return _evaluation(connection, path, chosen, running=running)
+    except DAMAGED as error:
+        raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
+
+
+def judged_places(path: Path) -> dict[tuple[str, int], bool]:
+    """The row id and index of each rollout that has a reward, with True if it passed."""
+    query = f"SELECT row_id, idx, reward >= {SUCCESS_THRESHOLD} FROM rollouts"  # noqa: S608
+    with reading(path) as connection:
+        found = connection.execute(f"{query} WHERE reward IS NOT NULL AND {FINAL} ORDER BY seq")
+        return {(row_id, index): bool(passed) for row_id, index, passed in found}
+
+
+def _evaluation(
+    connection: sqlite3.Connection, path: Path, chosen: str, *, running: bool
+) -> EvaluationResult:
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    runs = cursor.execute("SELECT * FROM evaluation ORDER BY run").fetchall()
+    if not runs:
+        raise StorageError("holds no run of an evaluation", place=str(path))
+    last = runs[-1]
+    configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
+    rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
+    results = row_results(
+        {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
+        read_outcomes(connection, path, chosen),
+        errors_as_failures=bool(configuration["errors_as_failures"]),
+    )
+    status, reason = ("running", None) if running else _status(path, last, results)
+    toolsets: dict[str, list[dict[str, Any]]] = {}
+    code: dict[str, str] = {}
+    for run in runs:
+        toolsets |= json.loads(run["toolsets"])
+        code |= json.loads(run["code"])
+    notes = _notes(connection, "results", last["run"])
+    # of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)
+    usage = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
+    broken_off = BrokenOff()
+    for rollouts, used in connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'"):
+        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(used))))
+    return EvaluationResult(
+        eval_id=path.stem,
+        log_path=path.absolute(),
+        created=float(runs[0]["created"]),
+        status=status,
+        reason=reason,
+        configuration=configuration,
+        versions=json.loads(last["versions"]),
+        rows=results,
+        usage={"agent": Usage(), "user": Usage()} | usage,
+        seconds=float(connection.execute(_SECONDS).fetchone()[0]),
+        broken_off=broken_off,
+        fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
+        code=code,
+        toolsets=toolsets,
+        results={name: dict(part) for name, part in notes[-1].items()} if notes else {},
+    )
+
+
+def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple[StoredStatus, str | None]:
+    if last["status"] != "running":
+        return last["status"], last["reason"]
+    writer = writer_of(path)
+    if writer is not None:
+        return "running", f"by {writer}"
+    if all(len(row.outcomes) >= row.planned for row in rows):
+        return "complete", None
+    return "interrupted", "it ended without writing its results"
+
+
+def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The notes of a kind, in the order in which they were made; ``StorageError`` if one is damaged."""
+    try:
+        with reading(path) as connection:
+            return _notes(connection, kind)
+    except ValueError as error:
+        raise StorageError(f"holds a damaged {kind}: {error}", place=str(path)) from error
+
+
+def _notes(connection: sqlite3.Connection, kind: str, run: int | None = None) -> list[dict[str, Any]]:
+    query = "SELECT json FROM notes WHERE kind = :kind AND (:run IS NULL OR run = :run) ORDER BY id"
+    return [json.loads(text) for (text,) in connection.execute(query, {"kind": kind, "run": run})]
+
+
+class Origin(NamedTuple):
+    """The rollout (its evaluation and its id) and the step that branches continue from.
+
+    ``tool_result`` is what their agent sees in place of the result of that step's tool call.
+    """
+
+    evaluation: str
+    rollout: str
+    step: int
+    tool_result: str | None = None
+
+    def file(self, evals: Path) -> Path:
+        """The file of its evaluation; raises ``StorageError`` for a name that leads elsewhere."""
+        name = checked(self.evaluation, NAME, "the name of an evaluation", evals)
+        return file_within(evals.parent, f"{evals.name}/{name}{SUFFIX}")
+
+    def outcome(self, evals: Path) -> Outcome | None:
+        """The rollout; None if it or its evaluation is gone, or cannot be read."""
+        with suppress(StorageError):
+            file = self.file(evals)
+            with reading(file) as connection:
+                return next(read_outcomes(connection, file, "id = ?", [self.rollout]), None)
+        return None
+
+
+def origin_of(branch_of: Mapping[str, Any] | None) -> Origin | None:
+    """The origin that a configuration names, None for none; ``StorageError`` if it is damaged."""
+    if not branch_of:
+        return None
+    try:
+        found = Origin(**branch_of)
+        return found._replace(rollout=str(found.rollout), step=int(found.step))
+    except (TypeError, ValueError) as error:
+        fault = f"branch_of={json.dumps(branch_of)} is not the origin of branches: the evaluation is damaged"
+        raise StorageError(fault) from error
+
+
+def branches_in(evals: Path) -> Iterator[tuple[Origin, Path]]:
+    """The origin and the file of each evaluation in the folder ``evals`` whose rollouts are branches."""
+    for file in stored_files(evals):
+        with suppress(StorageError, OSError):
+            origin = _origin_in(file, file.stat().st_mtime_ns)
+            if origin is not None:
+                yield origin, file
+
+
+@lru_cache(maxsize=4096)
+def _origin_in(file: Path, _changed: int) -> Origin | None:
+    """The origin of the evaluation in ``file``; the time stands for the content."""
+    query = "SELECT configuration -> 'branch_of' FROM evaluation ORDER BY run LIMIT 1"
+    with reading(file) as connection:
+        for (found,) in connection.execute(query):
+            return origin_of(json.loads(found or "null"))
+    return None

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
-from reward_kit.agent.base.encoding import as_json, readable_json
+from reward_kit.agent.base.encoding import DAMAGED, as_json, readable_json
 from reward_kit.agent.base.files import write_text
-from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.scoring.groups import groups_of
-from reward_kit.agent.scoring.metrics import pass_table, passes_of, success_within_turns
-from reward_kit.agent.scoring.rows import averages_of, user_faults_of
+from reward_kit.agent.scoring.metrics import (
+    averages_of,
+    pass_table,
+    passes_of,
+    success_within_turns,
+    user_faults_of,
+)
 from reward_kit.agent.store.evaluation_file import read_fields, shared_faults
 from reward_kit.agent.store.loading import load_rollout, read_rollouts
 from reward_kit.errors import StorageError
@@ -34,8 +38,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.scoring.groups import Group
-    from reward_kit.agent.scoring.metrics import Estimate, PassTable
-    from reward_kit.agent.scoring.rows import Averages, RowResult, UserFaults
+    from reward_kit.agent.scoring.metrics import Averages, Estimate, PassTable, RowResult, UserFaults
     from reward_kit.agent.scoring.sequential import Decision
     from reward_kit.agent.store.evaluation_file import SharedFault
     from reward_kit.agent.tau.results.replay import Agreement

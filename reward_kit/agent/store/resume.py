@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.bundles.seed import SeedScript, SeedSource
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.rows.task_row import also_in_more_rows
 from reward_kit.agent.store.evaluation_file import find_named, reading
@@ -253,8 +252,7 @@ def _seed_difference(row: PlannedRow, before: str, bases: Path) -> str:
     seed = row.seed
     calls = ", or the setup and first calls of the row" if row.row.setup or seed.opening else ""
     fault = f"its seed has changed ({seed.origin}{calls})"
-    script = seed.script if isinstance(seed.script, SeedScript) else None
-    if row.row.now is None and SeedSource(seed.sql, script).reads_clock:
+    if seed.of_today:
         return f"{fault}: it reads the clock; a field `now` gives a row its time"
     now, then = bases / f"{seed.key}.db", list(bases.glob(f"{before}*.db"))
     if len(then) != 1 or not now.exists():

@@ -29,8 +29,7 @@ from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
-from reward_kit.agent.base.waiters import Waiters, completed
-from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.base.worker_thread import Waiters, completed, in_thread
 from reward_kit.agent.store.evaluation_file import (
     check_format,
     check_log,

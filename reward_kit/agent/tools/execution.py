@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit
-from reward_kit.agent.base.encoding import MAX_CHARACTERS, content_of
 from reward_kit.agent.base.places import MissingAwaitError, ends_task, fault_line
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import did_you_mean, foreign_name, foreign_text
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
+from reward_kit.agent.tools.values import MAX_CHARACTERS, ArgumentError, content_of, read_arguments
 from reward_kit.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from reward_kit.agent.base.places import PendingLog
-    from reward_kit.agent.database import Changes
+    from reward_kit.agent.database import Changes, Database
+    from reward_kit.agent.rollout.rollout import Rollout
+    from reward_kit.agent.tools.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,40 @@ class ToolResult:
     changes: Changes | None = None
     error: str | None = None
     raised: str | None = None
+
+
+def call_tool(
+    registry: ToolRegistry,
+    name: str,
+    arguments: dict[str, Any] | str | bytes | None,
+    *,
+    db: Database | None = None,
+    rollout: Rollout | None = None,
+    pending: PendingLog | None = None,
+    on_overrun: Callable[[str], None] | None = None,
+    after: Iterable[Tool] | None = None,
+) -> Coroutine[Any, Any, ToolResult]:
+    """Run a tool with the arguments that a model wrote; faults of both are in the result.
+
+    ``after`` runs after it, by default the registry's own ``after_call`` functions.
+    ``pending`` is the log of what was made on ``rollout`` and is not awaited.
+    ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
+    """
+    tool = registry.tools.get(name) or registry.unlisted.get(name)
+    after = tuple(registry.functions["after_call"].values() if after is None else after)
+    if tool is None:
+        return registry.unknown(name, list(registry.tools), db, () if registry.rollback else after)
+    return run_tool(
+        tool,
+        arguments,
+        db=db,
+        rollout=rollout,
+        timeout=registry.tool_timeout,
+        pending=pending,
+        on_overrun=on_overrun,
+        after=after,
+        rollback=registry.rollback,
+    )
 
 
 async def run_tool(

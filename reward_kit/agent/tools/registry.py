@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.encoding import copied, json_text
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.strict_json import copied
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.base.versions import install_line
-from reward_kit.agent.tools.arguments import ArgumentError
-from reward_kit.agent.tools.execution import Tool, ToolResult, run_tool, unknown_tool
+from reward_kit.agent.tools.execution import Tool, ToolResult, call_tool, unknown_tool
 from reward_kit.agent.tools.parameters import inner_function, parse_docstring
 from reward_kit.agent.tools.schema import read_signature
+from reward_kit.agent.tools.values import ArgumentError
 from reward_kit.errors import BundleError, RewardKitError, ToolError
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from reward_kit.agent.base.places import PendingLog
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.rollout import Rollout
@@ -255,38 +253,7 @@ class ToolRegistry:
         """The result of a call of a tool that is not among the ``known``; the functions of ``after`` run."""
         return unknown_tool(name, known, db, self.tool_timeout, after)
 
-    def call(
-        self,
-        name: str,
-        arguments: dict[str, Any] | str | bytes | None,
-        *,
-        db: Database | None = None,
-        rollout: Rollout | None = None,
-        pending: PendingLog | None = None,
-        on_overrun: Callable[[str], None] | None = None,
-        after: Iterable[Tool] | None = None,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """Run a tool with the arguments that a model wrote; faults of both are in the result.
-
-        ``after`` runs after it, by default the registry's own ``after_call`` functions.
-        ``pending`` is the log of what was made on ``rollout`` and is not awaited.
-        ``on_overrun`` is called with a message if the tool ignores the cancellation at its time limit.
-        """
-        tool = self.tools.get(name) or self.unlisted.get(name)
-        after = tuple(self.functions["after_call"].values() if after is None else after)
-        if tool is None:
-            return self.unknown(name, list(self.tools), db, () if self.rollback else after)
-        return run_tool(
-            tool,
-            arguments,
-            db=db,
-            rollout=rollout,
-            timeout=self.tool_timeout,
-            pending=pending,
-            on_overrun=on_overrun,
-            after=after,
-            rollback=self.rollback,
-        )
+    call = call_tool
 
     async def execute_tool(
         self,

@@ -19,8 +19,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from reward_kit.agent.tools.arguments import Check
 from reward_kit.agent.tools.parameters import EMPTY, INJECTED, FunctionParameters, Parameter, plain_json
+from reward_kit.agent.tools.values import Check
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annota
 from pydantic import BaseModel, Field
 from starlette.routing import Route
 
-from reward_kit.agent.base.encoding import json_value
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
 from reward_kit.agent.servers.http import (
     SESSION,
@@ -27,6 +26,7 @@ from reward_kit.agent.servers.http import (
 )
 from reward_kit.agent.servers.requests import arguments_of, body_of, fault, json_answer, takes
 from reward_kit.agent.servers.sessions import DEFAULT
+from reward_kit.agent.tools.values import json_value
 from reward_kit.errors import BundleError, UsageError
 from reward_kit.integrations.serving.episodes import SAY, Lesson, NoSuchSessionError, SessionExistsError
 from reward_kit.integrations.serving.nemo_gym import ANY_TOOL, add_nemo_gym

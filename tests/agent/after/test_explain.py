@@ -14,7 +14,7 @@ from stub_server import Answer
 from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
 from reward_kit.agent.after.explainer import Explanations
 from reward_kit.agent.models import limits
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.errors import StorageError
 
 ROWS = [{"actions": GOLD, "n_rollouts": 3, "system_prompt": "Book what is asked for."}]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.base.strict_json import equal_values
+from reward_kit.agent.base.encoding import equal_values
 
 numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 few_numbers = st.sampled_from([0, 1, 2, 0.0, -0.0, 1.0, 0.5, 2**53, 2**53 + 1, float(2**53)])

@@ -10,7 +10,7 @@ from small_task import InProcessModel, wants
 from stored_rollouts import query
 
 from reward_kit.agent import TaskBundle, agent_eval, load_evaluation, load_rollout, rescore
-from reward_kit.agent.bundles.rules import read_rules, violations_of
+from reward_kit.agent.bundles.rules import RULES, read_rules, violations_of
 from reward_kit.errors import BundleError, RewardError
 
 PAID_LAST = """
@@ -85,7 +85,7 @@ def test_all_faults_of_a_file_are_told(bundle: Bundle) -> None:
 
 def test_a_file_gives_names_descriptions_and_places(bundle: Bundle) -> None:
     path = bundle.write("rules.sql", PAID_LAST)
-    rules = [(rule.name, rule.description, rule.place) for rule in read_rules(bundle.folder)]
+    rules = [(rule.name, rule.description, rule.place) for rule in read_rules(bundle.folder / RULES)]
     paid_last = ("paid_last", "Nothing follows the payment.", f"{path}:3")
     assert rules == [paid_last, ("no_search", "", f"{path}:6")]
 
@@ -170,7 +170,9 @@ def test_a_pattern_without_end_is_stopped(
     bundle.write("rules.sql", text)
     fault = r"rules.sql:3: rule 'a': took longer than 0.05 s in REGEXP: simplify its pattern"
     with pytest.raises(RewardError, match=fault):
-        violations_of(read_rules(bundle.folder), {}, [{"role": "user", "content": "a" * 200 + "!"}], [])
+        violations_of(
+            read_rules(bundle.folder / RULES), {}, [{"role": "user", "content": "a" * 200 + "!"}], []
+        )
 
 
 def test_an_endless_rule_is_stopped(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +180,7 @@ def test_an_endless_rule_is_stopped(bundle: Bundle, monkeypatch: pytest.MonkeyPa
     endless = "WITH n(i) AS (SELECT i FROM lines, (SELECT 1 AS i) UNION ALL SELECT i + 1 FROM n)"
     bundle.write("rules.sql", f"-- rule: a\n{endless} SELECT sum(i) AS i FROM n")
     with pytest.raises(RewardError, match=r"rules.sql:1: rule 'a': took longer than 0.05 s"):
-        violations_of(read_rules(bundle.folder), {}, [{"role": "user", "content": "Hi"}], [])
+        violations_of(read_rules(bundle.folder / RULES), {}, [{"role": "user", "content": "Hi"}], [])
 
 
 def test_the_time_of_a_rule_does_not_end_the_next_rollout(
@@ -186,7 +188,7 @@ def test_the_time_of_a_rule_does_not_end_the_next_rollout(
 ) -> None:
     monkeypatch.setattr("reward_kit.agent.bundles.rules.SECONDS", 0.0)
     bundle.write("rules.sql", "-- rule: a\nSELECT 1 AS one WHERE 0")
-    rules = read_rules(bundle.folder)
+    rules = read_rules(bundle.folder / RULES)
     for lines in (1, 20_000):
         messages = [{"role": "user", "content": "Hi"}] * lines
         assert violations_of(rules, {}, messages, []) == {"a": []}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from thorough import often
 
-from reward_kit.agent.base.strict_json import normal
+from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.database.seeding import split_statements
 from reward_kit.errors import DatabaseError

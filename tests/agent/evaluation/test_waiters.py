@@ -13,7 +13,7 @@ from flight_bundle import Bundle
 from virtual_time import simulate
 
 from reward_kit.agent import load_rollout
-from reward_kit.agent.base.waiters import Waiters, completed
+from reward_kit.agent.base.worker_thread import Waiters, completed
 from reward_kit.agent.evaluation import connection
 from reward_kit.agent.evaluation.connection import Worker
 from reward_kit.agent.evaluation.protocol import Report

@@ -12,7 +12,7 @@ from command import start, wait_for
 from fake_home import make_home
 from flight_bundle import Bundle
 
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.cli import main
 
 EXAMPLE = {

@@ -13,7 +13,7 @@ from reward_kit.agent.base.types import Message
 from reward_kit.agent.models import openai_http
 from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel, read_answer
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 
 NAMES = [f"You are served by {name}!" for name in SERVERS]
 ROWS = [

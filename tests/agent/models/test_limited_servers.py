@@ -22,7 +22,7 @@ from stub_server import DEFAULT_USAGE, Answer, StubServer
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.evaluation.progress import NoProgress
 from reward_kit.agent.models import limits
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.errors import ModelSetupError, ProviderDownError
 
 ROLLOUTS = 20

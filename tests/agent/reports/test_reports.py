@@ -22,8 +22,8 @@ from reward_kit.agent.evaluation.progress import (
     status_line,
 )
 from reward_kit.agent.rollout.outcome import Outcome, total_usage
+from reward_kit.agent.scoring.metrics import RowResult, row_result
 from reward_kit.agent.scoring.numbers import duration, money, tokens
-from reward_kit.agent.scoring.rows import RowResult, row_result
 from reward_kit.agent.store.transcript import transcript
 
 PRICED = Usage(

@@ -23,7 +23,7 @@ from reward_kit.agent.reports.pages.rendering import SCRIPT, pretty, render, rol
 from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.reports.pages.selection import KINDS
 from reward_kit.agent.reports.pages.site import page_at, write_pages
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.errors import StorageError
 
 PLAN = {"a": [1, 1], "b": [1, 0]}

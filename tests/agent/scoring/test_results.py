@@ -11,7 +11,7 @@ from planned_agent import change_log, evaluate, rows_of
 from reward_kit.agent import EvaluationResult
 from reward_kit.agent.reports.listings import group_lines
 from reward_kit.agent.scoring.groups import MOST_GROUPS, metadata_groups
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 
 PLAN = {"a": [1, 1, 0], "b": [0, 0, 0], "c": [1, 1, 1], "d": [1, 0, 0], "e": [0, 1, 1]}
 FIELDS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, eva
 from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.reports.listings import evaluation_cells
 from reward_kit.agent.rollout.outcome import total_usage
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelSetupError, StorageError
 

@@ -17,7 +17,7 @@ from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query, query_so_far
 
 from reward_kit.agent import EvaluationResult, agent_eval
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import StorageError, UsageError
 

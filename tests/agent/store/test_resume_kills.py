@@ -21,8 +21,8 @@ from stored_rollouts import query_so_far
 from thorough import THOROUGH, often
 
 from reward_kit.agent.rollout.outcome import BrokenOff
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.agent.store.loading import load_rollout
-from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.agent.store.writer import LARGEST_GROUP
 
 KILLS = int(os.environ.get("REWARD_KIT_KILLS", often(100, 3)))

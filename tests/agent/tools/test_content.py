@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from reward_kit.agent.base.encoding import MAX_CHARACTERS, content_of
+from reward_kit.agent.tools.values import MAX_CHARACTERS, content_of
 
 
 class Colour(Enum):

@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from reward_kit.agent.tools.arguments import ArgumentError
 from reward_kit.agent.tools.schema import ToolSignature, read_signature
+from reward_kit.agent.tools.values import ArgumentError
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

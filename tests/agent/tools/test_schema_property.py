@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from thorough import often
 from typing_extensions import TypedDict, is_typeddict
 
-from reward_kit.agent.tools.arguments import ArgumentError, read_arguments
 from reward_kit.agent.tools.schema import read_signature
+from reward_kit.agent.tools.values import ArgumentError, read_arguments
 
 NAMES = ["a", "b", "c"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import one_line
-from reward_kit.agent.rows.gold_reference import resolve_references
+from reward_kit.agent.rows.message_check import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -19,15 +19,14 @@ from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.agent.scoring.numbers import dollars, estimate, money
 from reward_kit.agent.store.evaluation_file import stored_files
-from reward_kit.agent.store.stored_evaluation import load_evaluation
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reward_kit.agent.scoring.metrics import Estimate
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import Estimate, RowResult
     from reward_kit.agent.store.results import EvaluationResult
 
 REFRESH = 5

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.strict_json import normal
+from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.agent.database.changes import RowChange
 from reward_kit.agent.rollout.outcome import is_success

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide_bytes, known_secrets
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
-from reward_kit.agent.scoring.rows import row_results
+from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.schema import FINAL, read_outcomes
 from reward_kit.agent.store.writer import writer_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.rollout.outcome import Outcome
-    from reward_kit.agent.scoring.rows import RowResult
+    from reward_kit.agent.scoring.metrics import RowResult
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")

@@ -15,12 +15,11 @@ from jinja2 import UndefinedError
 from markupsafe import escape
 
 from reward_kit.agent.after.explainer import stored_explanations
-from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.encoding import DAMAGED, json_text
 from reward_kit.agent.base.files import as_storage_error, write_text
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.redaction import hide_bytes
-from reward_kit.agent.base.strict_json import DAMAGED
 from reward_kit.agent.reports.listings import trees_of
 from reward_kit.agent.reports.pages.compare_page import beside_values, comparison_values
 from reward_kit.agent.reports.pages.evaluation_page import evaluation_values, evaluations_values
@@ -28,8 +27,8 @@ from reward_kit.agent.reports.pages.rendering import HEADERS, HTML, render, roll
 from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.reports.pages.selection import Selection, names, order, outcomes
 from reward_kit.agent.store.evaluation_file import reading, rollout_at
+from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.agent.store.loading import find_rollout, load_rollout
-from reward_kit.agent.store.stored_evaluation import load_evaluation
 from reward_kit.errors import RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:

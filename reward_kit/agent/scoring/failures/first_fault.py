@@ -13,9 +13,9 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.strict_json import normal
+from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
-from reward_kit.agent.rows.gold_reference import (
+from reward_kit.agent.rows.message_check import (
     REFERENCE,
     ToNothing,
     arguments_match,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import hide, redact
-from reward_kit.agent.base.waiters import Waiters
+from reward_kit.agent.base.worker_thread import Waiters
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:

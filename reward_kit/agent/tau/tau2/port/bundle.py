@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from reward_kit.agent.base.strict_json import DAMAGED
+from reward_kit.agent.base.encoding import DAMAGED
 from reward_kit.agent.bundles.imports import BundleImports, load_registry
 from reward_kit.agent.objects import TABLE
 from reward_kit.agent.tau.source import SourceError, new_folder, put
