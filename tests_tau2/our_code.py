@@ -9,8 +9,8 @@ from their_data import canonical, digest, without_chance
 
 from reward_kit.agent import TaskBundle
 from reward_kit.agent.base.worker_thread import run_sync
-from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.agent.tau.tau2 import reward
 
 if TYPE_CHECKING:

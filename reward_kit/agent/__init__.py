@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.rescore import rescore_async as rescore_async
     from reward_kit.agent.base.types import Completion as Completion
     from reward_kit.agent.base.types import Model as Model
+    from reward_kit.agent.base.types import RolloutStopped as RolloutStopped
     from reward_kit.agent.base.types import Tokens as Tokens
     from reward_kit.agent.base.types import ToolCall as ToolCall
     from reward_kit.agent.base.types import Usage as Usage
@@ -46,14 +47,13 @@ if TYPE_CHECKING:
     from reward_kit.agent.players.names import load_agent as load_agent
     from reward_kit.agent.players.names import load_user as load_user
     from reward_kit.agent.players.users import User as User
-    from reward_kit.agent.rollout.budgets import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.episode import Episode as Episode
     from reward_kit.agent.rollout.judge import judge as judge
     from reward_kit.agent.rollout.judge import judge_async as judge_async
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
     from reward_kit.agent.rollout.orchestrator import run_rollout_async as run_rollout_async
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
-    from reward_kit.agent.rollout.rollout import RolloutStopped as RolloutStopped
+    from reward_kit.agent.rollout.rollout import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.rollout import TaskView as TaskView
     from reward_kit.agent.rollout.rollout import UserRollout as UserRollout
     from reward_kit.agent.rollout.trace import Trace as Trace
@@ -72,7 +72,14 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "reward_kit.agent.players.agents": ["Agent"],
         "reward_kit.agent.rows.task_row": ["Action", "TaskRow"],
-        "reward_kit.agent.base.types": ["Completion", "Model", "Tokens", "ToolCall", "Usage"],
+        "reward_kit.agent.base.types": [
+            "Completion",
+            "Model",
+            "RolloutStopped",
+            "Tokens",
+            "ToolCall",
+            "Usage",
+        ],
         "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
         "reward_kit.agent.config": ["EvaluationConfig"],
         "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
@@ -84,12 +91,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.rollout.trace": ["Trace"],
         "reward_kit.agent.after.explainer": ["explain", "explain_async"],
         "reward_kit.agent.after.rescore": ["rescore", "rescore_async"],
-        "reward_kit.agent.rollout.budgets": ["RolloutLimits"],
+        "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutLimits", "TaskView", "UserRollout"],
         "reward_kit.agent.rollout.episode": ["Episode"],
         "reward_kit.agent.rollout.judge": ["judge", "judge_async"],
         "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
         "reward_kit.agent.rollout.orchestrator": ["run_rollout", "run_rollout_async"],
-        "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutStopped", "TaskView", "UserRollout"],
         "reward_kit.agent.evaluation.run": ["branch", "branch_async", "evaluate", "evaluate_async"],
         "reward_kit.agent.evaluation.progress": ["Progress"],
         "reward_kit.agent.store.results": ["EvaluationResult"],

@@ -10,9 +10,9 @@ from reward_kit.agent import load_agent
 from reward_kit.agent.base.types import Completion, Message, Usage
 from reward_kit.agent.bundles.bundle import Seed, Task
 from reward_kit.agent.database import Database
-from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
+from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolError, ToolRegistry
 

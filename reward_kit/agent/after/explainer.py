@@ -23,8 +23,8 @@ from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.models.answer_parts import usable_answer
-from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
+from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 from reward_kit.agent.store.layout import load_evaluation, read_notes
 from reward_kit.agent.store.loading import load_rollout

@@ -28,11 +28,11 @@ from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollou
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
 from reward_kit.agent.players.participants import Participants, find_participants
-from reward_kit.agent.rollout.budgets import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
 from reward_kit.agent.rollout.outcome import Played
+from reward_kit.agent.rollout.rollout import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.failures.classify import classify
 from reward_kit.agent.store.fingerprints import code_facts

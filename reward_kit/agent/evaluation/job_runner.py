@@ -17,8 +17,8 @@ from reward_kit.agent.base.types import UNJUDGED_STOPS, Usage
 from reward_kit.agent.base.worker_thread import completed
 from reward_kit.agent.evaluation.options import seed_of
 from reward_kit.agent.evaluation.protocol import PlayRequest, RolloutLostError
-from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.outcome import Played, broken_off
+from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.agent.rollout.trace import Trace
 from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.comparison.compare import load
 from reward_kit.agent.comparison.gate import decide_against, left_out_of, reasons
 from reward_kit.agent.evaluation.progress import Tally
-from reward_kit.agent.rollout.budgets import Budget
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
+from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.sequential import RowProgress, decide
 from reward_kit.agent.store.layout import judged_places, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout

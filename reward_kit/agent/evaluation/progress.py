@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.base.text import count, tamed
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.numbers import duration, money, score, tokens
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
-from reward_kit.agent.rollout.budgets import PLAYERS
 from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
+from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:

@@ -31,9 +31,8 @@ from reward_kit.agent.bundles.solo import SOLO, solo_task
 from reward_kit.agent.bundles.task import base_of, task_of
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, forking, replaying
-from reward_kit.agent.rollout.budgets import RolloutLimits, Watch
 from reward_kit.agent.rollout.lesson import lesson as lesson_of
-from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.rollout import Rollout, RolloutLimits, UserRollout, Watch
 from reward_kit.agent.rollout.trace import Trace
 from reward_kit.agent.rows.message_check import split_opening
 from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError, UsageError

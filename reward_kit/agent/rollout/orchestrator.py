@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
-    from reward_kit.agent.rollout.budgets import RolloutLimits
+    from reward_kit.agent.rollout.rollout import RolloutLimits
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""``Rollout``: the handle by which agents, users and tools act on a rollout.
+"""``Rollout``: the handle by which agents, users and tools act on a rollout; and the limits of one.
 
 It has no reference to the engine (``Episode``), the row or the database, so an agent under test cannot read
 the answers through it::
@@ -11,11 +11,14 @@ the answers through it::
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from operator import attrgetter
 from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
+from reward_kit.agent.base.deadline import TimeLimit
 from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, json_copy
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.text import foreign_name, foreign_text
@@ -32,16 +35,17 @@ from reward_kit.agent.base.types import (
     check_one_of,
 )
 from reward_kit.agent.bundles.files import AGENT_PROMPTS
+from reward_kit.agent.models.function import FirstAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from reward_kit.agent.base.history import Line
-    from reward_kit.agent.base.types import Completion, Message, Side
+    from reward_kit.agent.base.types import Completion, Message, Role, Side, Usage
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.models.calls import Caller
     from reward_kit.agent.rollout.episode import Episode
-
-__all__ = ["Role", "Rollout", "RolloutStopped", "StopReason", "TaskView", "UserRollout", "episode_of"]
+    from reward_kit.agent.rollout.trace import Trace
 
 
 def episode_of(rollout: Rollout) -> Episode:
@@ -289,3 +293,75 @@ class TaskView:
     def tools(self) -> list[dict[str, Any]]:
         """The tools of the agent, or of the user, in the OpenAI format; a list of the caller's own."""
         return self._get_tools()
+
+
+# -- limits of a rollout
+
+PLAYERS = "its agent or user"
+
+
+def spent_of(spent: float, most: float) -> str:
+    """``5.02 of 5.00 USD are spent``; of less than ten cents two digits."""
+    decimals = 2 if most >= 0.1 or not most else min(12, 1 - math.floor(math.log10(most)))
+    return f"{spent:.{decimals}f} of {most:.{decimals}f} USD are spent"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """US dollars and tokens that may be used: the options ``<option>-cost`` and ``<option>-tokens``."""
+
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    option: str = "--max"
+
+    def used_up(self, cost: float, tokens: int) -> str | None:
+        """The limit that is reached and its option: ``5200 of 5000 tokens are used (--max-tokens)``."""
+        if self.max_cost is not None and cost >= self.max_cost:
+            return f"{spent_of(cost, self.max_cost)} ({self.option}-cost)"
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            return f"{tokens} of {self.max_tokens} tokens are used ({self.option}-tokens)"
+        return None
+
+
+@dataclass(slots=True)
+class RolloutLimits:
+    """Limits of a rollout.
+
+    ``max_steps`` overrides the row's. Answers from the cache count towards the ``budget`` like those that
+    were paid for: a rollout comes out the same.
+    ``timeout`` is in seconds for agent and user, ``reward_timeout`` for one call of the reward;
+    ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
+    ``parallel_tool_calls=False`` asks models for one tool call per answer and runs the first only.
+    ``guard_user`` sends back lines that end too early. ``first_answers`` is shared by the rollouts of an
+    evaluation. ``call_timeouts`` (seconds) are for models that have none of their own. ``on_usage`` is called
+    with role, usage and model of each model call, ``on_begin`` with what acts from now on: a tool, the
+    ``PLAYERS``, the reward. The time limit of the rollout becomes the clock of ``caller``.
+    """
+
+    max_steps: int | None = None
+    budget: Budget | None = None
+    timeout: float | None = None
+    reward_timeout: float | None = 300.0
+    reward_retries: int = 0
+    parallel_tool_calls: bool = True
+    guard_user: bool = False
+    first_answers: FirstAnswers = field(default_factory=FirstAnswers)
+    call_timeouts: Mapping[Role, float] = field(default_factory=dict)
+    on_usage: Callable[[Role, Usage, str], None] | None = None
+    on_begin: Callable[[str], None] | None = None
+    caller: Caller | None = None
+
+
+class Watch(TimeLimit):
+    """Notes a fault of ``name`` in the trace if it blocks the event loop; no limit."""
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        super().__init__(math.inf)
+        self._trace, self._name = trace, name
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.late:
+            fault = self.blocked("await what takes long, or call it with asyncio.to_thread")
+            if fault is not None:
+                self._trace.note_tool_fault(self._name, fault)

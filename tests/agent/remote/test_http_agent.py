@@ -11,9 +11,9 @@ from http_stub_agent import Door, StubAgent, opened, serving
 from small_task import BOOKED, ScriptedUser, seeded, small_task
 
 from reward_kit.agent import load_agent
-from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
+from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.errors import BundleError, ModelSetupError
 
 

@@ -9,8 +9,7 @@ from stub_server import StubServer
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.evaluation.progress import NoProgress
-from reward_kit.agent.rollout.budgets import Budget
-from reward_kit.agent.rollout.rollout import Rollout
+from reward_kit.agent.rollout.rollout import Budget, Rollout
 
 ROWS = [{"id": "a", "n_rollouts": 6}, {"id": "b", "n_rollouts": 6}]
 TOKENS = 110

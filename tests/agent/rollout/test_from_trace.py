@@ -27,7 +27,7 @@ from reward_kit.agent import (
     Usage,
     evaluate,
 )
-from reward_kit.agent.rollout.budgets import Budget
+from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.rollout.trace import read_trace
 from reward_kit.errors import BundleError, StorageError, UsageError
 

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from small_task import hanging, seeded, small_task
 
-from reward_kit.agent.rollout.budgets import RolloutLimits
 from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.agent.servers.endpoint import ToolEndpoint
 
 JSON = {"Content-Type": "application/json"}
