@@ -80,12 +80,13 @@ def reward_function(
         for service in itertools.chain.from_iterable(provided.values()):
             service.setup()
 
-        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             if provided:
                 clients = {kind: [one.get_client() for one in held] for kind, held in provided.items()}
                 kwargs["resources"] = clients
-            given = signature.bind_partial(*args, **kwargs)
-            if needs_db and "db" not in given.arguments:
+            given = signature.bind_partial(*args, **kwargs) if args else None
+            arguments = kwargs if given is None else given.arguments
+            if needs_db and "db" not in arguments:
                 bundle = function.__module__.partition(".")[0]
                 remedy = f"TaskBundle.load({bundle!r}).episode(0).finish_sync()"
                 fault = (
@@ -93,23 +94,23 @@ def reward_function(
                 )
                 raise TypeError(f"{fault} {remedy}")
             for argument, to_messages in coerced.items():
-                if argument in given.arguments:
-                    given.arguments[argument] = to_messages(given.arguments[argument])
-            return given
+                if argument in arguments:
+                    arguments[argument] = to_messages(arguments[argument])
+            return (args, kwargs) if given is None else (given.args, given.kwargs)
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                given = bound(args, kwargs)
-                return _checked(await function(*given.args, **given.kwargs), mode, name)
+                args, kwargs = bound(args, kwargs)
+                return _checked(await function(*args, **kwargs), mode, name)
 
         else:
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                given = bound(args, kwargs)
-                return _checked(function(*given.args, **given.kwargs), mode, name)
+                args, kwargs = bound(args, kwargs)
+                return _checked(function(*args, **kwargs), mode, name)
 
         about = {"id": id, "requirements": requirements, "mode": mode, "resources": resources}
         wrapper.__dict__.update({f"_reward_function_{name}": value for name, value in about.items()})

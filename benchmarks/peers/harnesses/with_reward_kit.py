@@ -56,7 +56,7 @@ EXPECTED = {EXPECTED!r}
 
 @reward_function
 def evaluate(messages, *, db, **kwargs):
-    stock = dict(tuple(one) for one in db.execute("SELECT id, quantity FROM stock"))
+    stock = {{row.id: row.quantity for row in db.fetch_all("SELECT id, quantity FROM stock")}}
     return RewardOutput(score=float(stock == EXPECTED), reason="compared")
 """
 SEED = "CREATE TABLE stock(id INTEGER PRIMARY KEY, quantity INTEGER);\n" + "".join(

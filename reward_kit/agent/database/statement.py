@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import keyword
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from reward_kit.errors import DatabaseError, TooManyRowsError
@@ -108,8 +108,15 @@ def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Row]:
         # a column called `count` or `index` is meant before tuple's method of that name
         own = name.startswith("_") or name in _OWN_NAMES
         if name.isidentifier() and not keyword.iskeyword(name) and not own:
-            attributes[name] = property(itemgetter(position))
+            attributes[name] = _getters(len(columns))[f"at{position}"]
     return type("Row", (Row,), attributes)
+
+
+@functools.cache
+def _getters(number: int) -> Mapping[str, Any]:
+    """The attributes ``at0``, ``at1`` and so on of tuples; unlike properties they call no function."""
+    make: Any = namedtuple
+    return dict(vars(make("Columns", [f"at{position}" for position in range(number)])))
 
 
 def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:
