@@ -154,7 +154,9 @@ class InProcess(Executor):
             if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
                 needed = "reward_kit.agent.database.sqlalchemy_api"
                 asyncio.get_running_loop().call_later(IMPORT_AFTER, _import_in_a_thread, needed)
-        await asyncio.shield(self._opening)
+        if not self._opening.done():
+            await asyncio.shield(self._opening)
+        self._opening.result()
         task = self._tasks[request.row_id]
         if request.watched and self.watch is not None:
             self.watch("the gold actions of its row")
