@@ -19,9 +19,9 @@ import sys
 import time
 from typing import Any
 
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import LiteLLMModel
 from reward_kit.agent.models.openai_http import OpenAIModel
+from reward_kit.agent.models.providers import find_endpoint
 
 NAME = "openai/gpt-4o-mini"
 SERVER = """

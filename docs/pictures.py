@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_kit.agent import EvaluationResult, evaluate
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

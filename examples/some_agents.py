@@ -1,6 +1,6 @@
 import random
 
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 
 
 class Hasty(GoldAgent):

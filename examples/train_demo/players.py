@@ -7,7 +7,7 @@ import random
 import re
 from typing import Any
 
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 
 STOP = "###STOP###"
 

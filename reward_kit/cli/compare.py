@@ -18,7 +18,7 @@ from reward_kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reward_kit.agent.scoring.plan import RowRates
+    from reward_kit.agent.scoring.sequential import RowRates
 
 ROWS, ROLLOUTS, SPREAD = (10, 30, 100, 300), (1, 2, 4, 8, 16), 0.3
 """Defaults of ``plan``; the numbers of rows without an evaluation."""
@@ -172,8 +172,8 @@ def plan(evaluations: tuple[str, ...], json_path: str | None, **options: Any) ->
     the rates of two agents correlate.
     """
     from reward_kit.agent.base.encoding import as_json
+    from reward_kit.agent.base.printing import table_lines
     from reward_kit.agent.reports.comparison import QUESTIONS
-    from reward_kit.agent.reports.tables import table_lines
 
     rates, rows, source = _rates(evaluations, **options)
     if options["correlation"] is not None:
@@ -206,7 +206,7 @@ def _rates(
 ) -> tuple[RowRates, Sequence[int], str]:
     """The rates, numbers of rows to plan for, and their source."""
     from reward_kit.agent.comparison.compare import compare
-    from reward_kit.agent.scoring.plan import RowRates, row_rates
+    from reward_kit.agent.scoring.sequential import RowRates, row_rates
     from reward_kit.agent.store.layout import load_evaluation
 
     if (rate is None) != bool(names) or len(names) > 2 or (names and spread is not None):

@@ -98,9 +98,9 @@ def explain(evaluation: str, json_path: str | None, **options: Any) -> int:
     The exit code is 1 if a judgement is missing, and 2 after an error.
     """
     from reward_kit.agent.after.explainer import explain_async
+    from reward_kit.agent.base.printing import fact_lines
     from reward_kit.agent.evaluation.signals import run_in_loop
     from reward_kit.agent.reports.facts import explanation_facts
-    from reward_kit.agent.reports.tables import fact_lines
 
     explained = run_in_loop(explain_async(evaluation, **options)).explanations
     assert explained is not None, "it was just made"

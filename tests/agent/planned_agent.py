@@ -9,7 +9,7 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, Usage, agent_eval
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 
 
 class Planned(GoldAgent):

@@ -15,7 +15,7 @@ from reward_kit.agent import agent_eval
 from reward_kit.agent.bundles import source
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.seed import folder_seed
-from reward_kit.agent.rows.expected import MAX_ID_LENGTH
+from reward_kit.agent.rows.field_checks import MAX_ID_LENGTH
 from reward_kit.agent.rows.task_row import KNOWN_FIELDS, TaskRow
 
 PAGE = ROOT / "docs" / "bundle.md"

@@ -27,7 +27,7 @@ from model_files import model_folder
 
 from reward_kit.agent import Database, TaskBundle, compare
 from reward_kit.agent.after.export import COLUMNS
-from reward_kit.agent.players.agents.few_shot import read_displays
+from reward_kit.agent.players.agents.tool_calling import read_displays
 
 DOCS = ROOT / "docs"
 TAKE_SEAT = {"number": 2, "passenger": "Alice"}

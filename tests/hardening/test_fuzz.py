@@ -14,8 +14,8 @@ from thorough import often
 
 from reward_kit.agent import load_agent
 from reward_kit.agent.database import Database
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel
+from reward_kit.agent.models.providers import find_endpoint
 
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 BOUNDED = settings(max_examples=often(60), suppress_health_check=UNCHECKED)

@@ -12,7 +12,7 @@ from task_rows import BUNDLE, DATASETS
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.database import Database
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
 
 IDLE_IS_RIGHT = {

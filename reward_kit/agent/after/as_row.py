@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.types import STOP_TOKEN
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rewards.made_up_ids import SHORTEST_TEXT
-from reward_kit.agent.rows.message_check import REFERENCE
+from reward_kit.agent.rows.field_checks import REFERENCE
 from reward_kit.agent.rows.task_row import KNOWN_FIELDS, Action
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
 from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
 from reward_kit.agent.rows.dataset import read_dataset
-from reward_kit.agent.rows.expected import PARTS
-from reward_kit.agent.rows.task_row import RowFaults, call_name, field_name
+from reward_kit.agent.rows.field_checks import PARTS, call_name
+from reward_kit.agent.rows.task_row import RowFaults, field_name
 from reward_kit.agent.tools.values import without_refused_nulls
 from reward_kit.errors import BundleError
 

@@ -23,7 +23,7 @@ from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untri
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.row_check import Repeatable, check_row, table_names
 from reward_kit.agent.database import Database
-from reward_kit.agent.rows.message_check import show
+from reward_kit.agent.rows.field_checks import show
 from reward_kit.errors import BundleError, DatabaseError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.types import SIDES, Side
-from reward_kit.agent.rows.expected import PARTS
+from reward_kit.agent.rows.field_checks import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

@@ -18,7 +18,7 @@ from reward_kit.agent.checks.reach import (
     spoken,
     words,
 )
-from reward_kit.agent.rows.message_check import is_reference
+from reward_kit.agent.rows.field_checks import is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

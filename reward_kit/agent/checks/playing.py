@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import foreign_text
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.database.changes import Changes
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.rollout.calls import judged_once
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.gold import FAULTY

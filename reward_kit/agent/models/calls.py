@@ -14,11 +14,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.redaction import keep_secrets, public_address, secrets_in
-from reward_kit.agent.models.endpoint import DEFAULT_BASE, PROVIDER
 from reward_kit.agent.models.errors import cannot_be_read, headers_of, model_error
 from reward_kit.agent.models.limiter import Limiter, ask
 from reward_kit.agent.models.limits import START
-from reward_kit.agent.models.providers import server_variables
+from reward_kit.agent.models.providers import DEFAULT_BASE, PROVIDER, server_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping

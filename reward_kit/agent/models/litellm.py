@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.calls import RemoteModel, Request
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm_library import (
     CALL_SETTINGS,
     import_litellm,
@@ -31,6 +30,7 @@ from reward_kit.agent.models.providers import (
     base_from_environment,
     bypass_proxies,
     check_setup,
+    find_endpoint,
     needs_no_key,
     without_key,
 )

@@ -27,7 +27,6 @@ from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.answer_parts import tokens_in
 from reward_kit.agent.models.calls import RemoteModel, Request
-from reward_kit.agent.models.endpoint import PROVIDER, Endpoint, body_arguments
 from reward_kit.agent.models.litellm_library import (
     ABSENT,
     NotPlain,
@@ -38,6 +37,7 @@ from reward_kit.agent.models.litellm_library import (
     stated_cost,
     usage_by_litellm,
 )
+from reward_kit.agent.models.providers import PROVIDER, Endpoint, body_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

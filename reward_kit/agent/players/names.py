@@ -36,8 +36,8 @@ AGENTS = {
     "tool-calling": "reward_kit.agent.players.agents.tool_calling:ToolCallingAgent",
     "act": "reward_kit.agent.players.agents.text_agent:ActAgent",
     "react": "reward_kit.agent.players.agents.text_agent:ReactAgent",
-    "few-shot": "reward_kit.agent.players.agents.few_shot:FewShotAgent",
-    "gold": "reward_kit.agent.players.agents.gold:GoldAgent",
+    "few-shot": "reward_kit.agent.players.agents.tool_calling:FewShotAgent",
+    "gold": "reward_kit.agent.players.agents.replay:GoldAgent",
     "human": "reward_kit.agent.players.agents.human:HumanAgent",
     "fastworkflow": "reward_kit.agent.players.agents.fastworkflow.agent:FastWorkflowAgent",
 }

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.models.calls import Limiters
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import check_tools, names_local_model
 from reward_kit.agent.models.local.model import LocalModel
 from reward_kit.agent.models.local.server import ModelServers
+from reward_kit.agent.models.providers import find_endpoint
 from reward_kit.agent.players.names import (
     FROM_PROMPT,
     NO_USER,

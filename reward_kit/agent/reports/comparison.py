@@ -5,7 +5,14 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.printing import Styled, folded
+from reward_kit.agent.base.printing import (
+    LONGEST_VALUE,
+    Styled,
+    code,
+    folded,
+    markdown_table_lines,
+    table_lines,
+)
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.comparison.compare import different_settings
 from reward_kit.agent.comparison.gate import reasons
@@ -18,7 +25,6 @@ from reward_kit.agent.reports.facts import (
     origin_facts,
     strategy,
 )
-from reward_kit.agent.reports.tables import LONGEST_VALUE, code, markdown_table_lines, table_lines
 from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.metrics import average, shown_ks
 from reward_kit.agent.scoring.numbers import (

@@ -7,7 +7,14 @@ from contextlib import suppress
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from reward_kit.agent.base.printing import Styled
+from reward_kit.agent.base.printing import (
+    NAMES,
+    NARROWEST,
+    Styled,
+    fact_lines,
+    markdown_table_lines,
+    table_lines,
+)
 from reward_kit.agent.base.text import count, cut, one_line
 from reward_kit.agent.reports.facts import (
     LEADERBOARD,
@@ -25,7 +32,6 @@ from reward_kit.agent.reports.facts import (
     what_went_wrong,
 )
 from reward_kit.agent.reports.listings import tree_lines, trees_of
-from reward_kit.agent.reports.tables import NAMES, NARROWEST, fact_lines, markdown_table_lines, table_lines
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, duration, score, shares
 from reward_kit.errors import StorageError

@@ -8,9 +8,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
+from reward_kit.agent.base.printing import table_lines
 from reward_kit.agent.base.text import count, one_line
 from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy, title_line
-from reward_kit.agent.reports.tables import table_lines
 from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, bracketed, money, pass_cells, score

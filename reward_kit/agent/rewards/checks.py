@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.encoding import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
-from reward_kit.agent.rows.message_check import arguments_match
+from reward_kit.agent.rows.field_checks import arguments_match
 from reward_kit.errors import BundleError, DatabaseError
 from reward_kit.models import EvaluateResult, MetricResult
 

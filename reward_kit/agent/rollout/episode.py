@@ -30,11 +30,11 @@ from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.solo import SOLO, solo_task
 from reward_kit.agent.bundles.task import base_of, task_of
 from reward_kit.agent.models.function import checked_models
-from reward_kit.agent.rollout import calls, forking, replaying
+from reward_kit.agent.rollout import calls, replaying
 from reward_kit.agent.rollout.lesson import lesson as lesson_of
 from reward_kit.agent.rollout.rollout import Rollout, RolloutLimits, UserRollout, Watch
 from reward_kit.agent.rollout.trace import Trace
-from reward_kit.agent.rows.message_check import split_opening
+from reward_kit.agent.rows.field_checks import split_opening
 from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError, UsageError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Episode:
         self._begin(database)
         return self.messages
 
-    fork = forking.fork
+    fork = replaying.fork
     from_trace = classmethod(replaying.from_trace)
     # --- what there is to see
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
-from reward_kit.agent.rows.message_check import resolve_references
+from reward_kit.agent.rows.field_checks import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""``Episode.from_trace``: a recorded rollout, restored at one of its steps, from which it can be played on.
+"""Episodes that begin in the middle: a recorded rollout at one of its steps, and a fork of one being played.
 
-The recorded tool calls are made again on a fresh fork of the base, and each result is compared with the
-recorded one. Messages are taken from the recording: no model and no user is asked. A step of the agent ends
-with what it led to: the results of its tool calls, or the user's answer to its reply. Step 0 is the state
-before the agent's first step.
+``Episode.from_trace``: the recorded tool calls are made again on a fresh fork of the base, and each result is
+compared with the recorded one. Messages are taken from the recording: no model and no user is asked. A step
+of the agent ends with what it led to: the results of its tool calls, or the user's answer to its reply. Step
+0 is the state before the agent's first step.
 
 A user of a class that keeps state can continue if it has a method ``recall``, which is called once::
 
@@ -13,24 +13,42 @@ A user of a class that keeps state can continue if it has a method ``recall``, w
 
         def recall(self, rollout):
             self.said = sum(line.speaker == "user" for line in rollout.lines)
+
+``Episode.fork``: the database is copied on write. Messages, tool calls and model calls are never changed once
+they are recorded, so both episodes refer to the same ones. A user that keeps state has a method ``fork``::
+
+    class Counting:
+        def __init__(self, said=0):
+            self.said = said
+
+        async def respond(self, rollout):
+            self.said += 1
+            return f"Line {self.said}"
+
+        def fork(self):
+            return Counting(self.said)
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+import uuid
 from contextlib import ExitStack, suppress
 from copy import copy
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE, copied
 from reward_kit.agent.base.history import INTERRUPTED
+from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import apart, count, foreign_text
 from reward_kit.agent.base.types import SIDES, RolloutStopped, Usage
 from reward_kit.agent.bundles.task import Task
-from reward_kit.agent.rollout.forking import fork
-from reward_kit.errors import BundleError, StorageError, UsageError
+from reward_kit.agent.rollout.rollout import Rollout, UserRollout
+from reward_kit.agent.rollout.trace import Fork
+from reward_kit.errors import BundleError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message, Side, ToolCall
@@ -304,3 +322,68 @@ async def _join(episode: Episode, user: Any) -> None:
             if inspect.isawaitable(called):
                 await called
     episode.user = user
+
+
+# -- forks of a rollout that is played
+
+
+def fork(episode: Episode, seed: int | None = None) -> Episode:
+    """Return an independent copy of the episode as it is now, which the caller closes.
+
+    Copied are the database, the history, the trace with its counters, the clock, the random numbers and the
+    user. With ``seed`` the random numbers from here on are other ones, and models get that seed. May be
+    called from any thread while nothing runs in the episode. Raises ``RewardKitError`` during a tool call,
+    and for a user that has no ``fork()``.
+    """
+    if any(task is not None for task in episode.in_flight):
+        raise RewardKitError("a tool call runs in the episode", remedy="Fork it after the call.")
+    user = _forked_user(episode.user)
+    twin = copy(episode)
+    twin.user = user
+    twin.database = episode.database.fork(seed=seed)
+    twin.history, twin.user_history = episode.history.fork(), episode.user_history.fork()
+    twin.trace = _forked_trace(episode.trace, twin)
+    if seed is not None:
+        place = len(twin.messages), len(twin.trace.tool_calls), twin.seed
+        twin.trace.forks.append(Fork(messages=place[0], calls=place[1], seed=place[2]))
+        twin.first_seed = twin.trace.seed = seed
+        twin.random_numbers = twin.database.randomness
+    twin.rollout, twin.user_rollout = Rollout(twin), UserRollout(twin)
+    twin.pending_log, twin.in_flight = PendingLog(), []
+    twin.undecoded = list(episode.undecoded)
+    twin.deadline = None
+    if (tools := episode.own_tools) is not None:
+        twin.own_tools = None if tools == episode.task.registry.openai_tools else copied(tools)
+    return twin
+
+
+def _forked_trace(trace: Trace, twin: Episode) -> Trace:
+    faults = trace.tool_faults
+    forked = replace(
+        trace,
+        id=uuid.uuid4().hex,
+        messages=twin.history.messages,
+        tool_calls=list(trace.tool_calls),
+        model_calls=list(trace.model_calls),
+        usage={role: copy(usage) for role, usage in trace.usage.items()},
+        tool_faults=None if faults is None else {tool: dict(fault) for tool, fault in faults.items()},
+        sent_back=dict(trace.sent_back),
+        forks=list(trace.forks),
+        user_messages={place: list(lines) for place, lines in trace.user_messages.items()},
+    )
+    forked.given, forked.lines = trace.given, twin.history.lines
+    return forked
+
+
+def _forked_user(user: Any) -> Any:
+    if user is None:
+        return None
+    own = getattr(user, "fork", None)
+    if not callable(own):
+        name = type(user).__name__
+        remedy = "Give it a method `def fork(self)` that returns an independent copy of it."
+        raise RewardKitError(f"the episode cannot be forked: its user {name} has no fork()", remedy=remedy)
+    forked = own()
+    if not callable(getattr(forked, "respond", None)):
+        raise RewardKitError(f"{type(user).__name__}.fork() returned {forked!r}, which is no user")
+    return forked

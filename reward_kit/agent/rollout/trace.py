@@ -22,7 +22,7 @@ from reward_kit.agent.base.text import count, html_table, text_of
 from reward_kit.agent.base.types import Message, ModelCall, Side, ToolCall, Usage, Violations, judge_call
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.rollout.outcome import Outcome, Scored
-from reward_kit.agent.rows.message_check import split_opening
+from reward_kit.agent.rows.field_checks import split_opening
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.errors import StorageError
 

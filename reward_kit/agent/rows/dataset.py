@@ -20,8 +20,7 @@ from pydantic_core import from_json
 from reward_kit.agent.base.encoding import finite, without_repeats
 from reward_kit.agent.base.files import write_file
 from reward_kit.agent.base.text import FILE, closest, cut
-from reward_kit.agent.rows.expected import MAX_ID_LENGTH
-from reward_kit.agent.rows.message_check import show
+from reward_kit.agent.rows.field_checks import MAX_ID_LENGTH, show
 from reward_kit.agent.rows.task_row import (
     KNOWN_FIELDS,
     FaultyBundleError,

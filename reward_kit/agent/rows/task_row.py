@@ -25,9 +25,20 @@ from pydantic import (
 from reward_kit.agent.base.encoding import SCALARS, as_json, copied, whole
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.text import FILE, text_of
-from reward_kit.agent.base.types import SIDES, Side
-from reward_kit.agent.rows.expected import EXPECTED, MAX_ID_LENGTH, RESERVED_IDS, Part
-from reward_kit.agent.rows.message_check import Fault, message_faults, reference_faults, show, split_opening
+from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
+from reward_kit.agent.rows.field_checks import (
+    EXPECTED,
+    MAX_ID_LENGTH,
+    RESERVED_IDS,
+    Fault,
+    Part,
+    call_faults,
+    check_faults,
+    message_faults,
+    reference_faults,
+    show,
+    split_opening,
+)
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -96,36 +107,9 @@ def _unpadded(value: Any) -> Any:
     }
 
 
-def _check_faults(checks: list[Any]) -> Iterator[Fault]:
-    for position, check in enumerate(checks):
-        given = check if isinstance(check, dict) else {}
-        if isinstance(check, str) and check.strip():
-            continue
-        if (
-            not given.keys() <= {"name", "arguments", "by", "is"}
-            or not isinstance(given.get("name"), str)
-            or not isinstance(given.get("arguments", {}), dict)
-            or given.get("by", "agent") not in SIDES
-        ):
-            yield (position,), f"got {show(check)}, expected {EXPECTED['checks[]']}"
-
-
-def call_name(call: Any) -> Any:
-    """The tool of a call in a row: ``"name"`` or ``{"name": …, "arguments": …}``."""
-    return call.get("name") if isinstance(call, dict) and call.keys() <= {"name", "arguments", "by"} else call
-
-
-def _call_faults(calls: list[Any]) -> Iterator[Fault]:
-    for position, call in enumerate(calls):
-        given = call if isinstance(call, dict) else {}
-        name, arguments, by = call_name(call), given.get("arguments", {}), given.get("by", "agent")
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict) or by not in SIDES:
-            yield (position,), f"got {show(call)}, expected the name of a tool or {EXPECTED['actions[]']}"
-
-
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One ground-truth call; ``arguments`` may hold references to earlier results (``message_check``).
+    """One ground-truth call; ``arguments`` may hold references to earlier results (``field_checks``).
 
     ``refused``: the tool is meant to refuse it. ``by`` is the side that makes the call.
     """
@@ -168,9 +152,9 @@ class TaskRow:
     actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
     outputs: list[str] = field(default_factory=list)
     setup: list[Action] | None = None
-    checks: Annotated[list[Any], AfterValidator(_without(_check_faults))] | None = None
-    required_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
-    forbidden_calls: Annotated[list[Any], AfterValidator(_without(_call_faults))] | None = None
+    checks: Annotated[list[Any], AfterValidator(_without(check_faults))] | None = None
+    required_calls: Annotated[list[Any], AfterValidator(_without(call_faults))] | None = None
+    forbidden_calls: Annotated[list[Any], AfterValidator(_without(call_faults))] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
     score_by: Annotated[list[Part], Field(min_length=1)] | None = None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reward_kit.agent.rows.message_check import arguments_match, reference_faults, resolve_references
+from reward_kit.agent.rows.field_checks import arguments_match, reference_faults, resolve_references
 from reward_kit.errors import BundleError
 
 BOOKED = '{"booking_id": "7F3A91C2", "seats": [{"row": 4}, {"row": 5}]}'

@@ -11,8 +11,8 @@ from stub_server import StubServer
 
 from reward_kit.agent.base.types import Message
 from reward_kit.agent.models import openai_http
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.openai_http import OpenAIModel, read_answer
+from reward_kit.agent.models.providers import find_endpoint
 from reward_kit.agent.store.layout import load_evaluation
 
 NAMES = [f"You are served by {name}!" for name in SERVERS]

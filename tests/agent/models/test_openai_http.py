@@ -13,9 +13,9 @@ from vllm_stub import ids_of, vllm
 
 from reward_kit.agent.base.types import Completion, Message
 from reward_kit.agent.models.calls import Caller
-from reward_kit.agent.models.endpoint import find_endpoint
 from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 from reward_kit.agent.models.openai_http import LONGEST_ANSWER, OpenAIModel
+from reward_kit.agent.models.providers import find_endpoint
 from reward_kit.errors import ModelError, ModelSetupError
 
 TOKENS_ASKED = {"return_token_ids": True, "logprobs": True}

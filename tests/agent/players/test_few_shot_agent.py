@@ -11,7 +11,7 @@ from small_task import InProcessModel, play, small_task, wants
 from stub_server import StubServer
 
 from reward_kit.agent import agent_eval
-from reward_kit.agent.players.agents.few_shot import FewShotAgent, read_displays
+from reward_kit.agent.players.agents.tool_calling import FewShotAgent, read_displays
 from reward_kit.errors import BundleError, UsageError
 
 EIGHT = [f"User: question {number}\nAgent: answer {number}" for number in range(8)]

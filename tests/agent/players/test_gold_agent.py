@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small_task import BOOKED, play, small_task
 
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.errors import BundleError
 
 

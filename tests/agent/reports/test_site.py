@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from planned_agent import evaluate, rows_of
 
 from reward_kit.agent import EvaluationResult
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.reports.pages.rendering import SCRIPT, pretty, render, rollout_address
 from reward_kit.agent.reports.pages.rollout_page import Neighbours, rollout_values
 from reward_kit.agent.reports.pages.selection import KINDS

@@ -9,7 +9,7 @@ from small_task import BOOKED, Speaker, play, small_task
 from stub_server import StubServer, call
 
 from reward_kit.agent.models.litellm import LiteLLMModel
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.players.users.llm import LLMUser
 from reward_kit.agent.rollout.orchestrator import Episode

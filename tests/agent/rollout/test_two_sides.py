@@ -14,7 +14,7 @@ from small_task import InProcessModel
 
 from reward_kit.agent import TaskBundle, load_rollout, load_user
 from reward_kit.agent.bundles.rules import Rule, violations_of
-from reward_kit.agent.players.agents.gold import GoldAgent
+from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
 from reward_kit.agent.players.users.llm import MOST_CALLS, LLMUser
 from reward_kit.agent.rollout.episode import Episode

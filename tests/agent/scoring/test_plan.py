@@ -7,7 +7,7 @@ import pytest
 from thorough import often
 
 from reward_kit.agent.scoring.intervals import difference_intervals
-from reward_kit.agent.scoring.plan import RowRates, row_rates
+from reward_kit.agent.scoring.sequential import RowRates, row_rates
 
 
 def test_many_rows_need_the_difference_of_the_textbook() -> None:

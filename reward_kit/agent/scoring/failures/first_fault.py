@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
-from reward_kit.agent.rows.message_check import (
+from reward_kit.agent.rows.field_checks import (
     REFERENCE,
     ToNothing,
     arguments_match,

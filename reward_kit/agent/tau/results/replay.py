@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import apart, count, cut
 from reward_kit.agent.rollout.outcome import is_success
-from reward_kit.agent.rows.message_check import split_opening
+from reward_kit.agent.rows.field_checks import split_opening
 from reward_kit.agent.scoring.metrics import pass_table
 from reward_kit.agent.store.loading import Recordings
 from reward_kit.agent.tau.results.file import Results, read_results, task_ids

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.database import Database
-from reward_kit.agent.rows.expected import MAX_ID_LENGTH
+from reward_kit.agent.rows.field_checks import MAX_ID_LENGTH
 from reward_kit.agent.tau import PARTS, SIDES
 from reward_kit.agent.tau.source import SourceError
 from reward_kit.agent.tau.tau2.environment import UPDATE_DATA, Environment
