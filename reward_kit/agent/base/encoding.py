@@ -95,14 +95,22 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any
     return names, attrgetter(*names)
 
 
+@cache
+def _core() -> Any:
+    """``pydantic_core``, which the help of commands does without."""
+    import pydantic_core
+
+    return pydantic_core
+
+
 def json_bytes(value: Any) -> bytes:
     """``value`` as UTF-8 JSON without spaces; what that cannot hold is as ``plain`` makes it."""
-    from pydantic_core import to_json
-
+    to_json = _core().to_json
     try:
-        return to_json(value, inf_nan_mode="constants", fallback=str)
+        encoded: bytes = to_json(value, inf_nan_mode="constants", fallback=str)
     except ValueError:  # half of a surrogate pair, bytes that are no text, or nested too deep for it
-        return to_json(plain(value, strict=False), inf_nan_mode="constants")
+        encoded = to_json(plain(value, strict=False), inf_nan_mode="constants")
+    return encoded
 
 
 def json_text(value: Any) -> str:
@@ -112,10 +120,9 @@ def json_text(value: Any) -> str:
 
 def json_copy(value: Any) -> Any:
     """A copy of JSON values of any size for foreign code; ``copied`` is quicker for a few."""
-    from pydantic_core import from_json, to_json
-
+    core = _core()
     try:
-        return from_json(to_json(value))
+        return core.from_json(core.to_json(value))
     except ValueError:
         return copied(value)
 

@@ -38,11 +38,11 @@ class FunctionPlayer:
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self._function, self._is_async = function, is_async(function)
 
     async def respond(self, rollout: Rollout) -> Any:
         """Return the function's result."""
-        if is_async(self._function):
+        if self._is_async:
             return await self._function(rollout)
         blocking = BlockingRollout(rollout)
         return await in_thread(lambda: self._function(blocking))

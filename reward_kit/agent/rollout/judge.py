@@ -203,11 +203,11 @@ async def _in_own_task(
 
 def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
     """The result of the reward written at ``place``; raises ``RewardError`` if it is none."""
-    from pydantic import ValidationError
-
     from reward_kit.models import EvaluateResult, RewardOutput
 
     if isinstance(result, dict):
+        from pydantic import ValidationError
+
         try:
             result = EvaluateResult.model_validate(result)
         except ValidationError as error:
