@@ -39,6 +39,8 @@ _MAGIC = b"RwkDelta"
 _VERSION = 4
 _STREAM_BYTES = 28 << 10
 """Pages of one zlib stream: they and those of the base have to fit into a window of 32 KiB."""
+_FEW_PAGES, _SMALL_TABLES = 2, 4
+"""Pages at most for which zlib gets tables of this ``memLevel``: clearing its usual ones takes longer."""
 _HEADER = struct.Struct("<8sHI")
 """Magic, version, CRC-32 of the rest."""
 _STATE = struct.Struct("<16sQQI")
@@ -150,7 +152,8 @@ class Overlay:
         rest = _STATE.pack(base.fingerprint, self.size, self.limit, len(offsets))
         rest += struct.pack(f"<{len(offsets)}I", *(offset // base.page_size for offset in offsets))
         for together in _streams(offsets, base.page_size):
-            deflate = zlib.compressobj(1, zdict=_base_pages(base, together))
+            memory = _SMALL_TABLES if len(together) <= _FEW_PAGES else zlib.DEF_MEM_LEVEL
+            deflate = zlib.compressobj(1, memLevel=memory, zdict=_base_pages(base, together))
             rest += deflate.compress(b"".join([self.pages[offset] for offset in together])) + deflate.flush()
         return _HEADER.pack(_MAGIC, _VERSION, zlib.crc32(rest)) + rest
 
