@@ -181,7 +181,10 @@ CREATE TABLE notes (
 
 SCHEMA += "".join(f"CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
 
-FINAL = "seq IN (SELECT max(seq) FROM rollouts WHERE final GROUP BY row_id, idx)"
+FINAL = (
+    "final AND NOT EXISTS (SELECT 1 FROM rollouts AS later WHERE later.row_id = rollouts.row_id"
+    " AND later.idx = rollouts.idx AND later.seq > rollouts.seq AND later.final)"
+)
 """SQL: of each rollout the last final attempt, which is the one that counts."""
 
 
