@@ -62,7 +62,7 @@ class Scored:
         return self.stop_reason if self.stop_reason in UNJUDGED_STOPS else REWARD_ERROR
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Outcome(Scored):
     """An attempt as reports count it: a row of the table ``rollouts``, whose columns these are.
 

@@ -56,6 +56,8 @@ WRITTEN = (*_COLUMNS.values(), *_TOTALS, "run")
 _FIELDS = tuple(one.name for one in fields(Outcome))
 _SELECT = ", ".join(_COLUMNS.get(name, "? || id") for name in _FIELDS)
 _RECURRING = ("row_id", "stop_reason", "reward", "failure", "model_seconds", "waited_seconds", "base")
+_recurring_fields, _json_fields = (tuple(map(_FIELDS.index, names)) for names in (_RECURRING, _JSON))
+_id, _row_id, _usage, _final = map(_FIELDS.index, ("id", "row_id", "usage", "final"))
 _decode = json.JSONDecoder().decode  # ``json.loads`` takes a third longer
 
 
@@ -83,23 +85,22 @@ def read_outcomes(
     row_ids: set[str] = set()
     shared: dict[Any, Any] = {}  # values that recur are kept once
     for row in connection.execute(query, (f"evals/{path.name}/", *values)):
-        cells = dict(zip(_FIELDS, row, strict=True))
-        checked_id(cells["id"], path)
-        if cells["row_id"] not in row_ids:
-            row_ids.add(checked(cells["row_id"], _ROW_ID, "the id of a row", path))
-        for name in _RECURRING:
-            value = cells[name]
-            cells[name] = shared.setdefault(value, value)
+        cells = list(row)
+        checked_id(cells[_id], path)
+        if cells[_row_id] not in row_ids:
+            row_ids.add(checked(cells[_row_id], _ROW_ID, "the id of a row", path))
+        for field in _recurring_fields:
+            cells[field] = shared.setdefault(cells[field], cells[field])
         try:
-            for name in _JSON:
-                if (text := cells[name]) is not None:
-                    cells[name] = {} if text == "{}" else _decode(text)
-            if cells["usage"]:
-                cells["usage"] = usage_from_json(cells["usage"])
+            for field in _json_fields:
+                if (text := cells[field]) is not None:
+                    cells[field] = {} if text == "{}" else _decode(text)
+            if cells[_usage]:
+                cells[_usage] = usage_from_json(cells[_usage])
         except (TypeError, ValueError, AttributeError) as error:
-            raise StorageError(f"rollout {cells['id']} is damaged: {error}", place=str(path)) from error
-        cells["final"] = bool(cells["final"])
-        yield Outcome(**cells)
+            raise StorageError(f"rollout {cells[_id]} is damaged: {error}", place=str(path)) from error
+        cells[_final] = bool(cells[_final])
+        yield Outcome(*cells)
 
 
 # --- tables
