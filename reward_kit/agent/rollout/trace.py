@@ -382,11 +382,13 @@ def read_trace(text: str, source: Path | StoredRollout) -> Trace:
 
     Raises ``StorageError`` for anything else.
     """
-    from pydantic import ValidationError
-
     try:
-        trace = _adapter().validate_json(text)
-    except ValidationError as error:
+        trace: Trace = _adapter().validator.validate_json(text)  # the adapter's own method only calls it
+    except ValueError as error:
+        from pydantic import ValidationError  # which costs at each call
+
+        if not isinstance(error, ValidationError):
+            raise
         first = error.errors(include_url=False, include_input=False)[0]
         place = "".join(f"{part}: " for part in first["loc"])
         fault = "not JSON" if first["type"] == "json_invalid" else "a damaged trace of a rollout, or none"

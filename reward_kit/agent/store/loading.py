@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.rollout.trace import Trace, read_trace
@@ -150,11 +150,12 @@ def read_rollouts(
 
     One that is missing or damaged is left out, and the error given to ``damaged``; without that it is raised.
     """
-    query = "SELECT rollout, json, crc FROM traces WHERE rollout IN (SELECT value FROM json_each(?))"
     waiting, row_id, fields = iter(rollouts), None, "{}"
     with reading(file) as connection:
         while ids := list(islice(waiting, READ_AT_ONCE)):
-            found = {rollout: stored for rollout, *stored in connection.execute(query, (json.dumps(ids),))}
+            chosen = ", ".join("?" * len(ids))
+            query = f"SELECT rollout, json, crc FROM traces WHERE rollout IN ({chosen})"  # noqa: S608
+            found = {rollout: (text, crc) for rollout, text, crc in connection.execute(query, ids)}
             for rollout in ids:
                 source = StoredRollout(file, rollout)
                 try:
@@ -172,7 +173,7 @@ def read_rollouts(
                 yield trace
 
 
-def _read(source: StoredRollout, stored: list[Any] | None) -> Trace:
+def _read(source: StoredRollout, stored: tuple[str, int] | None) -> Trace:
     if stored is None:
         raise no_rollout(source.address)
     text, crc = stored
