@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WRITTEN_AT_ONCE = 64
+"""Lines in which secrets are sought together."""
 _REDACTED = (
     """SELECT rollout FROM traces WHERE json LIKE '{"redacted":true,%' OR json LIKE '{"redacted": true,%'"""
 )
@@ -179,8 +181,9 @@ def write_lines(lines: Iterable[Any], path: Path | None) -> int:
                 yield json_bytes(line) + b"\n"
 
     parts = encoded()
-    if (first := next(parts, None)) is not None:
-        write_output(chain([first], parts), TO_OUTPUT if path is None else path)
+    groups = iter(lambda: b"".join(islice(parts, WRITTEN_AT_ONCE)), b"")
+    if first := next(groups, b""):
+        write_output(chain([first], groups), TO_OUTPUT if path is None else path)
     return number
 
 
