@@ -280,13 +280,13 @@ def order(path: Path, selection: Selection) -> array[int]:
             said = {*_saying(selection.text, connection)}
             if not said:
                 return array("q")
-            if selection.by == "rollouts":
-                ids = connection.execute("SELECT seq, id FROM rollouts")
-                found = {seq for seq, id_ in ids if id_ in said}
-                every = order(path, replace(selection, text=""))  # often kept since the page before
-                return array("q", (number for number in every if abs(number) in found))
             connection.create_function("said", 1, said.__contains__)
-        return array("q", (number for (number,) in connection.execute(sql, values)))
+        if selection.by == "rows" or not selection.text:
+            return array("q", (number for (number,) in connection.execute(sql, values)))
+        ids = connection.execute("SELECT seq, id FROM rollouts ORDER BY seq")
+        found = {seq for seq, id_ in ids if id_ in said}
+    every = order(path, replace(selection, text=""))  # often kept since the page before
+    return array("q", (number for number in every if abs(number) in found))
 
 
 class Listed(NamedTuple):
