@@ -43,6 +43,7 @@ class _Answers:
         self.loop = loop
         self._ready: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_woken = False
+        self.is_ringing = False  # it is about to wake a thread for its calls
 
     def put(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._ready.append((future, result, error))
@@ -80,9 +81,16 @@ class _Threads:
     def run(self, job: _Job) -> None:
         self._put += 1
         self._jobs.append(job)
-        if not self._taking:
+        if not job.answers.is_ringing:
+            job.answers.is_ringing = True
+            job.answers.loop.call_soon(self._ring, job.answers)
+
+    def _ring(self, answers: _Answers) -> None:
+        """Wake a thread for the calls of an event loop that had other work until now."""
+        answers.is_ringing = False
+        if self._jobs and not self._taking:
             self._wake()
-        loop = job.answers.loop
+        loop = answers.loop
         if self._watched_by is not loop:
             self._watched_by = loop
             loop.call_later(STUCK_SECONDS, self._look, loop, self._put - len(self._jobs))
