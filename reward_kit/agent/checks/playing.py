@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import foreign_text
@@ -68,15 +68,7 @@ class GoldRollout:
 
     async def judged(self, gold_database: Database) -> PlayedGold:
         """The reward of the rollout, which may itself be what leads to ``gold_database``."""
-        episode = self.episode
-        played = await _judged(episode, gold_database)
-        return replace(
-            played,
-            error=self.fault or played.error,
-            calls=self.calls,
-            changes=episode.changes(),
-            violations=episode.trace.violations,
-        )
+        return await _judged(self.episode, gold_database, self)
 
 
 async def play_calls(
@@ -118,10 +110,17 @@ async def play_gold(
         return await rollout.judged(gold_database)
 
 
-async def _judged(episode: Episode, gold_database: Database | None) -> PlayedGold:
+async def _judged(
+    episode: Episode, gold_database: Database | None, rollout: GoldRollout | None = None
+) -> PlayedGold:
     episode.stop("agent_done")
+    reward = reason = error = None
     try:
-        result = await judged_once(episode, gold_database)
-    except RewardError as error:
-        return PlayedGold(None, None, foreign_text(error))
-    return PlayedGold(float(result.score), result.reason, None)
+        result = await judged_once(episode, gold_database, is_shared=False)
+        reward, reason = float(result.score), result.reason
+    except RewardError as raised:
+        error = foreign_text(raised)
+    if rollout is None:
+        return PlayedGold(reward, reason, error)
+    violations = episode.trace.violations
+    return PlayedGold(reward, reason, rollout.fault or error, rollout.calls, episode.changes(), violations)

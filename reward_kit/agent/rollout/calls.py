@@ -328,7 +328,9 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     return result
 
 
-async def judged_once(episode: Episode, gold_database: Database | None) -> EvaluateResult | RewardOutput:
+async def judged_once(
+    episode: Episode, gold_database: Database | None, *, is_shared: bool = True
+) -> EvaluateResult | RewardOutput:
     """The result of the reward, called once; what its own model calls cost is counted here."""
     trace = episode.trace
     if trace.violations is None and episode.task.rules:
@@ -341,6 +343,7 @@ async def judged_once(episode: Episode, gold_database: Database | None) -> Evalu
             trace.messages,
             episode.database,
             gold_db=gold_database,
+            is_shared=is_shared,
             rollout=shown,
             timeout=episode.limits.reward_timeout,
             watched=episode.watched("the reward"),

@@ -51,6 +51,7 @@ async def judge_async(
     db: Database,
     *,
     gold_db: Database | None = None,
+    is_shared: bool = True,
     rollout: Any = None,
     timeout: float | None = 300.0,
     watched: AbstractContextManager[None] | None = None,
@@ -59,18 +60,18 @@ async def judge_async(
     """The reward of ``task`` for a conversation and the database that it left behind.
 
     ``gold_db`` is the state that the row's actions lead to, if the reward compares with it; several calls may
-    share it. A ``def`` reward runs in a thread and gets read-only views with sync methods, an ``async def``
-    reward the async ones. It gets copies of the messages and the row's ``fields``, and only the arguments it
-    names unless it takes ``**kwargs``. ``timeout`` is in seconds; ``watched`` surrounds an ``async def`` one.
+    use it at a time unless ``is_shared`` is false. A ``def`` reward runs in a thread and gets read-only views
+    with sync methods, an ``async def`` reward the async ones. It gets copies of the messages and the row's
+    ``fields``, and only the arguments it names unless it takes ``**kwargs``. ``timeout`` is in seconds;
+    ``watched`` surrounds an ``async def`` one.
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
     is_async = takes_async_faces(task.reward)
-    gold = None if gold_db is None else gold_db.reader()
+    gold = gold_db.reader() if gold_db is not None and is_shared else gold_db
     try:
         given = {
-            **json_copy(fields or task.row.reward_fields()),
-            "messages": json_copy(list(messages)),
+            **json_copy({**(fields or task.row.reward_fields()), "messages": list(messages)}),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
@@ -78,7 +79,7 @@ async def judge_async(
         with checking(task):
             return await call_reward(task.reward, given, timeout=timeout, watched=watched)
     finally:
-        if gold is not None:
+        if gold is not None and is_shared:
             gold.close()
 
 
@@ -205,11 +206,13 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
     """The result of the reward written at ``place``; raises ``RewardError`` if it is none."""
     from reward_kit.models import EvaluateResult, RewardOutput
 
+    is_plain = False
     if isinstance(result, dict):
         from pydantic import ValidationError
 
         try:
             result = EvaluateResult.model_validate(result)
+            is_plain = not (result.metrics or result.step_outputs)  # pydantic has checked the rest
         except ValidationError as error:
             raise RewardError(_result_fault(error) or str(error), place=place) from None
     if not isinstance(result, EvaluateResult | RewardOutput):
@@ -217,7 +220,8 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
     score: Any = result.score
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise RewardError(f"returned the score {_shown(score)}, not a finite number", place=place)
-    result.score = float(score)
+    if score.__class__ is not float:
+        result.score = float(score)
     for name, number in _further_numbers(result):
         if not math.isfinite(number):
             remedy = "Leave it out where there is none: means are over the rollouts that have it."
@@ -227,7 +231,8 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         reason = f": {cut(why, LONGEST_REASON)}" if why else ""
         raise RewardError(f"says that its score is not valid{reason}", place=place)
     try:
-        plain(_dumped(result))
+        if not is_plain:
+            plain(_dumped(result))
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"returned a result that cannot be written as JSON: {type(error).__name__}: {error}"
         raise RewardError(fault, place=place) from None
@@ -241,8 +246,9 @@ def plain_result(result: EvaluateResult | RewardOutput) -> dict[str, Any]:
 
 
 def _dumped(result: EvaluateResult | RewardOutput) -> dict[str, Any]:
-    dumped: dict[str, Any] = result.to_dict() if hasattr(result, "to_dict") else result.model_dump()
-    return dumped
+    from reward_kit.models import RewardOutput
+
+    return result.to_dict() if isinstance(result, RewardOutput) else result.model_dump()
 
 
 def _further_numbers(result: EvaluateResult | RewardOutput) -> Iterator[tuple[str, float]]:
