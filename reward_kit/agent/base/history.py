@@ -268,8 +268,11 @@ def _valid_arguments(arguments: Any) -> str:
     parsed = parse_arguments(arguments)
     if parsed is None:
         parsed = {MALFORMED: arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)}
-    text = json.dumps(parsed, ensure_ascii=False, default=str)
+    text = _ENCODER.encode(parsed)
     return text if text.isascii() else encodable(text)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 def _valid_name(name: Any) -> str:

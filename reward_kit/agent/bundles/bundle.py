@@ -277,7 +277,7 @@ def _joined(tasks: list[Task]) -> list[Task]:
 
 def _missing_fields(row: TaskRow, reward: FoundReward) -> Iterator[tuple[str, str]]:
     """The fields that the reward needs and the row lacks; of ``score_by``, the parts without their fields."""
-    given = row.given_fields()
+    given = row.given_fields() if reward.required else set()
     if not (row.score_by and is_default(reward.function)):
         missing = () if reward.instead & given else sorted(reward.required - given)
         yield from ((name, f"is missing, {reward.why}") for name in missing)

@@ -113,8 +113,8 @@ class Task:
     def asks_judge(self) -> bool:
         """True if the reward, the default one or one with a ``JUDGE``, asks a model about ``criteria``."""
         scored = self.row.score_by
-        asks = self.has_default_reward or self.judge
-        return bool(asks and self.row.criteria and (not scored or "criteria" in scored))
+        asks = self.row.criteria and (not scored or "criteria" in scored)
+        return bool(asks and (self.has_default_reward or self.judge))
 
     @property
     def system_prompt(self) -> str | None:

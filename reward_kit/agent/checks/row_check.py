@@ -307,8 +307,7 @@ def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall] | No
                 yield Fault("gold-reward", f"{text}: terminal tools are not run there; {remedy}")
     else:  # the row must hold too, whatever the reward looks at
         asked = {"required": task.row.required_calls or (), "forbidden": task.row.forbidden_calls or ()}
-        check = calls_made(gold.calls.values(), **asked)
-        if check.score < 1:
+        if any(asked.values()) and (check := calls_made(gold.calls.values(), **asked)).score < 1:
             yield Fault("broken-row", f"the gold actions break the row's own fields: {check.reason}")
     for rule, rows in (gold.violations or {}).items():
         if rows:

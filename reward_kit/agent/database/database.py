@@ -80,7 +80,7 @@ class _View:
             raise TypeError(f"equals() takes a database, got {type(other).__name__}{hint}")
         ours, theirs = self._turns, other._turns
         base, other_base = ours.store.base_path, theirs.store.base_path
-        if base == other_base or base.samefile(other_base):
+        if base is other_base or base == other_base or base.samefile(other_base):
             return self.changes().equals(other.changes(), ignore, exact=exact)
         difference = theirs.with_store(
             lambda old: ours.with_store(lambda new: Changes.of(diff_databases(old.query, new.query)))

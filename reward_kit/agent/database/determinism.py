@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import sqlite3
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.errors import DatabaseError
@@ -36,7 +36,7 @@ class Randomness:
         self.seed = seed
         self.position = position
         self.earlier, self.since = earlier, since
-        self.key = hashlib.blake2b(str(seed).encode(), digest_size=32).digest()
+        self.key = _key_of(seed)
 
     def fork(self, seed: int | Randomness | None) -> Randomness:
         """Those of ``seed`` or, if it is None, the same numbers from here on, drawn independently.
@@ -75,6 +75,11 @@ class Randomness:
             return secrets.token_bytes(size)
         key = self._next_key()
         return hashlib.shake_128(key + self.position.to_bytes(8, "big")).digest(size)
+
+
+@lru_cache(maxsize=64)
+def _key_of(seed: int | None) -> bytes:
+    return hashlib.blake2b(str(seed).encode(), digest_size=32).digest()
 
 
 def read_moment(now: str | datetime | None) -> datetime | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import reprlib
-import uuid
 from contextlib import suppress
 from importlib import import_module
+from os import urandom
 from time import time as unix_time
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,7 @@ class Episode:
         self.history = History(opening + seen)
         self.user_history = History(message for messages in own.values() for message in messages)
         self.trace = trace = Trace(
-            id=uuid.uuid4().hex,
+            id=urandom(16).hex(),
             row_id=row.id,
             index=self._index,
             seed=self.first_seed,

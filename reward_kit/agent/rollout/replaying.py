@@ -33,11 +33,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-import uuid
 from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
 from importlib import import_module
+from os import urandom
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import LONGEST_VALUE, copied
@@ -361,7 +361,7 @@ def _forked_trace(trace: Trace, twin: Episode) -> Trace:
     faults = trace.tool_faults
     forked = replace(
         trace,
-        id=uuid.uuid4().hex,
+        id=urandom(16).hex(),
         messages=twin.history.messages,
         tool_calls=list(trace.tool_calls),
         model_calls=list(trace.model_calls),

@@ -225,13 +225,14 @@ class GoldAgent:
                 if self.tries_all:
                     raise
                 return self._broken_off(number, action, str(error))
-            before = len(self.episode.tool_calls)
+            made = self.episode.trace.tool_calls
+            before = len(made)
             try:
                 side = rollout if action.by == "agent" else self.episode.user_rollout
                 results[number] = await side.call_tool(action.name, arguments)
             finally:
-                if len(self.episode.tool_calls) > before:
-                    self.made[number] = self.episode.tool_calls[-1]  # after the calls that its tool made
+                if len(made) > before:
+                    self.made[number] = made[-1]  # after the calls that its tool made
             if self.made[number].status in IMPOSSIBLE and not self.tries_all:
                 return self._broken_off(number, action, self.made[number].content)
         return "\n".join(task.row.outputs or ()) or "Done."
