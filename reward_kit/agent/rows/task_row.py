@@ -183,9 +183,13 @@ class TaskRow:
         if not isinstance(plain, dict):
             more = "; write each row on a line of its own, without [ and ]" if isinstance(plain, list) else ""
             raise FaultyRowError([("", f"expected a JSON object, got {show(plain)}{more}")])
-        known = {name: plain[name] for name in KNOWN_FIELDS if plain.get(name) is not None}
-        known |= {name: _unpadded(known[name]) for name in _PADDED & known.keys()}
-        own = {name: value for name, value in plain.items() if name not in KNOWN_FIELDS}
+        known: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for name, value in plain.items():
+            if name not in KNOWN_FIELDS:
+                own[name] = value
+            elif value is not None:
+                known[name] = _unpadded(value) if name in _PADDED else value
         faults = [
             (name, f"is a name that the rollout gives to the reward; choose another{_MEANT.get(name, '')}")
             for name in own.keys() & INJECTED
