@@ -86,7 +86,10 @@ class _Threads:
             job.answers.loop.call_soon(self._ring, job.answers)
 
     def _ring(self, answers: _Answers) -> None:
-        """Wake a thread for the calls of an event loop that had other work until now."""
+        """Wake a thread for what the tasks of an event loop call.
+
+        It waits for them all: a thread beside a busy loop competes for the interpreter's lock with it.
+        """
         answers.is_ringing = False
         if self._jobs and not self._taking:
             self._wake()

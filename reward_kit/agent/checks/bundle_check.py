@@ -206,7 +206,7 @@ def _base(task: Task, path: Path, report: ValidationReport, opened: ExitStack) -
 # -- the checks of the rows, in their order: a forked process for each processor reports batches of thousands;
 # a batch whose process has ended is checked here, where its fault shows
 
-AT_ONCE = 10
+AT_ONCE = 20
 """Rows that a process plays at the same time."""
 BATCH = 200
 """Rows between two reports of a process."""

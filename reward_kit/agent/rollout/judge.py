@@ -208,12 +208,10 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
 
     is_plain = False
     if isinstance(result, dict):
-        from pydantic import ValidationError
-
         try:
             result = EvaluateResult.model_validate(result)
             is_plain = not (result.metrics or result.step_outputs)  # pydantic has checked the rest
-        except ValidationError as error:
+        except ValueError as error:
             raise RewardError(_result_fault(error) or str(error), place=place) from None
     if not isinstance(result, EvaluateResult | RewardOutput):
         raise RewardError(f"returned {_shown(result)}, {EXPECTED}", place=place)
