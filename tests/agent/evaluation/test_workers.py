@@ -293,7 +293,7 @@ def test_workers_that_end_before_they_play_are_one_error(bundle: Bundle) -> None
     mark = "import os, pathlib\nif pathlib.Path('loaded').exists(): os._exit(3)\n"
     bundle.write("tools.py", f"{mark}pathlib.Path('loaded').touch()\n{TOOLS}")
     with pytest.raises(RewardKitError, match="end before they play: the last one ended with exit code 3"):
-        evaluate(bundle.dataset, agent="gold", workers=3)
+        bundle.play("waits", workers=3)
 
 
 def test_a_budget_counts_each_call_of_every_process(bundle: Bundle) -> None:
