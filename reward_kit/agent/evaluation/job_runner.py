@@ -24,7 +24,7 @@ from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
@@ -62,41 +62,49 @@ class JobRunner:
         may_start, room = self.tally.may_start, self.executor.room
         await run_jobs(jobs, self._run, concurrency=concurrency, may_start=may_start, room=room)
 
-    async def _run(self, job: Job) -> None:
-        """Play a job until its outcome is final, and save every attempt."""
+    async def _run(self, job: Job) -> asyncio.Task[None]:
+        """Play a job until its outcome is final, and save every attempt; returns the storing of the last."""
         repeats, user_repeats = self.config.retries, self.config.retry_user_errors
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
         for attempt in count():
-            account = _Account(self)
+            account, played = _Account(self), None
             try:
-                try:
-                    played = await self.executor.play(PlayRequest(*job.place, attempt), account)
-                except RolloutLostError as lost:
-                    account.broken_off()
-                    played = self._lost(job, attempt, str(lost))
-                unjudged = played.outcome.stop_reason in UNJUDGED_STOPS
-                if unjudged:
-                    again = repeats > 0
-                else:
-                    again = user_repeats > 0 and played.user_failed and self.tally.may_start()
-                played.outcome.final = not again
-                try:
-                    await self._save(played, account)
-                except UnstorableError as fault:
-                    account.broken_off()
-                    substitute = self._lost(job, attempt, f"the rollout cannot be stored: {fault}")
-                    substitute.outcome.final = not again
-                    await self._save(substitute, account)
-            finally:
+                played = await self.executor.play(PlayRequest(*job.place, attempt), account)
+            except RolloutLostError as lost:
                 account.broken_off()
+                played = self._lost(job, attempt, str(lost))
+            finally:
+                if played is None:
+                    account.broken_off()
+            unjudged = played.outcome.stop_reason in UNJUDGED_STOPS
+            if unjudged:
+                again = repeats > 0
+            else:
+                again = user_repeats > 0 and played.user_failed and self.tally.may_start()
+            played.outcome.final = not again
+            saving = asyncio.create_task(self._stored(job, attempt, played, account))
             if not again:
-                return
+                return saving
+            await saving
             if unjudged:
                 repeats -= 1
                 await asyncio.sleep(backoff(self.config.retries - repeats))
             else:
                 user_repeats -= 1
+        raise AssertionError("an attempt is the last one")
+
+    async def _stored(self, job: Job, attempt: int, played: Played, account: _Account) -> None:
+        """Store an attempt, or what can be said of one that cannot be stored."""
+        try:
+            await self._save(played, account)
+        except UnstorableError as fault:
+            account.broken_off()
+            substitute = self._lost(job, attempt, f"the rollout cannot be stored: {fault}")
+            substitute.outcome.final = played.outcome.final
+            await self._save(substitute, account)
+        finally:
+            account.broken_off()
 
     async def _save(self, played: Played, account: _Account) -> None:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
@@ -187,7 +195,7 @@ class _Account:
 
 async def run_jobs(
     jobs: Sequence[_Job],
-    play: Callable[[_Job], Awaitable[None]],
+    play: Callable[[_Job], Awaitable[asyncio.Task[None] | None]],
     *,
     concurrency: int,
     may_start: Callable[[], bool] = lambda: True,
@@ -195,6 +203,8 @@ async def run_jobs(
 ) -> None:
     """Play the jobs in order, at most ``concurrency`` at a time.
 
+    ``play`` may return a task that stores its job. Unless jobs are played one at a time, the next one begins
+    meanwhile.
     ``room`` waits until further jobs may begin, and gives their number: the number of running ones grows with
     it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish.
     The first error, or a cancellation, cancels all others and is raised when they have ended.
@@ -203,10 +213,7 @@ async def run_jobs(
     workers: list[asyncio.Future[None]] = []
 
     async def work() -> None:
-        for job in waiting:
-            if stopping or not may_start():
-                return
-            await play(job)
+        await _play_in_turn(waiting, play, lambda: not stopping and may_start(), int(concurrency > 1))
 
     async def start() -> None:
         while len(workers) < most and may_start():
@@ -231,3 +238,40 @@ async def run_jobs(
         for worker in (starting, *workers):
             worker.cancel()
         await asyncio.gather(starting, *workers, return_exceptions=True)
+
+
+async def _play_in_turn(
+    jobs: Iterable[_Job],
+    play: Callable[[_Job], Awaitable[asyncio.Task[None] | None]],
+    may_start: Callable[[], bool],
+    most_stored: int,
+) -> None:
+    """Play jobs one after the other while ``may_start()``; meanwhile ``most_stored`` of them are stored."""
+    storing: list[asyncio.Task[None]] = []
+    player, plays = asyncio.current_task(), True
+    assert player is not None
+
+    def ended(stored: asyncio.Task[None]) -> None:
+        if plays and (stored.cancelled() or stored.exception() is not None):
+            player.cancel()  # and raises that
+
+    try:
+        for job in jobs:
+            if not may_start():
+                break
+            if (stored := await play(job)) is not None:
+                stored.add_done_callback(ended)
+                storing.append(stored)
+            if len(storing) > most_stored:
+                await storing[0]
+                del storing[0]
+    except asyncio.CancelledError:
+        plays = False
+        for stored in storing:
+            stored.cancel()
+        raise
+    finally:
+        plays = False
+        outcomes = await asyncio.gather(*storing, return_exceptions=True)
+        if errors := sorted(filter(None, outcomes), key=lambda one: not isinstance(one, Exception)):
+            raise errors[0]

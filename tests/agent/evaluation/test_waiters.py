@@ -6,6 +6,8 @@ import asyncio
 import logging
 import sqlite3
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +26,16 @@ ROWS = [{"id": f"row-{number}", "n_rollouts": 2, "sim_user_prompt": None} for nu
 PLAYERS = '''
 import asyncio
 import builtins
+from pathlib import Path
 
 
 async def greets(rollout):
     await asyncio.sleep(0.01)
+    return "Hello"
+
+
+async def leaves_a_file(rollout):
+    Path(f"begun_{rollout.id}").touch()
     return "Hello"
 
 
@@ -88,6 +96,26 @@ def test_a_store_that_fails_for_all_ends_the_run(
     raising_for_row_1(monkeypatch, kind)
     with pytest.raises(kind):
         bundle.play("greets")
+
+
+@pytest.mark.parametrize(("at_once", "begun"), [(1, 1), (2, 4)])
+def test_further_rollouts_begin_while_one_is_stored_unless_one_at_a_time_is_played(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, at_once: int, begun: int
+) -> None:
+    add, found = Store.add, []
+
+    def waiting(store: Store, group: Any) -> None:
+        if not found:
+            for _ in range(100):
+                found[:] = Path().glob("begun_*")
+                if len(found) >= 4:
+                    break
+                time.sleep(0.01)
+        add(store, group)
+
+    monkeypatch.setattr(Store, "add", waiting)
+    result = bundle.play("leaves_a_file", max_concurrency=at_once)
+    assert (len(found), len(result.outcomes)) == (begun, 6)
 
 
 @unix
