@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # -- calls in flight
 
 START = 50.0
-"""Calls at once at first, doubled in the time of an answer until the number shrinks."""
+"""Calls at once at first, tripled in the time of an answer until the number shrinks."""
 FIRST_DECREASE, DECREASE, TOLERATED = 0.5, 0.75, 0.1
 """Factors by which the number shrinks, first and later; share of refused calls up to which it does not."""
 INCREASE, SLOWER_BELOW = 0.1, 8.0
@@ -63,7 +63,7 @@ class AIMD:
         self._last_answer, self._pauses = now, 0
         self._answers += 1
         if full and sent >= self._since:
-            step = 1.0 if self._slow_start else INCREASE * self.limit / (self.limit + SLOWER_BELOW)
+            step = 2.0 if self._slow_start else INCREASE * self.limit / (self.limit + SLOWER_BELOW)
             self.limit = min(self.ceiling, self.limit + step)
 
     def refused(self, sent: float, now: float, *, named: bool) -> float:
