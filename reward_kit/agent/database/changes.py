@@ -164,8 +164,8 @@ class Changes(Sequence[RowChange]):
 
     @property
     def _rows(self) -> tuple[RowChange, ...]:
-        if self.find is not None:
-            self.found, self.find = tuple(sorted(self.find(), key=RowChange.sort_key)), None
+        if (find := self.find) is not None:  # another thread may read them now, too
+            self.found, self.find = tuple(sorted(find(), key=RowChange.sort_key)), None
         return self.found
 
     def __reduce__(self) -> tuple[type[Changes], tuple[None, tuple[RowChange, ...]]]:
