@@ -7,6 +7,7 @@ import marshal
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -16,6 +17,8 @@ from reward_kit.agent.base.text import foreign_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    _Write = Callable[[Any], str]
 
 MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
@@ -118,13 +121,14 @@ def json_text(value: Any) -> str:
     return json_bytes(value).decode()
 
 
-def json_copy(value: Any) -> Any:
-    """A copy of JSON values of any size for foreign code; ``copied`` is quicker for a few."""
-    core = _core()
-    try:
-        return core.from_json(core.to_json(value))
-    except ValueError:
-        return copied(value)
+def spaced_json(default: Callable[[Any], Any] | None = None, *, sort_keys: bool = False) -> _Write:
+    """``json.dumps`` with letters as they are, for many values: its encoder is made once for all of them."""
+    options = json.JSONEncoder(ensure_ascii=False, check_circular=False, default=default, sort_keys=sort_keys)
+    if (make := getattr(json.encoder, "c_make_encoder", None)) is None:  # an interpreter without it
+        return options.encode
+    escaped, keys, items = json.encoder.encode_basestring, options.key_separator, options.item_separator
+    parts = make(None, options.default, escaped, None, keys, items, sort_keys, False, True)
+    return lambda value: "".join(parts(value, 0))
 
 
 def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
@@ -276,12 +280,8 @@ SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def copied(value: Any) -> Any:
-    """A copy of plain JSON values for foreign code, which may change it."""
-    if isinstance(value, dict):
-        return {
-            name: inner if inner.__class__ in SCALARS else copied(inner)  # a call costs most
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [inner if inner.__class__ in SCALARS else copied(inner) for inner in value]
-    return value
+    """A copy of JSON values for foreign code, which may change it."""
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302 - a third of the time of JSON
+    except ValueError:  # a value of a class of its own
+        return deepcopy(value)

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
-from reward_kit.agent.base.encoding import json_copy, plain
+from reward_kit.agent.base.encoding import copied, plain
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.places import MissingAwaitError, PendingLog, ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
@@ -71,7 +71,7 @@ async def judge_async(
     gold = gold_db.reader() if gold_db is not None and is_shared else gold_db
     try:
         given = {
-            **json_copy({**(fields or task.row.reward_fields()), "messages": list(messages)}),
+            **copied({**(fields or task.row.reward_fields()), "messages": list(messages)}),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,

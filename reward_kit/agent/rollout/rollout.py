@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from reward_kit.agent.base.deadline import TimeLimit
-from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, json_copy
+from reward_kit.agent.base.encoding import LONGEST_VALUE, copied
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.text import foreign_name, foreign_text
 from reward_kit.agent.base.types import (
@@ -170,7 +170,7 @@ class Rollout:
         """
         episode = episode_of(self)
         episode.check_running()
-        recorded: Message = json_copy(episode.history_of(self._by).announce(message))
+        recorded: Message = copied(episode.history_of(self._by).announce(message))
         return recorded
 
     def step(self) -> None:

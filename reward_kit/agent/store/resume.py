@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.encoding import spaced_json
 from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.base.versions import versions
@@ -160,7 +161,7 @@ def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return kept
 
 
-canonical = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False).encode
+canonical = spaced_json(str, sort_keys=True)
 """The same text for equal JSON values."""
 
 

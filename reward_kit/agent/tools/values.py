@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_jsonable_python
 
-from reward_kit.agent.base.encoding import MAX_DEPTH, is_too_deep, parsed_json, plain, whole
+from reward_kit.agent.base.encoding import MAX_DEPTH, is_too_deep, parsed_json, plain, spaced_json, whole
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ MAX_CHARACTERS = 1_000_000
 """The longest content passed on whole: far above any context window, far below what would exhaust memory."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
-_CONTENT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+_text_of_json = spaced_json()
 _KEYS = frozenset({str})
 _PLAIN = frozenset({str, int, bool, type(None)})
 """Types of values that are JSON as they are."""
@@ -314,7 +314,7 @@ def content_of(value: Any) -> str:
     JSON keeps the letters of every script instead of escaping them. Text longer than ``MAX_CHARACTERS`` is
     cut, with a note.
     """
-    text = value if isinstance(value, str) else _CONTENT.encode(json_value(value))
+    text = value if isinstance(value, str) else _text_of_json(json_value(value))
     if not text.isascii():
         # Half of a surrogate pair cannot be sent to a model or written to a file.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
