@@ -282,38 +282,29 @@ def _valid_name(name: Any) -> str:
     return name if _VALID.fullmatch(name) else _FORBIDDEN.sub("_", name)[:64]
 
 
-_CALL, _FUNCTION = frozenset({"id", "type", "function"}), frozenset({"name", "arguments"})
+_MESSAGE = frozenset({"role", "content", "tool_calls"})
+_CALL, _FUNCTION, _TEXT = frozenset({"id", "type", "function"}), frozenset({"name", "arguments"}), {str}
 
 
 def _usual_copy(message: Any) -> Message | None:
     """As ``_checked_copy``, of an answer with nothing but calls and ASCII texts; None for others."""
-    calls = message.get("tool_calls") if message.__class__ is dict else None
+    if message.__class__ is not dict or not _MESSAGE.issuperset(message):
+        return None
+    calls, content = message.get("tool_calls"), message.get("content") or ""
     if calls.__class__ is not list or not 0 < len(calls) <= MOST_CALLS:
         return None
-    copies = []
+    texts, copies = [content], []
     for call in calls:
         if call.__class__ is not dict or call.keys() != _CALL:
             return None
-        function, call_id, kind = call["function"], call["id"], call["type"]
+        function = call["function"]
         if function.__class__ is not dict or function.keys() != _FUNCTION:
             return None
-        name, arguments = function["name"], function["arguments"]
-        if not call_id.__class__ is kind.__class__ is name.__class__ is arguments.__class__ is str:
-            return None
-        texts = f"{call_id}{kind}{name}{arguments}"
-        if len(texts) >= LONG or not texts.isascii():
-            return None
+        texts += call["id"], call["type"], function["name"], function["arguments"]
         copies.append({**call, "function": {**function}})
-    recorded: Message = {"role": "assistant", "content": message.get("content") or None}
-    for name, text in message.items():
-        if text is None or text is calls:
-            continue
-        if not name.__class__ is text.__class__ is str or len(text) >= LONG or not f"{name}{text}".isascii():
-            return None
-        if name not in recorded:
-            recorded[name] = text
-    recorded["tool_calls"] = copies
-    return recorded
+    if {*map(type, texts)} != _TEXT or len(together := "".join(texts)) >= LONG or not together.isascii():
+        return None
+    return {"role": "assistant", "content": content or None, "tool_calls": copies}
 
 
 def _checked_copy(message: Any, *, of_model: bool) -> Message:
