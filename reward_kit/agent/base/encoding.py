@@ -137,7 +137,7 @@ def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
     No value is torn apart. A list may be an iterator: few of its items are in memory at once.
     ``json.dumps(indent=...)`` would be many times slower, and tear small objects apart.
     """
-    part, before = b"", b"{\n "
+    part, before = bytearray(), b"{\n "
     for name, value in members.items():
         part += before + json.dumps(name).encode() + b": "
         before = b",\n "
@@ -147,12 +147,12 @@ def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
                 part += start + json_bytes(item)
                 start = b",\n  "
                 if len(part) > LONGEST_PART:
-                    yield part
-                    part = b""
+                    yield bytes(part)
+                    part.clear()
             part += b"[]" if start == b"[\n  " else b"\n ]"
         else:
             part += json_bytes(value)
-    yield part + b"\n}\n"
+    yield bytes(part + b"\n}\n")
 
 
 # -- parsed strictly
