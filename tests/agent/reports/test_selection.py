@@ -289,3 +289,35 @@ def test_a_search_does_not_see_a_secret_that_the_pages_hide(
         store.add([with_messages(1, [{"role": "user", "content": f"It is {secret}, the lock"}])])
     for text, expected in ((secret, []), ("xt7wlp", []), ("is kV8", []), ("[hidden]", [1]), ("key", [0])):
         assert having(path, text) == expected, text
+
+
+def test_a_search_tells_conversations_apart_that_begin_alike(tmp_path: Path) -> None:
+    path, opening = tmp_path / "e.db", {"role": "user", "content": "Which one, please?"}
+    answers = ["A lamp", "A lamp", "A LAMP, a role", "A chair", "A lamp", "A chair", "A role", "A lam"]
+    with begun(path) as store:
+        store.add(
+            [
+                with_messages(number, [opening, {"role": "assistant", "content": said}])
+                for number, said in enumerate(answers)
+            ]
+        )
+        for text, expected in (
+            ("lamp", [0, 1, 2, 4]),
+            ("a chair", [3, 5]),
+            ("role", [2, 6]),
+            ("which", list(range(8))),
+            ("user", []),
+        ):
+            assert having(path, text) == expected, text
+
+
+def test_a_search_finds_rollouts_whose_traces_are_stored_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        store.add([with_messages(n, [{"role": "user", "content": f"lamp {n}"}]) for n in range(4)])
+    edit(path, "DELETE FROM traces WHERE rollout = 'r00001'")
+    edit(path, "UPDATE traces SET rowid = -rowid")
+    edit(path, "UPDATE traces SET rowid = 5 + rowid")
+    edit(path, "INSERT INTO traces SELECT 'gone', json, crc FROM traces WHERE rollout = 'r00002'")
+    for text, expected in (("lamp 0", [0]), ("lamp 1", []), ("lamp 2", [2]), ("lamp", [0, 2, 3])):
+        assert having(path, text) == expected, text

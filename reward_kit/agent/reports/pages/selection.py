@@ -62,11 +62,20 @@ KINDS = {
 }
 """Kinds of rows."""
 _STRICT = "(SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1)"
+_ALL_OF_ONE_ATTEMPT = (
+    "(SELECT count(*) FROM rollouts) = (SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts))"
+)
+_LATEST = f"(final AND {_ALL_OF_ONE_ATTEMPT} OR {FINAL})"
+"""``FINAL``, which SQLite evaluates for each rollout, in half the time if no rollout was repeated."""
 _CALLS = (
     "EXISTS (SELECT 1 FROM traces t, json_each(t.json, '$.tool_calls') call"
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
 )
 _LIKE = "json LIKE ? ESCAPE '\\'"
+_MOVED = (
+    "SELECT traces.rowid, seq FROM traces LEFT JOIN rollouts ON id = rollout WHERE seq IS NOT traces.rowid"
+)
+"""SQL: the traces that are not in the place of their rollout, and the numbers of the rollouts."""
 _UNSEARCHED = ("role", "type", "id", "tool_call_id")
 """Members of messages, as the system prompt."""
 _TEXT = rb'"[^"\\]*(?:\\(?:u....|[^u])[^"\\]*)*'
@@ -159,7 +168,7 @@ class Selection:
     def statement(self) -> tuple[str, dict[str, Any]]:
         """SQL that gives the numbers in order, below 0 if not passed; ``said`` tells which have the text."""
         result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
-        chosen = [(self.result, result), (self.tool, _CALLS), (self.text, "said(id)")]
+        chosen = [(self.result, result), (self.tool, _CALLS), (self.text, "said(seq)")]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
         values = {**asdict(self), "row": _like(self.row)}
         unsorted = _WORST_FIRST if self.by == "rows" else "NULL"
@@ -170,7 +179,7 @@ class Selection:
         rows = (
             f"SELECT rows.rowid AS number, rows.row_id, count(iif({_STRICT}, seq, reward)) AS judged,"  # noqa: S608
             f" total({PASSED}) AS passed, n_rollouts = 0 AS dropped, position{columns}"
-            f" FROM rows LEFT JOIN rollouts ON rollouts.row_id = rows.row_id AND {FINAL}"
+            f" FROM rows LEFT JOIN rollouts ON rollouts.row_id = rows.row_id AND {_LATEST}"
             " WHERE rows.row_id LIKE :row ESCAPE '\\' GROUP BY rows.row_id HAVING n_rollouts OR count(seq)"
         )
         if self.by == "rows":
@@ -180,8 +189,8 @@ class Selection:
             in_rows = f"row_id IN (SELECT row_id FROM ({rows}) WHERE {kind})"  # noqa: S608
             first = f"{sort} IS NULL, {sort} {way}, " if self.sort else ""
             sql = (
-                f"SELECT iif({PASSED}, seq, -seq) FROM rows CROSS JOIN rollouts USING (row_id)"  # noqa: S608
-                f" WHERE {FINAL} AND {in_rows if self.kind or self.row else 1} AND {condition}"
+                f"SELECT iif({PASSED}, seq, -seq) AS number FROM rows CROSS JOIN rollouts USING (row_id)"  # noqa: S608
+                f" WHERE {_LATEST} AND {in_rows if self.kind or self.row else 1} AND {condition}"
                 f" ORDER BY {first}n_rollouts = 0, position, idx"
             )
         return sql, values
@@ -208,44 +217,58 @@ def _like(text: str) -> str:
     return f"%{text}%"
 
 
-def _saying(text: str, evaluation: sqlite3.Connection) -> Iterator[str]:
-    """The ids of the rollouts with ``text``."""
+def _saying(text: str, evaluation: sqlite3.Connection) -> set[int | None]:
+    """The numbers of the rollouts with ``text``."""
     written = json_text(text)[1:-1]
     given, wanted = text.encode(errors="replace").lower(), written.encode().lower()
     unsaid = {one: number for one in _UNSAID if (number := one.count(wanted))}
     secrets = [_like(secret.core) for secret in known_secrets()]
     has_secret = " OR ".join([_LIKE] * len(secrets)) or "0"
-    query = f"SELECT rollout, CAST(json AS BLOB), {has_secret} FROM traces WHERE {_LIKE}"  # noqa: S608
-    for rollout, stored, is_secret in evaluation.execute(query, (*secrets, _like(written))):
+    query = f"SELECT rowid, CAST(json AS BLOB), {has_secret} FROM traces WHERE {_LIKE}"  # noqa: S608
+    found: set[int | None] = set()
+    decided, says = b"-", False
+    for number, stored, is_secret in evaluation.execute(query, (*secrets, _like(written))):
         trace = hide_bytes(stored) if is_secret else stored  # as the pages show it
-        if _says(trace, wanted, given, unsaid):
-            yield rollout
+        start = trace.find(b"[")
+        if not trace.startswith(decided, start):  # many conversations begin as the one before
+            says, end = _says(trace, start, wanted, given, unsaid)
+            decided = trace[start:end]
+        if says:
+            found.add(number)
+    moved = dict(evaluation.execute(_MOVED).fetchall()) if found else {}
+    return {moved.get(number, number) for number in found} if moved else found
 
 
-def _says(trace: bytes, wanted: bytes, given: bytes, unsaid: Mapping[bytes, int]) -> bool:
+def _says(
+    trace: bytes, start: int, wanted: bytes, given: bytes, unsaid: Mapping[bytes, int]
+) -> tuple[bool, int]:
     """True if a text of a trace has ``given``, which is ``wanted`` in JSON; both in lower case.
 
-    Most are found without decoding, which takes ten times as long. ``unsaid`` are those of ``_UNSAID`` that
-    have ``wanted``, and how often.
+    The number is where the bytes end, of those from ``start`` on, that tell it. Most are found without
+    decoding, which takes ten times as long. ``unsaid`` are those of ``_UNSAID`` that have ``wanted``, and
+    how often.
     """
-    start = trace.find(b"[")
+    begin = start
     if trace.startswith(b'[{"role":"system"', start):
-        start = trace.find(b'},{"', start)
-    end = trace.find(_AFTER_MESSAGES, start)
-    said = trace[start:end]
-    if not unsaid and end > 0 and (_begins_in_text(said, wanted) or _begins_in_text(said.lower(), wanted)):
-        return True
-    end = trace.rfind(_AFTER_MESSAGES)
-    said = trace[start:end].lower()
+        begin = trace.find(b'},{"', start)
+    end = trace.find(_AFTER_MESSAGES, begin)
+    if not unsaid and end > 0:
+        said = trace[begin:end]
+        if until := _end_in_text(said, wanted) or _end_in_text(said.lower(), wanted):
+            return True, begin + until
+    last = trace.rfind(_AFTER_MESSAGES)
+    told = end + len(_AFTER_MESSAGES) if 0 < end == last else len(trace)
+    said = trace[begin:last].lower()
     if said.count(wanted) == sum(number * said.count(one) for one, number in unsaid.items()):
-        return False
-    return any(given in text for text in _texts_in(trace, end))
+        return False, told
+    return any(given in text for text in _texts_in(trace, last)), told
 
 
-def _begins_in_text(messages: bytes, wanted: bytes) -> bool:
-    """True if the first ``wanted`` is certainly in a text that is searched."""
+def _end_in_text(messages: bytes, wanted: bytes) -> int:
+    """The end of the first ``wanted`` if it is certainly in a text that is searched; else 0."""
     hit = messages.find(wanted)
-    return _UP_TO_TEXT.fullmatch(messages, messages.rfind(b'{"role":', 0, hit), hit) is not None
+    is_in_text = _UP_TO_TEXT.fullmatch(messages, messages.rfind(b'{"role":', 0, hit), hit)
+    return hit + len(wanted) if is_in_text else 0
 
 
 def _texts_in(trace: bytes, end: int) -> Iterator[bytes]:
@@ -277,16 +300,18 @@ def order(path: Path, selection: Selection) -> array[int]:
     sql, values = selection.statement()
     with reading(path) as connection:
         if selection.text:
-            said = {*_saying(selection.text, connection)}
+            said = _saying(selection.text, connection)
             if not said:
                 return array("q")
             connection.create_function("said", 1, said.__contains__)
         if selection.by == "rows" or not selection.text:
-            return array("q", (number for (number,) in connection.execute(sql, values)))
-        ids = connection.execute("SELECT seq, id FROM rollouts ORDER BY seq")
-        found = {seq for seq, id_ in ids if id_ in said}
+            (numbers,) = connection.execute(
+                f"SELECT json_group_array(number) FROM ({sql})",  # noqa: S608
+                values,
+            ).fetchone()
+            return array("q", json.loads(numbers))
     every = order(path, replace(selection, text=""))  # often kept since the page before
-    return array("q", (number for number in every if abs(number) in found))
+    return array("q", (number for number in every if abs(number) in said))
 
 
 class Listed(NamedTuple):
