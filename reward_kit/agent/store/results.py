@@ -160,12 +160,12 @@ class EvaluationResult:
     @property
     def failures(self) -> Counter[str]:
         """Judged failures, by class."""
-        return sum([row.failures for row in self.rows], Counter())
+        return Counter(kind for row in self.rows for kind in row.failures.elements())
 
     @property
     def unjudged(self) -> Counter[str]:
         """Rollouts without a reward, by reason."""
-        return sum([row.unjudged for row in self.rows], Counter())
+        return Counter(kind for row in self.rows for kind in row.unjudged.elements())
 
     @property
     def user_faults(self) -> UserFaults:

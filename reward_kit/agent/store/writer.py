@@ -54,7 +54,7 @@ COMMIT_PATIENCE = 60.0
 PAGE_SIZE = 8192
 """Bytes: a trajectory takes few pages, and an index that is hit at random none too large."""
 LARGEST_GROUP = 64
-"""Rollouts in one transaction."""
+"""Rollouts in one transaction; a quarter of those that wait if that is more."""
 GATHERING = 18
 """Turns of the event loop in which further rollouts join a group: each group wakes a thread, which holds up
 the loop's at every statement."""
@@ -268,8 +268,10 @@ class Saver:
         with self._saved:
             while self._waiting:
                 for _ in range(GATHERING):
-                    await asyncio.sleep(0)
-                group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
+                    if len(self._waiting) < LARGEST_GROUP:
+                        await asyncio.sleep(0)
+                size = max(LARGEST_GROUP, len(self._waiting) // 4)
+                group, self._waiting = self._waiting[:size], self._waiting[size:]
                 await self._add(group)
 
     async def _add(self, group: Sequence[Played]) -> None:
