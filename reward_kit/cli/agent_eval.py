@@ -157,19 +157,19 @@ def evaluated(config: EvaluationConfig, players: Mapping[Role, Any] | None = Non
 
     A rollout of people is not continued.
     """
+    server = None
+    if config.workers and config.ray is None:
+        from reward_kit.agent.evaluation.fork_server import ForkServer
+        from reward_kit.agent.evaluation.worker import main
+        from reward_kit.agent.players.participants import large_library
+
+        # now: there is no thread and no event loop yet, and it starts beside the following imports
+        server = ForkServer(large_library(config), fork=main)
     from reward_kit.agent.evaluation.progress import Display, default_progress
     from reward_kit.agent.evaluation.run import run as run_evaluation
     from reward_kit.agent.evaluation.signals import run_in_loop
     from reward_kit.agent.models.local.server import shown_on
 
-    server = None
-    if config.workers and config.ray is None:
-        from reward_kit.agent.evaluation.connection import ForkServer
-        from reward_kit.agent.evaluation.worker import main
-        from reward_kit.agent.players.participants import needs_litellm
-
-        # now: there is no thread and no event loop yet
-        server = ForkServer(fork=main, litellm=needs_litellm(config))
     display = Display(None if config.quiet else default_progress(), warn)
     try:
         with nullcontext() if config.quiet else shown_on(sys.stderr):

@@ -326,8 +326,8 @@ def _serve(address: str, more: str) -> list[str]:
         importlib.import_module("reward_kit.agent.models.litellm_library").import_litellm()
     if importlib.util.find_spec("mcp") is not None:
         importlib.import_module("reward_kit.agent.servers.mcp_server")
-    for module in ("reward_kit.agent.rollout.trace", "reward_kit.agent.rows.task_row"):
-        sys.modules[module]._adapter()  # is made once, at its first use
+    sys.modules["reward_kit.agent.rollout.trace"].trace_adapter()  # is made once, at its first use
+    sys.modules["reward_kit.agent.rows.task_row"]._adapter()
     importlib.import_module("reward_kit.agent.base.versions").versions()  # likewise
     gc.freeze()
     gc.enable()

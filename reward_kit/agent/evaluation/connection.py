@@ -7,19 +7,12 @@ machine, an actor on a Ray cluster.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import select
 import signal
-import socket
-import struct
-import sys
-import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.worker_thread import Waiters
@@ -28,9 +21,9 @@ from reward_kit.agent.evaluation.signals import memory_of
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import NoReturn
+    from collections.abc import Callable
 
+    from reward_kit.agent.evaluation.fork_server import ForkServer
     from reward_kit.agent.evaluation.protocol import Account, PlayRequest, Setup
 
 LONGEST_LINE = 2**30
@@ -147,6 +140,10 @@ class Worker(ABC):
         crash = f"failed: {report.crash}" if report.crash else "cancelled the task of the rollout"
         raise WorkerDiedError(crash, began=self.ready, at=call.at)
 
+    def prepare(self) -> None:
+        """Have the process load everything, without an answer; ``call`` raises what comes of that."""
+        self.write(encoded(Call(0)))
+
     def receive(self, report: Report) -> None:
         self.heard = time.monotonic()
         for number, role, model, usage in report.used:
@@ -180,12 +177,17 @@ class WorkerProcess(Worker):
         connection, self._end = self._server.fork()
         self._start = self._server.starts
         self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
-        if not (hello := await self._reader.readline()):
-            self._writer.close()
-            raise WorkerDiedError("could not be started", server=self._start)
+        with ExitStack() as undo:
+            undo.callback(self._writer.close)
+            self.write(encoded(setup))
+            hello = b""
+            with suppress(ConnectionResetError):  # the setup was not read
+                hello = await self._reader.readline()
+            if not hello:
+                raise WorkerDiedError("could not be started", server=self._start)
+            undo.pop_all()
         self._pid = decoded(Report, hello).pid or 0
         self._watching = asyncio.create_task(self._watch())
-        self.write(encoded(setup))
 
     @property
     def memory(self) -> int:
@@ -233,167 +235,11 @@ class WorkerProcess(Worker):
         with self._answers:
             try:
                 while line := await self._reader.readline():
-                    self.receive(decoded(Report, line))
+                    report = decoded(Report, line)
+                    if report.tail:
+                        report.attach(await self._reader.readexactly(report.tail))
+                    self.receive(report)
             except ValueError:  # no message of ours
                 self.kill("was ended, since other code wrote into its socket")
             except (OSError, EOFError):
                 pass
-
-
-MOST_FILES = 4096
-"""The highest descriptor that a command may have open when it forks."""
-_END = struct.Struct("!ii")
-"""The report of a worker's end: its number among those of the server, and its exit code."""
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[4:]; from reward_kit.agent.evaluation import connection, worker; "
-    "connection.serve(int(sys.argv[1]), worker.main, int(sys.argv[2]), litellm=bool(sys.argv[3]))"
-)
-_PR_SET_PDEATHSIG = 1
-
-
-class ForkServerEndedError(Exception):
-    """The process that forks workers has ended, and its workers with it."""
-
-
-class ForkServer:
-    """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
-
-    If it ends unexpectedly, the next ``fork`` starts it again; ``starts`` counts.
-
-    With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
-    anything of a bundle. Without, or in a process with threads, it is a new Python with this ``environment``.
-    It imports SQLAlchemy, and with ``litellm`` LiteLLM, so that no worker has to.
-    """
-
-    def __init__(
-        self,
-        environment: Mapping[str, str] | None = None,
-        *,
-        fork: Callable[[socket.socket], NoReturn] | None = None,
-        litellm: bool = False,
-    ) -> None:
-        self.starts = 0
-        self._environment = environment
-        self._litellm = litellm
-        self._start(fork)
-
-    def _start(self, fork: Callable[[socket.socket], NoReturn] | None = None) -> None:
-        self.starts += 1
-        self._ends: Waiters[int, int] = Waiters()
-        self._numbers = count()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            parent = os.getpid()
-            if fork is not None and threading.active_count() == 1:
-                sys.stdout.flush()
-                self._pid = os.fork()
-                if not self._pid:
-                    serve(theirs.fileno(), fork, parent, litellm=self._litellm)
-            else:
-                theirs.set_inheritable(True)
-                given = str(theirs.fileno()), str(parent), "litellm" if self._litellm else ""
-                program = [sys.executable, "-c", _PROGRAM, *given, *sys.path]
-                self._pid = os.posix_spawn(sys.executable, program, self._environment or os.environ)
-
-    def fork(self) -> tuple[socket.socket, asyncio.Future[int]]:
-        """Start a worker; returns the socket to it, and its end.
-
-        That is the exit code, negative for a signal, or a ``ForkServerEndedError``. The socket is closed at
-        the other end if no worker could start.
-        """
-        if self._control.fileno() < 0:
-            self._start()
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._control, self._read)
-        ours, theirs = socket.socketpair()
-        end = self._ends.wait(next(self._numbers))
-        with theirs, suppress(OSError):  # a server that has ended
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-        return ours, end
-
-    def _read(self) -> None:
-        data = b""
-        with self._ends:
-            with suppress(OSError):  # it has ended with requests of ours unread
-                data = self._control.recv(_END.size, socket.MSG_WAITALL)
-            if len(data) == _END.size:
-                self._ends.answer(*_END.unpack(data))
-            else:
-                self.close()
-
-    def close(self) -> None:
-        """End the server; its workers end when their sockets are closed. May be called again."""
-        if self._control.fileno() >= 0:
-            if self._loop is not None:
-                self._loop.remove_reader(self._control)
-            self._control.close()
-            with suppress(ChildProcessError):  # this process ignores its children
-                os.waitpid(self._pid, 0)
-            self._ends.fail_all(ForkServerEndedError("ended with the process that forks workers"))
-
-
-def end_with(parent: int) -> None:
-    """Have the system end this process as soon as ``parent`` has ended, whatever it does then (on Linux)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def serve(
-    descriptor: int, play: Callable[[socket.socket], NoReturn], parent: int, *, litellm: bool = False
-) -> NoReturn:
-    """Fork a process that runs ``play`` for each socket that arrives at ``descriptor``; ends with it.
-
-    Of this process's files the workers get stderr alone, which is also their standard output. All end with
-    the process ``parent``.
-    """
-    os.setsid()
-    end_with(parent)
-    with open(os.devnull) as nothing:  # noqa: PTH123 - as a descriptor
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    os.closerange(3, descriptor)
-    os.closerange(descriptor + 1, MOST_FILES)
-    control = socket.socket(fileno=descriptor)
-    import reward_kit.agent.database.sqlalchemy_api  # noqa: F401 - no worker has to import SQLAlchemy
-
-    if litellm:
-        from reward_kit.agent.models.litellm_library import import_litellm
-
-        import_litellm()  # it starts no thread
-    gc.freeze()  # a collection in a worker would copy all pages
-    end, bell = socket.socketpair()  # it rings as a worker ends
-    bell.setblocking(False)
-    signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    server, numbers, workers = os.getpid(), count(), dict[int, int]()
-    while True:
-        ready = select.select([control, end], [], [])[0]
-        if end in ready:
-            end.recv(64)
-        if control in ready:
-            data, given, *_ = socket.recv_fds(control, 1, 1)
-            if not data:
-                os._exit(0)
-            with socket.socket(fileno=given[0]) as connection:
-                number, worker = next(numbers), -1
-                with suppress(OSError):  # too many processes, say
-                    worker = os.fork()
-                if not worker:
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    signal.set_wakeup_fd(-1)
-                    control.close()
-                    os.setsid()
-                    end_with(server)
-                    play(connection)
-                workers[worker] = number
-        with suppress(ChildProcessError, OSError):
-            if -1 in workers:
-                control.sendall(_END.pack(workers.pop(-1), 1))
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                control.sendall(_END.pack(workers.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])))

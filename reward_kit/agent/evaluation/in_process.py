@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
-from reward_kit.agent.players.participants import Participants, find_participants
+from reward_kit.agent.players.participants import SQLALCHEMY, Participants, find_participants
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
@@ -84,8 +85,8 @@ class InProcess(Executor):
     _opening: asyncio.Task[None] | None = None
     _telemetry: Telemetry | None = None
 
-    async def describe(self) -> Description:
-        """Import the bundle, the agent and the users, seed the bases, and say what they are."""
+    def load(self) -> None:
+        """Import the bundle, the agent and the users; ``describe`` does it unless this has."""
         config = self.config
         if [name for name in os.environ if name.startswith("OTEL_")]:
             from reward_kit.agent.evaluation.telemetry import open_telemetry
@@ -108,14 +109,20 @@ class InProcess(Executor):
             recorded = self.recorded = RecordedRun.load(config.results_file, bundle.tasks, tasks)
             tasks, participants = recorded.tasks, _recorded_participants(recorded, config)
             warnings += recorded.warnings
-        warnings += participants.warnings
+        self._warnings = warnings + participants.warnings
         self._participants = participants
         self._tasks = {task.row.id: task for task in tasks}
+
+    async def describe(self) -> Description:
+        """Load everything, seed the bases, and say what they are."""
+        if self._bundle is None:
+            self.load()
+        config, tasks, participants = self.config, [*self._tasks.values()], self._participants
         self.folder = RunsFolder(self.root)
         for seed in {task.seed.key: task.seed for task in tasks}.values():
             self.folder.ensure_base(seed)
         notes = (getattr(model, "note", None) for model in participants.models.values())
-        warnings += dict.fromkeys(filter(None, notes))
+        self._warnings += dict.fromkeys(filter(None, notes))
         participants.limiters.tell = self.note
         self.room = participants.limiters.room if participants.limiters.used else None
         if config.cache:
@@ -143,7 +150,7 @@ class InProcess(Executor):
             models={role: model.name for role, model in participants.models.items()},
             interactive=participants.interactive,
             replays=participants.recordings is not None,
-            warnings=warnings,
+            warnings=self._warnings,
         )
 
     async def play(self, request: PlayRequest, account: Account) -> Played:
@@ -152,8 +159,7 @@ class InProcess(Executor):
         if self._opening is None:
             self._opening = asyncio.create_task(self._participants.open())
             if self._participants.limiters.used:  # without a model nothing is waited for meanwhile
-                needed = "reward_kit.agent.database.sqlalchemy_api"
-                asyncio.get_running_loop().call_later(IMPORT_AFTER, _import_in_a_thread, needed)
+                asyncio.get_running_loop().call_later(IMPORT_AFTER, _import_in_a_thread, SQLALCHEMY)
         if not self._opening.done():
             await asyncio.shield(self._opening)
         self._opening.result()
@@ -307,7 +313,8 @@ def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | Non
 
 def _import_in_a_thread(module: str) -> None:
     """Import a large module, which this thread will need, while it waits for the disk or the network."""
-    threading.Thread(target=import_module, args=(module,)).start()
+    if module not in sys.modules:
+        threading.Thread(target=import_module, args=(module,)).start()
 
 
 def _recorded_participants(run: RecordedRun, config: EvaluationConfig) -> Participants:

@@ -22,6 +22,7 @@ from reward_kit.agent.evaluation.row_states import clear_gold
 from reward_kit.agent.evaluation.signals import run_from_code, signals_handled
 from reward_kit.agent.models.cache import FOLDER, AnswerStore
 from reward_kit.agent.models.function import checked_models
+from reward_kit.agent.players.participants import large_library
 from reward_kit.agent.store.layout import read_evaluation
 from reward_kit.agent.store.resume import make_run
 from reward_kit.agent.store.writer import Saver, Store
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.config import EvaluationConfig
-    from reward_kit.agent.evaluation.connection import ForkServer
+    from reward_kit.agent.evaluation.fork_server import ForkServer
     from reward_kit.agent.evaluation.plan import Plan
     from reward_kit.agent.evaluation.protocol import Executor
     from reward_kit.agent.store.results import EvaluationResult, Status
@@ -114,7 +115,7 @@ async def run(
     """Run an evaluation to its end, write its results and return them.
 
     ``players`` and ``models`` take the place of those that ``config`` names. ``server`` forks the workers, if
-    there are any. With ``last_words``, SIGINT and SIGTERM end the evaluation in order (status
+    there are any, and is closed. With ``last_words``, SIGINT and SIGTERM end the evaluation in order (status
     ``interrupted``) while rollouts run; a second one prints ``last_words()`` and ends the process at once.
     """
     # absolute: a tool that changes to another folder does not take the results with it
@@ -126,6 +127,12 @@ async def run(
         remedy = "Name one with --dataset, or a bundle's folder with --task-dir."
         raise UsageError("no dataset is given", remedy=remedy)
     async with AsyncExitStack() as opened:
+        if server is None and (config.workers or config.ray is not None):
+            from reward_kit.agent.evaluation.fork_server import ForkServer
+
+            server = ForkServer(large_library(config))  # it starts while rows are read
+        if server is not None:
+            opened.callback(server.close)
         rows = opened.enter_context(read_bundle(config.dataset, config.task_dir, mode=config.mode))
         for warning in rows.warnings:
             display.warn(warning)
@@ -174,7 +181,7 @@ def _executor(
         AnswerStore(root / FOLDER, warn=display.warn).clear()
     if config.branch_of and config.ray is not None:
         raise UsageError("branches cannot be played on a Ray cluster", remedy="Omit --ray.")
-    if not config.workers and config.ray is None:
+    if server is None:
         return InProcess(config, rows, root, display.note, models=models, players=players)
     if models or players or config.results_file or "human" in (config.agent, config.user):
         raise UsageError(
@@ -189,7 +196,7 @@ def _executor(
         from reward_kit.agent.evaluation.ray_cluster import RayCluster
 
         cluster = RayCluster(config, rows, root, display.note)
-    return Workers(config, rows, root, display.note, cluster=cluster, server=server)
+    return Workers(config, rows, root, display.note, server, cluster)
 
 
 async def _played(

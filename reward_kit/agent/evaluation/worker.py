@@ -1,4 +1,4 @@
-"""A worker: an in-process executor that another process drives. Forked by ``connection.ForkServer``.
+"""A worker: an in-process executor that another process drives. Forked by ``fork_server.ForkServer``.
 
 Both sides speak messages of ``protocol``, a line each, over a socket pair of their own, so that nothing a
 bundle prints, reads or closes gets between them. The worker begins with its ``pid``, gets its ``Setup``, then
@@ -100,7 +100,6 @@ class Player:
         self._used: list[tuple[int, Role, str, Usage]] = []
         self._reporting: asyncio.TimerHandle | None = None
         self._state: _ProcessState | None = None
-        self._described: asyncio.Task[Description] | None = None
 
     def run(self, setup: Setup, began: Callable[[], None]) -> None:
         """Play until ``stop`` is called. ``began`` is called once calls can be received."""
@@ -114,13 +113,16 @@ class Player:
         with read_bundle(config.dataset, config.task_dir, mode=config.mode) as rows:
             self._executor = InProcess(config, rows, self._root, lambda text: self._tell(Report(note=text)))
             self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+            self._asked = asyncio.Event()
+            self._described = asyncio.create_task(self._describe())
+            self._described.add_done_callback(lambda done: done.cancelled() or done.exception())
             began()
             try:
                 while True:
                     self._tell(Report())
                     await asyncio.sleep(ALIVE_EVERY)
             finally:
-                calls = list(self._calls.values())
+                calls = [self._described, *self._calls.values()]
                 for call in calls:
                     call.cancel()
                 await asyncio.gather(*calls, return_exceptions=True)
@@ -165,14 +167,16 @@ class Player:
             untold.pop_all()
 
     async def _answer(self, call: Call) -> Report:
-        if self._described is None:
-            self._described = asyncio.create_task(self._describe())
+        self._asked.set()
         description = await asyncio.shield(self._described)
         if call.request is None:
             return Report(description=description)
         return await self._play(call.id, call.request)
 
     async def _describe(self) -> Description:
+        """Load everything at once, but describe it in a call: one worker alone seeds the bases."""
+        self._executor.load()
+        await self._asked.wait()
         description = await self._executor.describe()
         for path in (self._root / ".bases").glob("*.seeded"):
             if self._bases is not None and path.name not in self._bases:  # deltas go with the driver's bases

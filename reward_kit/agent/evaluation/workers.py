@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.files import write_file
-from reward_kit.agent.evaluation.connection import ForkServer, WorkerDiedError, WorkerProcess
+from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError, Setup
 from reward_kit.agent.models.local.backends import names_local_model
-from reward_kit.agent.players.participants import needs_litellm
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.evaluation.connection import Worker
+    from reward_kit.agent.evaluation.fork_server import ForkServer
     from reward_kit.agent.evaluation.protocol import Account, PlayRequest, Report
     from reward_kit.agent.evaluation.ray_cluster import RayCluster
     from reward_kit.agent.rollout.outcome import Played
@@ -67,7 +67,7 @@ def processes_of(config: EvaluationConfig, rows: BundleRows, processors: int = 1
 class Workers(Executor):
     """An executor that plays in ``config.workers`` processes, on ``cluster`` if one is given.
 
-    They come from ``server``, or from a new one.
+    They come from ``server``.
     """
 
     def __init__(
@@ -76,16 +76,15 @@ class Workers(Executor):
         rows: BundleRows,
         root: str | Path,
         note: Callable[[str], None],
-        *,
+        server: ForkServer,
         cluster: RayCluster | None = None,
-        server: ForkServer | None = None,
     ) -> None:
         if config.worker_memory is not None and not Path("/proc/self/statm").exists():
             raise UsageError("--worker-memory needs Linux", remedy="Omit it.")
         self._config, self._rows, self._note = config, rows, note
         self.folder = RunsFolder(root)
         self._cluster = cluster
-        self._server = server or ForkServer(litellm=needs_litellm(config))
+        self._server = server
         self._processes = processes_of(config, rows)
         self._seeds: dict[str, Seed] = {}
         self._workers: list[Worker] = []
@@ -100,40 +99,47 @@ class Workers(Executor):
         self._changed = asyncio.Event()
 
     async def describe(self) -> Description:
-        """Have a worker on this machine load and describe everything, then start the others."""
+        """Start the workers, which load the bundle at once, and have one describe everything."""
         self._begin(self._look())
+        if self._cluster is None:
+            self._start_missing(self._processes - 1)
         worker, description = await self._described()
         if description.interactive:
             fault = "a person at the terminal cannot play in another process"
             raise UsageError(fault, remedy="Omit --workers.")
         if self._cluster is None:
-            self._workers.append(worker)
-            self._start_missing()
-            await asyncio.gather(*self._starts, return_exceptions=True)
+            for other in self._workers:
+                other.prepare()
+            self._workers.insert(0, worker)
+            self._start_missing(self._processes)
             return description
         await worker.close()
         found = zip(self._rows.rows, self._rows.seeds, strict=True)
         self._seeds = {row.id: seed for row, seed in found if row.id in description.code.rows}
         processors = await self._cluster.connect(self._seeds.values())
         self._processes = processes_of(self._config, self._rows, processors)
-        self._start_missing()
+        self._start_missing(self._processes)
         return description
 
     async def _described(self) -> tuple[Worker, Description]:
-        start = 1
+        """A worker that has described everything; raises ``BundleError`` if all end before that."""
+        start, worker = 1, None
         while True:
             try:
-                worker = await self._started(WorkerProcess(self._note, self._server))
+                worker = worker or await self._started(WorkerProcess(self._note, self._server))
                 report = await worker.call()
             except WorkerDiedError as death:
                 if self._fault is not None:
                     raise self._fault from None
                 start += 1
-                if death.server is None or start > STARTS:  # else it was not the bundle
+                others = [other for other in self._workers if other.died is None and death.server is None]
+                if not others and (death.server is None or start > STARTS):  # else it was not the bundle
                     toolsets = sorted({row.toolset for row in self._rows.rows})
                     remedy = f"Run python -c 'import {toolsets[0].partition(':')[0]}' to see why."
                     fault, place = f"the process that loads the bundle {death}", ", ".join(toolsets[:3])
                     raise BundleError(fault, place=place, remedy=remedy) from None
+                worker = others[0] if others else None
+                self._workers = [other for other in self._workers if other is not worker]
             else:
                 assert report.description is not None
                 return worker, report.description
@@ -164,7 +170,7 @@ class Workers(Executor):
             if place is not None:
                 what = f"the {worker.changed} of its process has changed"
                 self._note(f"{place}: {what}: others play in a new one")
-            self._start_missing()
+            self._start_missing(self._processes)
         if place is not None and not worker.load:
             self._begin(worker.close())
 
@@ -207,14 +213,17 @@ class Workers(Executor):
         while True:
             if self._fault is not None:
                 raise self._fault
-            able = [worker for worker in self._workers if worker.load < self._share and not worker.died]
+            for worker in [worker for worker in self._workers if worker.died is not None]:
+                self._count(WorkerDiedError(worker.died or "", began=worker.ready, server=worker.server))
+                self._replace(worker)
+            able = [worker for worker in self._workers if worker.load < self._share]
             if able:
                 return min(able, key=lambda worker: worker.load)
             self._changed.clear()
             await self._changed.wait()
 
-    def _start_missing(self) -> None:
-        for _ in range(self._processes - len(self._workers) - len(self._starts)):
+    def _start_missing(self, wanted: int) -> None:
+        for _ in range(wanted - len(self._workers) - len(self._starts)):
             self._starts.add(self._begin(self._join()))
 
     async def _join(self) -> None:
@@ -301,6 +310,5 @@ class Workers(Executor):
         await asyncio.gather(*beside, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._running if worker.died is None))
         self._running.clear()
-        self._server.close()
         if self._cluster is not None:
             await self._cluster.close()

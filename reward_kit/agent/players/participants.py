@@ -33,7 +33,7 @@ from reward_kit.agent.rollout.rollout import TaskView
 from reward_kit.errors import BundleError, ModelSetupError, RewardError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.task import Task
@@ -52,21 +52,37 @@ _MODEL_REMEDIES = {
 }
 
 
+LITELLM = "reward_kit.agent.models.litellm_library:import_litellm"
+SQLALCHEMY = "reward_kit.agent.database.sqlalchemy_api"
+
+
+def large_library(config: EvaluationConfig) -> str:
+    """The library that rollouts wait for longest, as ``pkgutil.resolve_name`` finds it.
+
+    If a provider is asked, SQLAlchemy can be imported while it answers.
+    """
+    if needs_litellm(config):
+        return LITELLM
+    return "aiohttp" if any(_asked(config)) else SQLALCHEMY
+
+
 def needs_litellm(config: EvaluationConfig) -> bool:
     """True if LiteLLM has to ask a model that the options or the environment name."""
-    if config.agent and not uses_model(config.agent):
-        return False
-    asked = (
+    with suppress(ModelSetupError):  # it is raised again where the models are made
+        return any(config.client != "direct" or find_endpoint(*one) is None for one in _asked(config))
+    return False
+
+
+def _asked(config: EvaluationConfig) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """The models of providers that the options or the environment name, with providers and arguments."""
+    named = (
         (config.or_environment("model"), config.provider, dict(config.model_args)),
         (config.or_environment("sim_model"), config.user_provider, dict(config.user_model_args)),
     )
-    with suppress(ModelSetupError):  # it is raised again where the models are made
-        return any(
-            (config.client != "direct" or find_endpoint(name, provider, args) is None)
-            for name, provider, args in asked
-            if name and not names_local_model(name, provider=provider, model_args=args)
-        )
-    return False
+    if not config.agent or uses_model(config.agent):
+        for name, provider, args in named:
+            if name and not names_local_model(name, provider=provider, model_args=args):
+                yield name, provider, args
 
 
 @dataclass(slots=True)

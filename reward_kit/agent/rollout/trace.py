@@ -267,7 +267,7 @@ class Trace(Scored):
     def encoded(self) -> str:
         """The JSON object that is stored, as text."""
         try:  # by the types of the fields in half of the time
-            return _adapter().dump_json(self, warnings=False).decode()
+            return trace_adapter().dump_json(self, warnings=False).decode()
         except ValueError:  # a value that is not of its type
             return json_text(self)
 
@@ -371,7 +371,8 @@ def redacted_warning(traces: Iterable[Trace | Outcome]) -> str:
 
 
 @cache
-def _adapter() -> TypeAdapter[Trace]:
+def trace_adapter() -> TypeAdapter[Trace]:
+    """Pydantic's, made once: it takes a while."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Trace)
@@ -383,7 +384,7 @@ def read_trace(text: str, source: Path | StoredRollout) -> Trace:
     Raises ``StorageError`` for anything else.
     """
     try:
-        trace: Trace = _adapter().validator.validate_json(text)  # the adapter's own method only calls it
+        trace: Trace = trace_adapter().validator.validate_json(text)  # the adapter's own method only calls it
     except ValueError as error:
         from pydantic import ValidationError  # which costs at each call
 

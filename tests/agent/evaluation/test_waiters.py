@@ -16,7 +16,7 @@ from virtual_time import simulate
 
 from reward_kit.agent import load_rollout
 from reward_kit.agent.base.worker_thread import Waiters, completed
-from reward_kit.agent.evaluation import connection
+from reward_kit.agent.evaluation import fork_server
 from reward_kit.agent.evaluation.connection import Worker
 from reward_kit.agent.evaluation.protocol import Report
 from reward_kit.agent.store.writer import Store
@@ -152,12 +152,12 @@ def test_the_end_of_a_worker_that_cannot_be_taken_in_ends_the_run(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken:
-        size = connection._END.size
+        size = fork_server._END.size
 
         def unpack(self, data: bytes) -> None:
             raise RuntimeError("an end of nobody")
 
-    monkeypatch.setattr(connection, "_END", Broken())
+    monkeypatch.setattr(fork_server, "_END", Broken())
     assert len(bundle.play("greets", workers=1).outcomes) == 6  # their ends come last
 
 

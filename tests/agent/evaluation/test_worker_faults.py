@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from command import children_of, gone, start, wait_for
 from flight_bundle import GOLD, TOOLS, Bundle
 
 from reward_kit.agent import load_rollout
+from reward_kit.agent.evaluation.worker import _ProcessState
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the system offers there is used")
 
@@ -112,6 +115,24 @@ def test_what_a_rollout_changes_in_its_process_reaches_no_other(bundle: Bundle, 
         if one.row_id.endswith("none"):
             assert load_rollout(result.folder / one.file).messages[-1]["content"] == str(Path.cwd())
     assert "0-folder, rollout 0: the working directory of its process has changed" in caplog.text
+
+
+def test_a_change_of_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KNOWN", "before")
+    state = _ProcessState()
+    monkeypatch.setenv("ADDED", "later")
+    assert state.changed() is None
+    monkeypatch.setenv("KNOWN", "after")
+    assert state.changed() == "environment"
+    monkeypatch.setattr(os, "environ", {})
+    assert state.changed() == "environment"
+    monkeypatch.undo()
+    monkeypatch.setenv("KNOWN", "before")
+    handler = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        assert state.changed() == "signal handlers"
+    finally:
+        signal.signal(signal.SIGALRM, handler)
 
 
 def test_the_neighbours_of_a_crash_are_played_again_side_by_side(bundle: Bundle) -> None:

@@ -14,10 +14,10 @@ from stored_rollouts import played
 
 from reward_kit.agent import EvaluationConfig, EvaluationResult, evaluate, load_rollout
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.evaluation.connection import ForkServer
+from reward_kit.agent.evaluation.fork_server import ForkServer
 from reward_kit.agent.evaluation.protocol import Report, decoded, encoded
 from reward_kit.agent.evaluation.workers import worker_config
-from reward_kit.agent.players.participants import needs_litellm
+from reward_kit.agent.players.participants import LITELLM, needs_litellm
 from reward_kit.agent.rollout.outcome import RowGold
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, UsageError
 
@@ -170,7 +170,7 @@ def test_the_process_that_forks_imports_litellm_once(tmp_path: Path, monkeypatch
     (tmp_path / "litellm.py").write_text("import os\nopen('imported', 'a').write(f'{os.getpid()} ')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    server = ForkServer(litellm=True)
+    server = ForkServer(LITELLM)
     wait_for((tmp_path / "imported").exists)
     server.close()
     assert (tmp_path / "imported").read_text().split() == [str(server._pid)]
