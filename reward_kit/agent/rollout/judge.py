@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import math
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
@@ -71,13 +71,14 @@ async def judge_async(
     gold = gold_db.reader() if gold_db is not None and is_shared else gold_db
     try:
         given = {
-            **copied({**(fields or task.row.reward_fields()), "messages": list(messages)}),
+            **(fields or task.row.reward_fields()),
+            "messages": list(messages),
             "db": _view(db, is_async=is_async),
             "gold_db": None if gold is None else _view(gold, is_async=is_async),
             "rollout": rollout,
         }
         with checking(task):
-            return await call_reward(task.reward, given, timeout=timeout, watched=watched)
+            return await call_reward(_copying(task.reward), given, timeout=timeout, watched=watched)
     finally:
         if gold is not None and is_shared:
             gold.close()
@@ -88,6 +89,21 @@ def judge(
 ) -> EvaluateResult | RewardOutput:
     """As ``judge_async``, for code without an event loop."""
     return run_sync(judge_async(task, messages, db, **options))
+
+
+@lru_cache(maxsize=256)
+def _copying(reward: Callable[..., T]) -> Callable[..., T]:
+    """``reward``, which gets copies of the messages and the row's fields.
+
+    They are made when it is called: of many rollouts that end together, most wait for a thread.
+    """
+
+    @wraps(reward)
+    def called(**given: Any) -> T:
+        views = {name: given.pop(name) for name in ("db", "gold_db", "rollout") if name in given}
+        return reward(**copied(given), **views)
+
+    return called
 
 
 class _Signature(NamedTuple):
