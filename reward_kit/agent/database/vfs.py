@@ -98,7 +98,7 @@ class PageFile:
             raise apsw.ReadOnlyError("the page size of a base cannot be changed")
         overlay = self.overlay
         overlay.size = max(overlay.size, offset + self.page_size)
-        overlay.pages[offset] = bytes(data)
+        overlay.pages[offset] = bytes(data) if offset else overlay.base.shared_first_page(bytes(data))
 
     def xTruncate(self, size: int) -> None:
         self.overlay.truncate(size)
@@ -216,6 +216,7 @@ class BaseImage:
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
         self.content: bytes | None = None
+        self._first_pages: dict[int, bytes] = {}
         if self.size <= IN_MEMORY_LIMIT or not hasattr(os, "pread"):
             with open(descriptor, "rb", closefd=False) as file:
                 self.content = file.read()
@@ -269,6 +270,13 @@ class BaseImage:
         if len(data) != amount:
             raise DatabaseError("the base was truncated while in use", place=str(self.path))
         return data
+
+    def shared_first_page(self, page: bytes) -> bytes:
+        """The equal page of another fork, if there is one: most differ from the base's only in a counter."""
+        shared = self._first_pages.setdefault(page[27], page)  # the last byte of the counter
+        if shared != page:
+            self._first_pages[page[27]] = shared = page
+        return shared
 
     def check_intact(self) -> None:
         """Raise ``DatabaseError`` if what forks read is no longer what was opened."""
