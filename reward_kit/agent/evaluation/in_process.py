@@ -172,8 +172,7 @@ class InProcess(Executor):
             seed = self._participants.recorded_seed(request.row_id, request.index)
             if seed is None:
                 seed = seed_of(self.config, request.row_id, request.index, request.attempt)
-            with ExitStack() as opened:
-                episode = opened.enter_context(await self._begun(task, request, row, seed, account))
+            with await self._begun(task, request, row, seed, account) as episode:
                 async with row.gold_for(episode.random_numbers or seed) as gold:
                     agent = self._participants.make_agent()
                     await play_async(episode, agent, gold.database if gold else None)
