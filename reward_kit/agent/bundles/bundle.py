@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
-from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts
+from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts, undone_by
 from reward_kit.agent.bundles.imports import (
     BundleImports,
     FoundReward,
@@ -22,9 +22,16 @@ from reward_kit.agent.bundles.imports import (
 )
 from reward_kit.agent.bundles.rules import RULES, read_rules
 from reward_kit.agent.bundles.seed import Seed, SetupScript, code_of, seed_source, with_setup
-from reward_kit.agent.bundles.solo import SOLO, solo_row, with_joined_tools
 from reward_kit.agent.bundles.source import BundleSource, find_bundle
-from reward_kit.agent.bundles.task import Task, is_default, no_answer, select_tasks
+from reward_kit.agent.bundles.task import (
+    SOLO,
+    Task,
+    is_default,
+    no_answer,
+    select_tasks,
+    solo_row,
+    with_joined_tools,
+)
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.agent.rows.field_checks import PARTS, call_name
 from reward_kit.agent.rows.task_row import RowFaults, field_name
@@ -67,9 +74,8 @@ class BundleRows(AbstractContextManager["BundleRows"]):
         self.mode = mode
         self.rows = list(map(solo_row, read.rows)) if mode == SOLO else read.rows
         self.defaults = read.defaults
-        template = "sim_user_template"
-        text = methodcaller("text", template)
-        _made_for(read.rows, template, text, lambda row: check_template(text(row)))
+        template = methodcaller("text", "sim_user_template")
+        _made_for(read.rows, "sim_user_template", template, lambda row: check_template(template(row)))
         self.seeds = _seeds(read.rows, files, source.folder)
         self.warnings = read.warnings
         self.prompts = read_prompts(source.folder)
@@ -83,13 +89,10 @@ class BundleRows(AbstractContextManager["BundleRows"]):
 
         With ``unanswered``, rows may lack what their reward needs; they are then not judged.
         """
-        with ExitStack() as undo:
-            imports = BundleImports(self.folder)
-            undo.callback(imports.close)
+        imports = BundleImports(self.folder)
+        with undone_by(imports.close):
             tasks = _tasks(self, imports, unanswered=unanswered)
-            bundle = TaskBundle(self, _joined(tasks) if self.mode == SOLO else tasks, imports)
-            undo.pop_all()
-        return bundle
+            return TaskBundle(self, _joined(tasks) if self.mode == SOLO else tasks, imports)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -109,11 +112,8 @@ def read_bundle(
     elsewhere. ``mode`` may be "solo". Raises ``BundleError`` with all faults of all rows.
     """
     found = find_bundle(source, task_dir)
-    with ExitStack() as undo:
-        undo.callback(found.discard)
-        rows = BundleRows(found, mode)
-        undo.pop_all()
-    return rows
+    with undone_by(found.discard):
+        return BundleRows(found, mode)
 
 
 class TaskBundle(AbstractContextManager["TaskBundle"]):
@@ -153,31 +153,18 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         Raises ``BundleError``: all faults of all rows at once, before anything is imported; then all faults
         of the modules that the rows name.
         """
-        with ExitStack() as undo:
-            rows = undo.enter_context(read_bundle(source, task_dir, mode=mode))
-            bundle = rows.open(unanswered=unanswered)
-            undo.pop_all()
-        return bundle
+        rows = read_bundle(source, task_dir, mode=mode)
+        with undone_by(rows.close):
+            return rows.open(unanswered=unanswered)
 
-    def select(
-        self,
-        *,
-        task_ids: str | Iterable[str | int] | None = None,
-        start_index: int | None = None,
-        end_index: int | None = None,
-        max_tasks: int | None = None,
-    ) -> list[Task]:
-        """Some of the tasks; see ``select_tasks``."""
-        return select_tasks(
-            self.tasks, task_ids=task_ids, start_index=start_index, end_index=end_index, max_tasks=max_tasks
-        )
+    def select(self, **choice: Any) -> list[Task]:
+        """Some of the tasks; ``choice`` is that of ``select_tasks``, such as ``task_ids``, ``max_tasks``."""
+        return select_tasks(self.tasks, **choice)
 
     def episode(self, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
         """As ``Episode.of``, the function of a room above this one."""
-        episode: Episode = import_module("reward_kit.agent.rollout.episode").Episode.of(
-            self, row, rng_seed=rng_seed, **options
-        )
-        return episode
+        above: Any = import_module("reward_kit.agent.rollout.episode")
+        return cast("Episode", above.Episode.of(self, row, rng_seed=rng_seed, **options))
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -239,24 +226,14 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
     )
     named = attrgetter("toolset", "reward")
     rewards = _made_for(rows, "reward", named, lambda row: load_reward(imports, *named(row)))
-    tasks = [
-        Task(
-            *(row, registry, reward.function, _bound(seed, registry, user)),
-            *(read.folder, read.prompts, read.rules, user),
-        )
-        for row, registry, user, reward, seed in zip(rows, agents, users, rewards, read.seeds, strict=True)
-    ]
-    faults = RowFaults()
-    for task in tasks:
-        for name, fault in _function_faults(task):
-            faults.add(task.row, name, fault)
-    for place, (task, reward) in enumerate(zip(tasks, rewards, strict=True)):
-        missing = list(_missing_fields(task.row, reward))
-        if missing and unanswered:
-            tasks[place] = replace(task, reward=no_answer)
-            continue
-        for name, fault in missing:
-            faults.add(task.row, name, fault)
+    faults, tasks = RowFaults(), []
+    for row, registry, user, reward, seed in zip(rows, agents, users, rewards, read.seeds, strict=True):
+        missing = list(_missing_fields(row, reward))
+        judge = no_answer if missing and unanswered else reward.function
+        bundled = read.folder, read.prompts, read.rules
+        tasks.append(Task(row, registry, judge, _bound(seed, registry, user), *bundled, user))
+        for name, fault in (*_function_faults(tasks[-1]), *(() if unanswered else missing)):
+            faults.add(row, name, fault)
     faults.raise_if_any()
     return tasks
 
@@ -265,13 +242,8 @@ def _joined(tasks: list[Task]) -> list[Task]:
     """The tasks with the tools of both sides; tasks with the same registries share the joined one."""
     sides = {task.row.id: (id(task.registry), id(task.user_registry)) for task in tasks}
     by_row = {task.row.id: task for task in tasks}
-    joined = _made_for(
-        [task.row for task in tasks],
-        "user_toolset",
-        lambda row: sides[row.id],
-        lambda row: with_joined_tools(by_row[row.id]),
-    )
-    pairs = zip(joined, tasks, strict=True)
+    key, made = (lambda row: sides[row.id]), (lambda row: with_joined_tools(by_row[row.id]))
+    pairs = zip(_made_for([task.row for task in tasks], "user_toolset", key, made), tasks, strict=True)
     return [replace(one, row=task.row, reward=task.reward, seed=task.seed) for one, task in pairs]
 
 
@@ -291,9 +263,9 @@ def _missing_fields(row: TaskRow, reward: FoundReward) -> Iterator[tuple[str, st
 def _function_faults(task: Task) -> Iterator[tuple[str, str]]:
     """The faults of a row's calls of functions that are registered for ``setup`` and ``checks``."""
     row = task.row
-    calls: list[tuple[str, FunctionKind, str, Any, Side]] = [
-        (f"setup[{at}]", "setup", one.name, one.arguments, one.by) for at, one in enumerate(row.setup or ())
-    ]
+    setup = enumerate(row.setup or ())
+    calls: list[tuple[str, FunctionKind, str, Any, Side]]
+    calls = [(f"setup[{at}]", "setup", one.name, one.arguments, one.by) for at, one in setup]
     for at, one in enumerate(row.checks or ()):
         if isinstance(one, dict):
             of = one.get("arguments", {}), one.get("by", "agent")
@@ -342,9 +314,8 @@ def _unknown_gold_tools(tasks: Iterable[Task]) -> list[str]:
     """Calls in rows whose tool does not exist; gold actions are then skipped, as tau-bench does."""
     faults = RowFaults()
     for task in tasks:
-        calls: list[tuple[str, Any, Side]] = [
-            ("actions", action.name, action.by) for action in task.row.actions or ()
-        ]
+        actions = task.row.actions or ()
+        calls: list[tuple[str, Any, Side]] = [("actions", one.name, one.by) for one in actions]
         for field in ("required_calls", "forbidden_calls"):
             for call in getattr(task.row, field) or ():
                 by = call.get("by") if isinstance(call, dict) else None

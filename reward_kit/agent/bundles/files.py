@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import FILE, cut, did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PROMPTS = "prompts"
@@ -32,6 +33,15 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
 AGENT_PROMPTS = frozenset({"act", "react"})
 
 _ELSEWHERE = "If the bundle's files are in another folder than its rows, name that with --task-dir."
+
+
+@contextmanager
+def undone_by(undo: Callable[[], object]) -> Iterator[None]:
+    """Call ``undo`` if the block raises."""
+    with ExitStack() as stack:
+        stack.callback(undo)
+        yield
+        stack.pop_all()
 
 
 class BundleFiles:
@@ -119,19 +129,15 @@ def read_prompts(folder: Path) -> dict[str, str]:
             prompts[path.stem] = read_text(path).removesuffix("\n")
             check_template(prompts[path.stem], path.stem, place)
         elif path.stem.startswith("user") or did_you_mean(path.stem, PLACEHOLDERS):
-            names = ", ".join(f"{name}.txt" for name in PLACEHOLDERS)
-            raise BundleError(
-                "nobody reads this prompt", place=place, remedy=f"Names that are read: {names}."
-            )
+            remedy = f"Names that are read: {', '.join(f'{name}.txt' for name in PLACEHOLDERS)}."
+            raise BundleError("nobody reads this prompt", place=place, remedy=remedy)
     return prompts
 
 
 def check_template(text: str | None, prompt: str = "user", place: str | None = None) -> None:
     """Raise ``BundleError`` if the template of a prompt lacks a placeholder."""
-    text = text and text.replace("{messages}", "{conversation}")  # two forms of the same
-    missing = [
-        f"{{{name}}}" for name in PLACEHOLDERS[prompt] if text is not None and f"{{{name}}}" not in text
-    ]
-    if missing:
+    has = None if text is None else text.replace("{messages}", "{conversation}")  # two forms of the same
+    needed = [f"{{{name}}}" for name in PLACEHOLDERS[prompt]]
+    if missing := [name for name in needed if has is not None and name not in has]:
         fault = f"has no {' and no '.join(missing)}; write it where the text belongs that takes its place"
         raise BundleError(fault, place=place)

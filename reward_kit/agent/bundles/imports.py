@@ -15,7 +15,8 @@ import importlib.util
 import inspect
 import re
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from threading import RLock
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.files import own_file
+from reward_kit.agent.bundles.files import own_file, undone_by
 from reward_kit.agent.bundles.task import DEFAULT_REWARD, no_tools
 from reward_kit.agent.rows.task_row import INJECTED
+from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from reward_kit.agent.bundles.task import Reward
-    from reward_kit.agent.tools.registry import ToolRegistry
-
 
 # sys.modules and sys.path are one for the whole process.
 _lock = RLock()
@@ -109,17 +109,15 @@ class BundleImports:
         loaded = next((other.packages[name] for other in _open if name in other.packages), None)
         present = sys.modules.get(name)
         if loaded is not None and loaded != folder:
-            raise BundleError(
-                f"the name {name!r} belongs to the bundle {loaded}, which is open",
-                remedy="Close that bundle first, or rename one of the folders.",
-            )
+            remedy = "Close that bundle first, or rename one of the folders."
+            fault = f"the name {name!r} belongs to the bundle {loaded}, which is open"
+            raise BundleError(fault, remedy=remedy)
         if loaded is None and present is not None:
             if place_of(present).is_relative_to(folder):
                 return  # somebody else's import, which stays
-            raise BundleError(
-                f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}",
-                remedy="Rename the bundle's folder, or load it in a process of its own.",
-            )
+            remedy = "Rename the bundle's folder, or load it in a process of its own."
+            fault = f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}"
+            raise BundleError(fault, remedy=remedy)
         if loaded is None:
             _load_package(name, folder)
         self.packages[name] = folder
@@ -171,11 +169,9 @@ def _load_package(name: str, folder: Path) -> None:
     # A plain list: the path of an ordinary namespace package would later take in folders of sys.path.
     spec.submodule_search_locations = [str(folder)]
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    with ExitStack() as undo:
-        undo.callback(_forget, name)
+    with undone_by(partial(_forget, name)):
         if spec.loader is not None:
             spec.loader.exec_module(module)
-        undo.pop_all()
 
 
 @contextmanager
@@ -224,17 +220,14 @@ def load_registry(imports: BundleImports, toolset: str, outside: bool | None = T
             f"{name!r} is {place}, outside of the bundle's folder {imports.folder}; "
             f'{own}add "toolset_outside": true to the row to use it'
         )
-    from reward_kit.agent.tools.registry import ToolRegistry
-
     if attribute or hasattr(module, REGISTRY):
         found = getattr(module, attribute or REGISTRY, None)
         if isinstance(found, ToolRegistry):
             return found
         got = "does not exist" if found is None else f"is {type(found).__name__}"
         raise BundleError(f"{attribute or REGISTRY!r} in module {name!r} {got}, expected a ToolRegistry")
-    registries = {
-        value: f'"{name}:{key}"' for key, value in vars(module).items() if isinstance(value, ToolRegistry)
-    }
+    members = vars(module).items()
+    registries = {one: f'"{name}:{key}"' for key, one in members if isinstance(one, ToolRegistry)}
     if len(registries) == 1:
         return next(iter(registries))
     if registries:
@@ -318,9 +311,8 @@ def _import(imports: BundleImports, name: str, kind: str) -> ModuleType:
         remedy = None
         if missing and f"{full}.".startswith(f"{missing}."):
             parent = missing.rpartition(".")[0]
-            places = (
-                f"package {parent!r}" if parent else f"{', '.join(searched(folder))} or what is installed"
-            )
+            others = f"{', '.join(searched(folder))} or what is installed"
+            places = f"package {parent!r}" if parent else others
             if _has(folder, kind):
                 remedy = f'The bundle\'s folder is {folder.name!r}: did you mean ".{kind}"?'
             raise BundleError(f"there is no module {missing!r} in {places}", remedy=remedy) from None

@@ -57,11 +57,8 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
     if the folder exists, or its name cannot be used.
     """
     if not re.fullmatch(r"[\w-]+", folder.name):
-        raise UsageError(
-            f"{folder.name!r} cannot be used",
-            place="NAME",
-            remedy="Use letters, digits, underscores and hyphens, such as my_task.",
-        )
+        remedy = "Use letters, digits, underscores and hyphens, such as my_task."
+        raise UsageError(f"{folder.name!r} cannot be used", place="NAME", remedy=remedy)
     if folder.name in sys.stdlib_module_names:
         fault = f"{folder.name!r} is a module of Python's"
         raise UsageError(fault, place="NAME", remedy="Choose another name.")
@@ -213,9 +210,8 @@ def tools_of_mcp(command: str) -> list[ToolOutline]:
         from mcp import ClientSession, StdioServerParameters
         from mcp.client.stdio import stdio_client
     except ImportError:
-        raise RewardKitError(
-            "needs the package mcp", place="--from-mcp", remedy=f"Run {install_line('mcp')}"
-        ) from None
+        remedy = f"Run {install_line('mcp')}"
+        raise RewardKitError("needs the package mcp", place="--from-mcp", remedy=remedy) from None
 
     async def listed() -> list[ToolOutline]:
         program, *arguments = shlex.split(command)
@@ -235,11 +231,9 @@ def tools_of_mcp(command: str) -> list[ToolOutline]:
         fault: BaseException = error
         while isinstance(fault, BaseExceptionGroup):
             fault = fault.exceptions[0]
-        raise RewardKitError(
-            f"the MCP server does not answer: {str(fault) or type(fault).__name__}",
-            place=command,
-            remedy="Run the command by itself to see why.",
-        ) from error
+        why, remedy = str(fault) or type(fault).__name__, "Run the command by itself to see why."
+        why = f"the MCP server does not answer: {why}"
+        raise RewardKitError(why, place=command, remedy=remedy) from error
     if not tools:
         raise RewardKitError("the server has no tools", place=command)
     return tools

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.bundles.files import read_text
-from reward_kit.agent.bundles.trajectory_views import VIEWS
+from reward_kit.agent.bundles.views import VIEWS
 from reward_kit.agent.database.guard import Guard, describe_statement, numeric_limits
 from reward_kit.agent.database.statement import Limits, Statement
 from reward_kit.agent.rows.task_row import FaultyBundleError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.base.types import Message, ToolCall, Violations
-
 
 RULES = "rules.sql"
 SECONDS = 5.0

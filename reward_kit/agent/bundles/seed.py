@@ -36,6 +36,7 @@ from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
 from reward_kit.agent.bundles.imports import BundleImports, load_registry, load_user_registry
 from reward_kit.agent.bundles.source import JUNK
 from reward_kit.agent.database import Database
+from reward_kit.agent.database.seeding import seed_base
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -85,15 +86,11 @@ class Seed:
 
         Raises ``BundleError`` for a faulty seed.
         """
-        from reward_kit.agent.database.seeding import seed_base
-
         seed_base(path, self.sql, script=self.script, origin=self.origin, now=self.now)
         return self.opening(path) if self.opening is not None else []
 
     def base(self, path: Path, mode: Mode = "overlay") -> Database:
         """Write the base to ``path``, and open it."""
-        from reward_kit.agent.database import Database
-
         self.write(path)
         return Database.open(path, mode=mode)
 
@@ -119,9 +116,7 @@ class SeedSource:
         """
         clock = (now or datetime.now(UTC).date().isoformat()) if self.reads_clock else ""
         key = hashlib.sha256(self._digest.digest() + clock.encode()).hexdigest()
-        if not self.reads_clock:
-            return self._seed(key)
-        return self._seed(key, now=now, of_today=not now)
+        return self._seed(key, now=now, of_today=not now) if self.reads_clock else self._seed(key)
 
 
 def _reads_clock(text: str) -> bool:
@@ -162,9 +157,8 @@ def _folder_source(folder: Path) -> SeedSource:
     folder = folder.resolve()
     sql, script = own_file(folder, SEED_SQL), own_file(folder, SEED_SCRIPT)
     name = sql.name if sql else script.name if script else "no seed.sql or seed.py"
-    return SeedSource(
-        read_text(sql) if sql else "", SeedScript(script) if script else None, origin=f"{folder.name}/{name}"
-    )
+    text = read_text(sql) if sql else ""
+    return SeedSource(text, SeedScript(script) if script else None, f"{folder.name}/{name}")
 
 
 class SeedScript:

@@ -14,8 +14,8 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 from reward_kit.agent.base.files import temporary_folder, write_file
 from reward_kit.agent.base.redaction import hide, redact
 from reward_kit.agent.base.text import cut, did_you_mean
-from reward_kit.agent.bundles.files import LONGEST_SHOWN
+from reward_kit.agent.bundles.files import LONGEST_SHOWN, undone_by
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     kind of archive yields more bytes than it states.
     """
     folder = temporary_folder("bundle")
-    with ExitStack() as undo:
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    with undone_by(partial(shutil.rmtree, folder, ignore_errors=True)):
         try:
             with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else tarfile.open(path, "r:*") as archive:
                 _check(_members(archive), max_bytes, max_files)
@@ -69,7 +68,6 @@ def unpack(path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
             # tarfile says a line about each of its kinds of archive
             why = "it is not an archive" if isinstance(error, tarfile.ReadError) else f"{error}"
             raise BundleError(f"cannot be unpacked: {why}", place=str(path)) from error
-        undo.pop_all()
     return folder
 
 
@@ -138,10 +136,8 @@ def bundle_files(folder: Path) -> Iterator[Path]:
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of each file of a bundle, by its path in the folder."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in bundle_files(folder)
-    }
+    files = {path.relative_to(folder).as_posix(): path for path in bundle_files(folder)}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
 
 def bundle_hash(hashes: Mapping[str, str]) -> str:
@@ -156,14 +152,8 @@ def pack(folder: Path, target: Path, *, rows: int, licence: str | None = None) -
     """
     hashes = file_hashes(folder)
     _refuse_secrets(folder, hashes)
-    manifest = {
-        "format": MANIFEST_FORMAT,
-        "name": folder.name,
-        "rows": rows,
-        "licence": licence,
-        "hash": bundle_hash(hashes),
-        "files": hashes,
-    }
+    about = {"format": MANIFEST_FORMAT, "name": folder.name, "rows": rows, "licence": licence}
+    manifest = {**about, "hash": bundle_hash(hashes), "files": hashes}
     content = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=content, mode="wb", mtime=0, filename="") as packed,

@@ -1,4 +1,4 @@
-"""Tasks: rows with their tools, reward and seed; and the choice of some of them."""
+"""Tasks: rows with their tools, reward and seed; the choice of some of them, and solo mode."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from weakref import WeakKeyDictionary, finalize
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.base.types import SIDES, check_one_of
 from reward_kit.agent.rows.task_row import TaskRow
+from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError, RewardError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from reward_kit.agent.base.types import Side
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.database import Database
-    from reward_kit.agent.tools.execution import Tool
-    from reward_kit.agent.tools.registry import ToolRegistry
+    from reward_kit.agent.tools.execution import Tool, ToolResult
 
 Reward = Callable[..., Any]
 
@@ -43,19 +43,14 @@ def is_default(reward: Reward) -> bool:
     return f"{getattr(reward, '__module__', '')}:{getattr(reward, '__name__', '')}" == DEFAULT_REWARD
 
 
-NO_ANSWER = "the row has no answer yet, so there is no reward"
-
-
 def no_answer(**_: Any) -> NoReturn:
     """The reward of a row that lacks what its reward needs: it raises ``RewardError``."""
-    raise RewardError(NO_ANSWER)
+    raise RewardError("the row has no answer yet, so there is no reward")
 
 
 @cache
 def no_tools() -> ToolRegistry:
     """The registry of a user without tools."""
-    from reward_kit.agent.tools.registry import ToolRegistry
-
     return ToolRegistry("user")
 
 
@@ -125,11 +120,6 @@ class Task:
         """The text that says to the simulated user who it is and what it wants."""
         return self.row.text("sim_user_prompt")
 
-    @property
-    def sim_user_template(self) -> str | None:
-        """The row's own prompt of the user's model; ``{instruction}`` is its ``sim_user_prompt``."""
-        return self.row.text("sim_user_template")
-
 
 _T = TypeVar("_T", Task, TaskRow)
 GLOB = re.compile(r"[*?\[]")
@@ -152,23 +142,22 @@ def select_tasks(
     excludes ``end_index``; None or -1 there means the end. ``called`` gives the name of a parameter in
     messages. Raises ``BundleError`` for a task that does not exist, and if none is left.
     """
+    ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
     if max_tasks is not None and max_tasks < 1:
         raise BundleError(f"got {max_tasks}, expected a whole number >= 1", place=called("max_tasks"))
     if task_ids is None:
         first = start_index or 0
         last = len(tasks) if end_index in (None, -1) else end_index
         if not 0 <= first < len(tasks):
-            raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=called("start_index"))
+            raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=start)
         if last <= first:
-            fault = f"got {last}, expected more than {called('start_index')} ({first})"
-            raise BundleError(fault, place=called("end_index"))
+            raise BundleError(f"got {last}, expected more than {start} ({first})", place=end)
         return list(tasks[first:last])[:max_tasks]
     if start_index is not None or end_index is not None:
-        ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
         raise BundleError(f"{ids} cannot be given together with {start} or {end}")
     names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
     row_ids = [task.id if isinstance(task, TaskRow) else task.row.id for task in tasks]
-    return [tasks[position] for position in positions_of(row_ids, names, called("task_ids"))[:max_tasks]]
+    return [tasks[position] for position in positions_of(row_ids, names, ids)[:max_tasks]]
 
 
 def positions_of(row_ids: Sequence[str], names: Iterable[str | int], called: str) -> list[int]:
@@ -254,3 +243,103 @@ class _Bases(ExitStack):
 
 
 _bases: WeakKeyDictionary[TaskBundle, _Bases] = WeakKeyDictionary()
+
+
+SOLO = "solo"
+"""The value of ``mode``."""
+DONE = "done"
+PLACE = "{ticket}"
+NO_TICKET = "is missing, but in solo mode the agent gets its task from it"
+
+
+def solo_row(row: TaskRow) -> TaskRow:
+    """The row as it is played in solo mode; one without a ticket as it is."""
+    ticket = row.text("ticket")
+    if ticket is None:
+        return row
+    prompt = row.text("system_prompt") or ""
+    if PLACE in prompt:
+        prompt = prompt.replace(PLACE, ticket)
+    else:
+        prompt = f"{prompt.rstrip()}\n\n<ticket>\n{ticket.strip()}\n</ticket>".lstrip()
+
+    def by_agent(calls: list[Any] | None) -> list[Any] | None:
+        return calls and [{**call, "by": "agent"} if isinstance(call, dict) else call for call in calls]
+
+    return replace(
+        row,
+        initial_messages=[
+            {**one, "role": "assistant"} if one.get("tool_calls") else one
+            for one in row.initial_messages
+            if one.get("tool_calls") or one["role"] in ("system", "tool")
+        ],
+        system_prompt=prompt,
+        sim_user_prompt=None,
+        sim_user_template=None,
+        actions=row.actions and [replace(action, by="agent") for action in row.actions],
+        texts={name: text for name, text in row.texts.items() if name == "seed_sql"},
+        required_calls=by_agent(row.required_calls),
+        forbidden_calls=by_agent(row.forbidden_calls),
+        ticket=ticket,
+    )
+
+
+def with_joined_tools(task: Task) -> Task:
+    """The task with the user's tools among the agent's; raises ``BundleError`` for a name that both have."""
+    user = task.user_registry
+    return replace(task, registry=_JoinedTools(task.registry, user), user_registry=user.only(()))
+
+
+def solo_task(task: Task) -> Task:
+    """The task as it is played in solo mode; raises ``BundleError`` without a ticket."""
+    if task.row.ticket is None:
+        raise BundleError(f"field 'ticket' {NO_TICKET}", place=f"{task.row.place} {task.row.id}")
+    if isinstance(task.registry, _JoinedTools):
+        return task
+    return with_joined_tools(replace(task, row=solo_row(task.row)))
+
+
+class _JoinedTools(ToolRegistry):
+    """The tools of several registries, each of which runs its own; the first decides everything else."""
+
+    def __init__(self, agent: ToolRegistry, user: ToolRegistry) -> None:
+        vars(self).update(vars(agent.only(())))
+        self._both = agent, user
+        self._owners: dict[str, ToolRegistry] = {}
+        for registry in (agent, user):
+            for name, tool in registry.tools.items():
+                if name in self.tools:
+                    places = f"{self.tools[name].place} and {tool.place}"
+                    fault = f"in solo mode the agent has the tools of both sides, and both have {name!r}"
+                    raise BundleError(f"{fault} ({places})", remedy="Give one of them name=...")
+                self._owners[name], self.tools[name] = registry, tool
+        own = self.tools.get(DONE)
+        if own is None:
+            self._owners[DONE], self.tools[DONE] = _ending(), _ending().tools[DONE]
+        elif not own.terminal:
+            fault = f"in solo mode the tool {DONE!r} ends a rollout, and that of {own.place} does not"
+            raise BundleError(fault, remedy="Give it terminal=True, or name=...")
+        self.tools[DONE] = self.tools.pop(DONE)  # the last one
+
+    def unknown(self, name: str, *more: Any) -> Coroutine[Any, Any, ToolResult]:
+        return self._both[0].unknown(name, *more)
+
+    def call(
+        self, name: str, arguments: dict[str, Any] | str | bytes | None, **options: Any
+    ) -> Coroutine[Any, Any, ToolResult]:
+        owner = self._owners.get(name) or next((one for one in self._both if name in one.unlisted), None)
+        if owner is None:
+            return super().call(name, arguments, **options)
+        return owner.call(name, arguments, **options)
+
+
+@cache
+def _ending() -> ToolRegistry:
+    registry = ToolRegistry(SOLO)
+
+    @registry.tool(terminal=True, name=DONE)
+    def done() -> str:
+        """End the task, when everything is done that can be done."""
+        return "done"
+
+    return registry

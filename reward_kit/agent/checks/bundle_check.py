@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import run_sync
 from reward_kit.agent.bundles.bundle import SKIPPED
-from reward_kit.agent.bundles.solo import with_joined_tools
+from reward_kit.agent.bundles.task import with_joined_tools
 from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untried_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
 from reward_kit.agent.checks.row_check import Repeatable, check_row, table_names

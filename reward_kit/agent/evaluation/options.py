@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.bundles.solo import NO_TICKET, SOLO
-from reward_kit.agent.bundles.task import rollout_seed, select_tasks
+from reward_kit.agent.bundles.task import NO_TICKET, SOLO, rollout_seed, select_tasks
 from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig, flag_of
 from reward_kit.agent.players.names import NO_USER, name_of, user_of, uses_model
 from reward_kit.agent.rows.task_row import RowFaults, TaskRow

@@ -27,8 +27,7 @@ from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
 from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
-from reward_kit.agent.bundles.solo import SOLO, solo_task
-from reward_kit.agent.bundles.task import base_of, task_of
+from reward_kit.agent.bundles.task import SOLO, base_of, solo_task, task_of
 from reward_kit.agent.models.function import checked_models
 from reward_kit.agent.rollout import calls, replaying
 from reward_kit.agent.rollout.lesson import lesson as lesson_of

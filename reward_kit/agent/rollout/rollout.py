@@ -258,7 +258,7 @@ class UserRollout(Rollout):
         For ``user`` the row's ``sim_user_template`` comes first.
         """
         task = episode_of(self).task
-        own = task.sim_user_template if name == "user" else None
+        own = task.row.text("sim_user_template") if name == "user" else None
         return own.removesuffix("\n") if own else task.prompts.get(name)
 
     def send_back(self, line: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide
-from reward_kit.agent.bundles.trajectory_views import VIEWS
+from reward_kit.agent.bundles.views import VIEWS
 from reward_kit.agent.rollout.outcome import Outcome, usage_from_json
 from reward_kit.errors import StorageError
 
