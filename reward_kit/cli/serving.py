@@ -100,18 +100,11 @@ def _serve_http(server: Server[Any], listener: socket.socket, host: str) -> None
     """Serve streamable HTTP at ``PATH`` until a signal ends it."""
     import uvicorn
 
-    from reward_kit.agent.servers.requests import LocalOrTrusted, received
+    from reward_kit.agent.servers.requests import LocalOrTrusted, with_whole_bodies
 
     # JSON, because the SDK's client takes no event of more than a megabyte
     app = server.streamable_http_app(streamable_http_path=PATH, host=host, json_response=True)
-
-    async def unless_gone(scope: Any, receive: Any, send: Any) -> None:
-        """Pass on complete requests only: the SDK logs a traceback for a client that hangs up in the body."""
-        whole = await received(receive, MAX_BODY) if scope["type"] == "http" else receive
-        if whole is not None:
-            await app(scope, whole, send)
-
-    guarded = LocalOrTrusted(unless_gone, variable=TOKEN)
+    guarded = LocalOrTrusted(with_whole_bodies(app, MAX_BODY), variable=TOKEN)
     config = uvicorn.Config(guarded, log_level="warning", ws="none", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 
@@ -137,9 +130,8 @@ def _server(target: str, row: str | None) -> McpServer:
 def _registry(target: str) -> ToolRegistry:
     from reward_kit.agent.bundles.imports import BundleImports, load_registry
 
-    path = Path(target)
+    path, remedy = Path(target), "Name the bundle's folder, or its tools module: my_task.tools."
     if path.is_file():
-        remedy = "Name the bundle's folder, or its tools module: my_task.tools."
         raise BundleError(f"{target} is a file", remedy=remedy)
     is_folder = path.is_dir()
     imports = BundleImports(path if is_folder else Path.cwd())  # stays open: tools may import when called

@@ -161,10 +161,7 @@ class ToolEndpoint:
 
     async def _call_tool(self, request: Request) -> Response:
         admission = self._admission(request.headers)
-        try:
-            text = (await requests.json_text(request, MAX_BODY)).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        text = await requests.arguments_of(request, MAX_BODY)
         if parse_arguments(text) is None:
             raise HTTPException(400, "the body is not a JSON object with the tool's arguments")
         return requests.json_answer(await admission.call(request.path_params["name"], text))
@@ -193,9 +190,8 @@ def _digest(token: str) -> bytes:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it alone"
-    return requests.fault(
-        error.status_code, _PATHS if error.status_code == 404 else error.detail, error.headers
-    )
+    detail = _PATHS if error.status_code == 404 else error.detail
+    return requests.fault(error.status_code, detail, error.headers)
 
 
 def _rollout_mcp(admission: Callable[[Headers], Admission]) -> RolloutMcp | None:

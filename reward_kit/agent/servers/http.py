@@ -17,14 +17,8 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
-from reward_kit.agent.servers.requests import (
-    MAX_BODY,
-    LocalOrTrusted,
-    client_gone,
-    fault,
-    json_answer,
-    json_text,
-)
+from reward_kit.agent.servers import requests
+from reward_kit.agent.servers.requests import MAX_BODY, LocalOrTrusted, fault, json_answer
 from reward_kit.agent.servers.sessions import DEFAULT, NoSuchRowError, TooManySessionsError
 from reward_kit.agent.tools.values import json_value
 from reward_kit.errors import RewardKitError
@@ -37,7 +31,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
-
 
 TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients must send; without it only this machine may call.
@@ -123,7 +116,7 @@ def guarded_app(**options: Any) -> FastAPI:
 
     for kind, status in ((NoSuchRowError, 404), (TooManySessionsError, 503), (RewardKitError, 500)):
         app.add_exception_handler(kind, lambda _request, error, status=status: fault(status, str(error)))
-    app.add_exception_handler(ClientDisconnect, client_gone)
+    app.add_exception_handler(ClientDisconnect, requests.client_gone)
 
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
@@ -167,18 +160,15 @@ def add_tools(
 
 def _caller(sessions: Sessions, tool: str) -> Callable[..., Awaitable[Response]]:
     async def call(request: Request, session: SessionHeader = DEFAULT) -> Response:
-        result = await sessions.call(session, tool, await json_text(request, MAX_BODY))
+        result = await sessions.call(session, tool, await requests.json_text(request, MAX_BODY))
         if result.status == "invalid_arguments":
             return fault(422, result.content)
         if result.error:
             logger.warning("tool %r failed\n%s", tool, result.error)
         ok = result.status == "ok"
+        answer = {"result": json_value(result.value) if ok else None, "content": result.content}
         changes = result.changes.to_json() if result.changes else []
-        value = json_value(result.value) if ok else None
-        content, status = result.content, result.status
-        return json_answer(
-            {"result": value, "content": content, "error": not ok, "status": status, "changes": changes}
-        )
+        return json_answer({**answer, "error": not ok, "status": result.status, "changes": changes})
 
     return call
 

@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 
 from reward_kit.agent.base.text import encodable
 from reward_kit.agent.base.versions import versions
-from reward_kit.agent.servers.requests import received
+from reward_kit.agent.servers.requests import with_whole_bodies
 from reward_kit.agent.servers.sessions import MAX_SESSIONS, Sessions, TooManySessionsError
 
 if TYPE_CHECKING:
@@ -54,11 +54,8 @@ def _listed(openai_tools: Iterable[dict[str, Any]]) -> ListToolsResult:
 
 
 def _result(content: str, status: str, *, stopped: str | None = None) -> CallToolResult:
-    return CallToolResult(
-        content=[TextContent(text=encodable(content))],
-        is_error=status != "ok",
-        _meta={STOPPED: stopped} if stopped else None,
-    )
+    meta = {STOPPED: stopped} if stopped else None
+    return CallToolResult(content=[TextContent(text=encodable(content))], is_error=status != "ok", _meta=meta)
 
 
 class McpServer:
@@ -146,13 +143,13 @@ class RolloutMcp:
 
     def __init__(self, admission: Callable[[Headers], Admission], max_body: int) -> None:
         self._admission = admission
-        self._max_body = max_body
         server: Server[Any] = Server(
             "reward-kit rollout", on_list_tools=self._list_tools, on_call_tool=self._call_tool
         )
         self._manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=max_body
         )
+        self._app = with_whole_bodies(self._manager.handle_request, max_body)
 
     def lifespan(self, _app: object) -> contextlib.AbstractAsyncContextManager[None]:
         """Run the SDK's tasks."""
@@ -160,9 +157,7 @@ class RolloutMcp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._admission(Headers(scope=scope))
-        whole = await received(receive, self._max_body)
-        if whole is not None:
-            await self._manager.handle_request(scope, whole, send)
+        await self._app(scope, receive, send)
 
     async def _list_tools(self, context: Any, _params: object) -> ListToolsResult:
         return _listed(self._admission(context.request.headers).rollout.tools)

@@ -63,8 +63,7 @@ class LocalOrTrusted:
         if scope["path"] in self._open:
             return None
         headers = Headers(scope=scope)
-        token = token_of(self._variable)
-        if token is not None:
+        if (token := token_of(self._variable)) is not None:
             given = headers.get("authorization", "").encode("latin-1")
             if hmac.compare_digest(given, f"Bearer {token}".encode()):
                 return None
@@ -72,11 +71,10 @@ class LocalOrTrusted:
         client = scope.get("client")
         if client is None or client[0] in _IN_PROCESS:
             return None
+        refused = foreign_origin(headers)
         if not is_loopback(client[0]):
-            let_in = f"set {self._variable} on the server to let others in"
-            return fault(403, f"only this machine may call; {let_in}")
-        foreign = foreign_origin(headers)
-        return None if foreign is None else fault(403, foreign)
+            refused = f"only this machine may call; set {self._variable} on the server to let others in"
+        return None if refused is None else fault(403, refused)
 
 
 def foreign_origin(headers: Headers) -> str | None:
@@ -99,10 +97,7 @@ def foreign_origin(headers: Headers) -> str | None:
 
 
 def token_of(variable: str) -> str | None:
-    """Return the token in an environment variable, if it is set.
-
-    Raises ``RewardKitError`` for a malformed one.
-    """
+    """Return the token in an environment variable, if set; raises ``RewardKitError`` if malformed."""
     token = os.environ.get(variable, "").strip()
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise RewardKitError(f"{variable} has characters that no token has", remedy="Use visible ASCII.")
@@ -169,28 +164,32 @@ async def json_text(request: Request, most: int) -> bytes:
 def is_json(headers: Headers) -> bool:
     """Return whether a body is declared as JSON, which pages of other sites cannot send unasked."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    return re.fullmatch(r"application/(json|.*\+json)", kind) is not None
 
 
-async def received(receive: Receive, most: int) -> Receive | None:
-    """Return a ``receive`` that has the whole body already, or None if the client hung up in it.
+def with_whole_bodies(app: ASGIApp, most: int) -> ASGIApp:
+    """Return ``app``, called once a body has arrived; bytes beyond ``most`` are received on demand.
 
-    The MCP SDK logs a traceback for such a client. Bytes beyond ``most`` are received on demand.
+    The MCP SDK logs a traceback for a client that hangs up before.
     """
-    messages: deque[Message] = deque()
-    size, more = 0, True
-    while more and size <= most:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        messages.append(message)
-        size += len(message.get("body", b""))
-        more = message.get("more_body", False)
 
-    async def replay() -> Message:
-        return messages.popleft() if messages else await receive()
+    async def buffered(scope: Scope, receive: Receive, send: Send) -> None:
+        messages: deque[Message] = deque()
+        size, more = 0, scope["type"] == "http"
+        while more and size <= most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            messages.append(message)
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
 
-    return replay
+        async def replay() -> Message:
+            return messages.popleft() if messages else await receive()
+
+        await app(scope, replay, send)
+
+    return buffered
 
 
 async def body_of(request: Request, model: type[M], most: int = MAX_BODY) -> M:
@@ -213,9 +212,9 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def arguments_of(request: Request) -> str:
+async def arguments_of(request: Request, most: int = MAX_BODY) -> str:
     """Return the arguments of a call as the model wrote them; raises ``HTTPException``."""
     try:
-        return (await json_text(request, MAX_BODY)).decode("utf-8")
+        return (await json_text(request, most)).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise HTTPException(400, f"the body is not UTF-8: byte {error.start}") from None
+        raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None

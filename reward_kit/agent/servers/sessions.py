@@ -157,8 +157,7 @@ class Sessions:
     """
 
     def __init__(self, registry: ToolRegistry, limit: int, task: Task | None = None) -> None:
-        self._registry = registry
-        self._task = task
+        self._registry, self._task = registry, task
         self._pool: Pool[Database] = Pool(limit, _is_spare)
         self._bases: dict[str, Database] = {}
         self._folder: Path | None = None
@@ -185,13 +184,12 @@ class Sessions:
 
         Raises ``TooManySessionsError`` if there is no room for a new one.
         """
-        session = self._pool.get(name)
-        if session is None:
-            task = self._task
+        task = self._task
+        if (session := self._pool.get(name)) is None:
             clock, hidden = (None, None) if task is None else (task.row.clock(), task.hidden)
             session = self._pool.put(name, self.open().fork(now=clock, hidden=hidden))
         with session.used() as database:
-            after = None if self._task is None else self._task.after_call
+            after = None if task is None else task.after_call
             return await self._registry.call(tool, arguments, db=database, after=after)
 
     def reset(self, name: str, row_id: str | None = None) -> None:
@@ -208,8 +206,7 @@ class Sessions:
 
     async def changes(self, name: str) -> list[dict[str, Any]]:
         """Return the rows in which a session differs from the seed, once the running call is done."""
-        session = self._pool.get(name)
-        if session is None:
+        if (session := self._pool.get(name)) is None:
             return []
         with session.used() as database:
             async with database.tool_call():
