@@ -157,9 +157,18 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         with undone_by(rows.close):
             return rows.open(unanswered=unanswered)
 
-    def select(self, **choice: Any) -> list[Task]:
-        """Some of the tasks; ``choice`` is that of ``select_tasks``, such as ``task_ids``, ``max_tasks``."""
-        return select_tasks(self.tasks, **choice)
+    def select(
+        self,
+        *,
+        task_ids: str | Iterable[str | int] | None = None,
+        start_index: int | None = None,
+        end_index: int | None = None,
+        max_tasks: int | None = None,
+    ) -> list[Task]:
+        """Some of the tasks; see ``select_tasks``."""
+        return select_tasks(
+            self.tasks, task_ids=task_ids, start_index=start_index, end_index=end_index, max_tasks=max_tasks
+        )
 
     def episode(self, row: str | int | Task, *, rng_seed: int = 0, **options: Any) -> Episode:
         """As ``Episode.of``, the function of a room above this one."""
