@@ -184,8 +184,6 @@ class FileStore:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    # --- statements ---
-
     def run(self, statement: Statement) -> ExecuteResult:
         text = describe_statement(statement.sql)
         draws = self.randomness.position
@@ -230,9 +228,8 @@ class FileStore:
             )
         return self._guard.error(message)
 
-    # --- changes: no hook reports them, so the file is compared with its base ---
-
     def changes(self) -> Changes:
+        # no hook reports them, so the file is compared with its base
         # the second number changes when another connection commits
         version = (self._writes, self.query("PRAGMA data_version")[0][0]) if self._owned else None
         if self._known_at is None and not self._writes and self.path.stat().st_mtime_ns == _UNTOUCHED:
@@ -266,8 +263,6 @@ class FileStore:
     def restore(self, mark: tuple[int, Changes]) -> None:
         self._writes += 1
         self.randomness.position = mark[0]
-
-    # --- copies ---
 
     def fork(self, seed: int | Randomness | None, now: datetime | None) -> FileStore:
         folder = temporary_folder("database")

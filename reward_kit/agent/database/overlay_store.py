@@ -193,8 +193,6 @@ class OverlayStore:
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
 
-    # --- statements ---
-
     def run(self, statement: Statement) -> ExecuteResult:
         """Run a statement and fetch its rows.
 
@@ -209,8 +207,6 @@ class OverlayStore:
             if self._frozen is not None:
                 freeze_clock(None)
 
-    # --- changes ---
-
     def changes(self) -> Changes:
         """The rows that differ from the base, those of an open transaction included."""
         return self.recorder.total()
@@ -221,8 +217,6 @@ class OverlayStore:
 
     def note_fault(self, error: BaseException) -> None:
         """Do nothing: no disk holds what is written."""
-
-    # --- copies ---
 
     def fork(self, seed: int | Randomness | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""

@@ -66,8 +66,6 @@ class Turns:
             remedy="Use the `db` that the call is given, and keep none from one call to the next.",
         )
 
-    # --- statements ---
-
     async def run(self, statement: Statement, answer: Callable[[ExecuteResult], Any] | None = None) -> Any:
         """Run when it is the statement's turn; in another thread if it is slow.
 
@@ -187,8 +185,6 @@ class Turns:
         finally:
             self._running = None
 
-    # --- taking turns ---
-
     async def take(self, scope: Scope) -> None:
         """Take the lock of ``scope``, and with the first statement in it those around it."""
         if not scope.try_acquire():
@@ -229,8 +225,6 @@ class Turns:
                 f"waited {seconds:g} s for a tool call that holds the database",
                 remedy="Threads that a tool starts must run in its context, as with `asyncio.to_thread`.",
             )
-
-    # --- the beginning and the end of scopes ---
 
     def note_start(self, scope: Scope) -> None:
         """Note the content before a tool call that has its turn."""
