@@ -19,10 +19,10 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_326, 37_000),
+    "lines": (53_307, 37_000),
     "files": (260, 260),
     "lines of the longest file": (400, 400),
-    "files under 80 lines": (14, 35),
+    "files under 80 lines": (13, 35),
     "modules at the top of agent/": (2, 4),
     "longest import chain of files": (14, 14),
     "room levels": (10, 10),
