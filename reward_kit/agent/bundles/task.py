@@ -142,22 +142,23 @@ def select_tasks(
     excludes ``end_index``; None or -1 there means the end. ``called`` gives the name of a parameter in
     messages. Raises ``BundleError`` for a task that does not exist, and if none is left.
     """
-    ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
     if max_tasks is not None and max_tasks < 1:
         raise BundleError(f"got {max_tasks}, expected a whole number >= 1", place=called("max_tasks"))
     if task_ids is None:
         first = start_index or 0
         last = len(tasks) if end_index in (None, -1) else end_index
         if not 0 <= first < len(tasks):
-            raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=start)
+            raise BundleError(f"got {first}, expected 0 to {len(tasks) - 1}", place=called("start_index"))
         if last <= first:
-            raise BundleError(f"got {last}, expected more than {start} ({first})", place=end)
+            fault = f"got {last}, expected more than {called('start_index')} ({first})"
+            raise BundleError(fault, place=called("end_index"))
         return list(tasks[first:last])[:max_tasks]
     if start_index is not None or end_index is not None:
+        ids, start, end = map(called, ("task_ids", "start_index", "end_index"))
         raise BundleError(f"{ids} cannot be given together with {start} or {end}")
     names = task_ids.split(",") if isinstance(task_ids, str) else task_ids
     row_ids = [task.id if isinstance(task, TaskRow) else task.row.id for task in tasks]
-    return [tasks[position] for position in positions_of(row_ids, names, ids)[:max_tasks]]
+    return [tasks[position] for position in positions_of(row_ids, names, called("task_ids"))[:max_tasks]]
 
 
 def positions_of(row_ids: Sequence[str], names: Iterable[str | int], called: str) -> list[int]:

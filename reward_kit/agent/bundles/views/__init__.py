@@ -10,9 +10,8 @@ of a turn at the same: ``number`` orders them. As in ``History.lines``, text bes
 
 from pathlib import Path
 
-_NAMES = ("calls", "changes", "lines")
 VIEWS = {
     name: f"\n{Path(__file__).with_name(f'{name}.sql').read_text(encoding='utf-8').rstrip()}"
-    for name in _NAMES
+    for name in ("calls", "changes", "lines")
 }
 """Queries over a table ``traces (rollout, json)``."""
