@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import json
 import string
-from contextlib import ExitStack
 from typing import Any
 
 from reward_kit.agent import TaskBundle
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.integrations.playing import Play, not_installed
 
@@ -38,10 +38,9 @@ class BundleEnv(gymnasium.Env[str, str]):
         self.action_space = gymnasium.spaces.Text(1_000_000, charset=characters)
         self._row, self._options = row, options
         self._play: Play | None = None
-        with ExitStack() as undo:
-            self._bundle = undo.enter_context(TaskBundle.load(bundle))
+        self._bundle = TaskBundle.load(bundle)
+        with undone_by(self._bundle.close):
             Play(self._bundle, row, **options).close()  # a row that cannot be played is refused here
-            undo.pop_all()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import TaskBundle
@@ -113,11 +114,10 @@ class Play:
 
 def opened(dataset: str, options: dict[str, Any]) -> TaskBundle:
     """Open a bundle; raises ``UsageError`` if one of its rows cannot be played with these options."""
-    with ExitStack() as undo:
-        bundle = undo.enter_context(TaskBundle.load(dataset, mode=options.pop("mode", None)))
+    bundle = TaskBundle.load(dataset, mode=options.pop("mode", None))
+    with undone_by(bundle.close):
         for task in bundle.tasks:
             has_user(task, options)
-        undo.pop_all()
     return bundle
 
 

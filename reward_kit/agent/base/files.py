@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -15,7 +15,7 @@ from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from io import BufferedRandom
 
 TO_OUTPUT = "-"
@@ -173,3 +173,12 @@ def as_storage_error(path: Path) -> Iterator[None]:
         if isinstance(error.__cause__, OSError):
             raise storage_error(error.__cause__, path) from error
         raise
+
+
+@contextmanager
+def undone_by(undo: Callable[[], object]) -> Iterator[None]:
+    """Call ``undo`` if the block raises."""
+    with ExitStack() as stack:
+        stack.callback(undo)
+        yield
+        stack.pop_all()

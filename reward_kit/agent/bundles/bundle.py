@@ -9,9 +9,10 @@ from importlib import import_module
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
-from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts, undone_by
+from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts
 from reward_kit.agent.bundles.imports import (
     BundleImports,
     FoundReward,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import FILE, cut, did_you_mean
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PROMPTS = "prompts"
@@ -33,15 +32,6 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
 AGENT_PROMPTS = frozenset({"act", "react"})
 
 _ELSEWHERE = "If the bundle's files are in another folder than its rows, name that with --task-dir."
-
-
-@contextmanager
-def undone_by(undo: Callable[[], object]) -> Iterator[None]:
-    """Call ``undo`` if the block raises."""
-    with ExitStack() as stack:
-        stack.callback(undo)
-        yield
-        stack.pop_all()
 
 
 class BundleFiles:

@@ -22,9 +22,10 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.bundles.files import own_file, undone_by
+from reward_kit.agent.bundles.files import own_file
 from reward_kit.agent.bundles.task import DEFAULT_REWARD, no_tools
 from reward_kit.agent.rows.task_row import INJECTED
 from reward_kit.agent.tools.registry import ToolRegistry

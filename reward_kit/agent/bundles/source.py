@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from reward_kit.agent.base.files import temporary_folder, write_file
+from reward_kit.agent.base.files import temporary_folder, undone_by, write_file
 from reward_kit.agent.base.redaction import hide, redact
 from reward_kit.agent.base.text import cut, did_you_mean
-from reward_kit.agent.bundles.files import LONGEST_SHOWN, undone_by
+from reward_kit.agent.bundles.files import LONGEST_SHOWN
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:

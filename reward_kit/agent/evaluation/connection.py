@@ -11,10 +11,11 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.worker_thread import Waiters
 from reward_kit.agent.evaluation.protocol import Call, Report, decoded, encoded
 from reward_kit.agent.evaluation.signals import memory_of
@@ -177,15 +178,13 @@ class WorkerProcess(Worker):
         connection, self._end = self._server.fork()
         self._start = self._server.starts
         self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
-        with ExitStack() as undo:
-            undo.callback(self._writer.close)
+        with undone_by(self._writer.close):
             self.write(encoded(setup))
             hello = b""
             with suppress(ConnectionResetError):  # the setup was not read
                 hello = await self._reader.readline()
             if not hello:
                 raise WorkerDiedError("could not be started", server=self._start)
-            undo.pop_all()
         self._pid = decoded(Report, hello).pid or 0
         self._watching = asyncio.create_task(self._watch())
 
