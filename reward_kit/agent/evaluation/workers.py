@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.files import write_file
+from reward_kit.agent.bundles.imports import absolute
 from reward_kit.agent.evaluation.connection import WorkerDiedError, WorkerProcess
 from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.protocol import Description, Executor, RolloutLostError, Setup
@@ -134,7 +135,7 @@ class Workers(Executor):
                 start += 1
                 others = [other for other in self._workers if other.died is None and death.server is None]
                 if not others and (death.server is None or start > STARTS):  # else it was not the bundle
-                    toolsets = sorted({row.toolset for row in self._rows.rows})
+                    toolsets = sorted({absolute(self._rows.folder, row.toolset) for row in self._rows.rows})
                     remedy = f"Run python -c 'import {toolsets[0].partition(':')[0]}' to see why."
                     fault, place = f"the process that loads the bundle {death}", ", ".join(toolsets[:3])
                     raise BundleError(fault, place=place, remedy=remedy) from None

@@ -281,11 +281,14 @@ def test_a_process_that_is_killed_from_outside_loses_nothing(bundle: Bundle) -> 
     assert (len(result.outcomes), result.complete) == (9, True)
 
 
-def test_a_bundle_that_ends_its_process_at_import_is_one_error(bundle: Bundle) -> None:
+@pytest.mark.parametrize("toolset", ["flight_task.tools", ".tools"])
+def test_a_bundle_that_ends_its_process_at_import_is_one_error(bundle: Bundle, toolset: str) -> None:
+    bundle.rows({"toolset": toolset})
     bundle.write("tools.py", f"import os\nos.kill(os.getpid(), 11)\n{TOOLS}")
     with pytest.raises(BundleError, match="was ended by SIGSEGV") as raised:
         evaluate(bundle.dataset, agent="gold", workers=2)
     assert raised.value.place == "flight_task.tools"
+    assert "python -c 'import flight_task.tools'" in str(raised.value)
     assert not list(Path("runs").rglob("*.db"))
 
 
