@@ -161,16 +161,17 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("keep", ["full", "delta"])
 def test_after_a_full_disk_the_rest_is_run_and_nothing_again(bundle: Bundle, disk: Path, keep: str) -> None:
-    options = ["--agent", "gold", "--n-rollouts", "100", "--output-dir", str(disk), "--keep-db", keep]
+    # 600 rollouts of 4 KB: more than there is room for, in however few transactions they are stored
+    options = ["--agent", "gold", "--n-rollouts", "300", "--output-dir", str(disk), "--keep-db", keep]
     assert "the disk is full" in refused(started(bundle, *options))
     path = disk / "evals" / "mine.db"
     kept = {row["id"] for row in query(path, "SELECT id FROM rollouts")}
     assert kept
     subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
     result = agent_eval(resume="mine", output_dir=str(disk))
-    assert (result.status, result.score, len(result.outcomes)) == ("complete", 1.0, 200)
+    assert (result.status, result.score, len(result.outcomes)) == ("complete", 1.0, 600)
     assert kept <= {outcome.id for outcome in result.outcomes}
-    assert stored(result) == 200
+    assert stored(result) == 600
 
 
 def test_a_read_only_disk_is_reported_at_once_and_can_be_read(bundle: Bundle, disk: Path) -> None:
