@@ -22,6 +22,7 @@ SAMPLE_SECONDS = 0.1
 
 ANSWER_SECONDS = 0.2
 SETTINGS = {
+    "PYTHONDONTWRITEBYTECODE": "",  # where it is set, each process would compile what it imports
     "HF_HUB_OFFLINE": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # without it eval-protocol asks the network
     "FIREWORKS_API_KEY": "none",  # nor does its command print its help without one

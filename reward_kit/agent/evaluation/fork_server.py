@@ -47,7 +47,7 @@ class ForkServer:
 
     With ``fork``, which is ``worker.main``, it is forked from this process, which must not have imported
     anything of a bundle. Without, or in a process with threads, it is a new Python.
-    It imports a large ``library``, so that no worker has to.
+    It imports a large ``library``, if one is named, so that no worker has to.
     """
 
     def __init__(self, library: str, *, fork: Callable[[socket.socket], NoReturn] | None = None) -> None:
@@ -136,7 +136,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], parent: in
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, MOST_FILES)
     control = socket.socket(fileno=descriptor)
-    found = resolve_name(library)  # this and what follows starts no thread
+    found = resolve_name(library) if library else None  # this and what follows starts no thread
     if callable(found):
         found()
     trace_adapter()

@@ -28,7 +28,7 @@ from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
 from reward_kit.agent.players.names import NO_USER
-from reward_kit.agent.players.participants import SQLALCHEMY, Participants, find_participants
+from reward_kit.agent.players.participants import Participants, find_participants
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 SMALL_BASE = 4 * 1024 * 1024
 """Bytes of a base up to which a delta is made at once; that of a larger one in a thread."""
 
+SQLALCHEMY = "reward_kit.agent.database.sqlalchemy_api"
 IMPORT_AFTER = 0.1
 """Seconds from the first rollout to the import that its reward needs: its model is asked by then."""
 

@@ -53,17 +53,13 @@ _MODEL_REMEDIES = {
 
 
 LITELLM = "reward_kit.agent.models.litellm_library:import_litellm"
-SQLALCHEMY = "reward_kit.agent.database.sqlalchemy_api"
 
 
 def large_library(config: EvaluationConfig) -> str:
-    """The library that rollouts wait for longest, as ``pkgutil.resolve_name`` finds it.
-
-    If a provider is asked, SQLAlchemy can be imported while it answers.
-    """
+    """The library that the first model call needs, as ``pkgutil.resolve_name`` finds it; "" for none."""
     if needs_litellm(config):
         return LITELLM
-    return "aiohttp" if any(_asked(config)) else SQLALCHEMY
+    return "aiohttp" if any(_asked(config)) else ""
 
 
 def needs_litellm(config: EvaluationConfig) -> bool:
