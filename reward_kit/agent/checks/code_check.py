@@ -135,12 +135,8 @@ def idle_fields(task: Task) -> Iterator[tuple[str, str]]:
         unread = frozenset({*READ_BY_REWARDS, "outputs"} - read)
         why = f'"score_by" is {", ".join(scored)}'
     for name in (*READ_BY_REWARDS, "outputs"):
-        if name in unread and _value(task, name):
+        if name in unread and (getattr(task.row, name, None) or task.row.more.get(name)):
             yield name, why
-
-
-def _value(task: Task, name: str) -> object:
-    return getattr(task.row, name, None) or task.row.more.get(name)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import math
 from contextlib import nullcontext
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
@@ -78,7 +78,7 @@ async def judge_async(
             "rollout": rollout,
         }
         with checking(task):
-            return await call_reward(_copying(task.reward), given, timeout=timeout, watched=watched)
+            return await call_reward(task.reward, given, timeout=timeout, watched=watched)
     finally:
         if gold is not None and is_shared:
             gold.close()
@@ -89,21 +89,6 @@ def judge(
 ) -> EvaluateResult | RewardOutput:
     """As ``judge_async``, for code without an event loop."""
     return run_sync(judge_async(task, messages, db, **options))
-
-
-@lru_cache(maxsize=256)
-def _copying(reward: Callable[..., T]) -> Callable[..., T]:
-    """``reward``, which gets copies of the messages and the row's fields.
-
-    They are made when it is called: of many rollouts that end together, most wait for a thread.
-    """
-
-    @wraps(reward)
-    def called(**given: Any) -> T:
-        views = {name: given.pop(name) for name in ("db", "gold_db", "rollout") if name in given}
-        return reward(**copied(given), **views)
-
-    return called
 
 
 class _Signature(NamedTuple):
@@ -153,7 +138,7 @@ async def call_reward(
     timeout: float | None = None,
     watched: AbstractContextManager[None] | None = None,
 ) -> EvaluateResult | RewardOutput:
-    """Call a reward with those of the ``given`` arguments that it takes; raises as ``judge``."""
+    """Call a reward with copies of those ``given`` arguments that it takes; raises as ``judge``."""
     signature = _signature_of(reward)
     place = signature.place
     missing = signature.needed - given.keys()
@@ -165,7 +150,7 @@ async def call_reward(
         )
     taken = given if signature.takes_all else {name: given[name] for name in given if name in signature.names}
     try:
-        call = partial(reward, **taken)
+        call = partial(_with_copies, reward, taken)
         log = PendingLog()
         for view in map(taken.get, ("db", "gold_db")):
             if view is not None and hasattr(view, "pending_log"):
@@ -198,6 +183,12 @@ async def call_reward(
             place=place,
             remedy=remedy if type(error).__name__ == "NoResultFound" else None,
         ) from error
+
+
+def _with_copies(reward: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """Call ``reward``; copies are made no sooner, since many rollouts may wait for a thread."""
+    views = {name: given[name] for name in ("db", "gold_db", "rollout") if name in given}
+    return reward(**copied({name: given[name] for name in given if name not in views}), **views)
 
 
 async def _in_own_task(

@@ -34,9 +34,9 @@ def scorer_to_reward_fn(
         messages: list[Message], ground_truth: list[Message] | None = None, **_: Any
     ) -> EvaluateResult:
         given = messages_to_input(messages) if messages_to_input else messages[0].content
-        expected = None
-        if ground_truth:
-            expected = (ground_truth_to_expected or _last_content)(ground_truth)
+        expected = ground_truth[-1].content if ground_truth else None
+        if ground_truth and ground_truth_to_expected:
+            expected = ground_truth_to_expected(ground_truth)
         score = scorer(given, messages[-1].content, expected)
         return EvaluateResult(score=getattr(score, "score", score))
 
@@ -55,7 +55,3 @@ def reward_fn_to_scorer(reward_fn: Callable[..., Any]) -> Callable[[Any, Any, An
         return float(reward_fn(messages=messages, ground_truth=truth)["score"])
 
     return scorer
-
-
-def _last_content(messages: list[Message]) -> str | None:
-    return messages[-1].content

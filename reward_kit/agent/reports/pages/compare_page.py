@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reward_kit.agent.reports.pages.rollout_page import Step
-    from reward_kit.agent.rollout.trace import Trace
 
 CHANGES = {"worse": "worse in B", "better": "better in B", "same": "equal"}
 """Changes of rows; a comparison lists them in this order."""
@@ -73,7 +72,8 @@ def beside_values(a: Path, b: Path, row_id: str, query: Mapping[str, str]) -> di
     Without a number a rollout that failed is shown, or the first. Raises ``UsageError`` if there is none.
     """
     sides = [_side(one, path, row_id, query.get(one, "")) for one, path in (("a", a), ("b", b))]
-    pairs = list(zip_longest(*(_steps(side["record"]) for side in sides)))
+    timelines = [timeline(side["record"], with_expected=False) for side in sides]
+    pairs = list(zip_longest(*([step for step in steps if step.entry] for steps in timelines)))
     differing = [place for place, (one, other) in enumerate(pairs) if _said(one) != _said(other)]
     return {
         "title": f"{row_id} in {a.stem} and {b.stem}",
@@ -91,18 +91,13 @@ def _side(letter: str, path: Path, row_id: str, number: str) -> dict[str, Any]:
     wanted = [one for one in found if str(one.index + 1) == number] if number else [*failed, *found]
     if not wanted:
         raise UsageError(f"no rollout {number} of it is over", place=f"{path.stem} {row_id}")
-    record = load_rollout(path / wanted[0].id)
     return {
         "letter": letter.upper(),
         "eval_id": path.stem,
         "chosen": wanted[0],
         "outcomes": found,
-        "record": record,
+        "record": load_rollout(path / wanted[0].id),
     }
-
-
-def _steps(record: Trace) -> list[Step]:
-    return [step for step in timeline(record, with_expected=False) if step.entry]
 
 
 def _said(step: Step | None) -> Any:
