@@ -137,10 +137,10 @@ def export(
         raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
     stored = load_evaluation(name, output_dir)
     ids = [row.row_id for row in stored.rows]
-    asked = ids
+    asked = {*ids}
     if rows is not None:
         named = rows.split(",") if isinstance(rows, str) else rows
-        asked = [ids[position] for position in positions_of(ids, named, f"{stored.eval_id}: --rows")]
+        asked = {ids[position] for position in positions_of(ids, named, f"{stored.eval_id}: --rows")}
     low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
     outcomes: list[Outcome] = []
     left_out: Counter[str] = Counter()
