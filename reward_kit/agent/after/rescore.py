@@ -30,15 +30,16 @@ from reward_kit.agent.rollout.judge import (
 from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.metrics import row_results
-from reward_kit.agent.store.evaluation_file import rollout_at
+from reward_kit.agent.store.evaluation_file import reading, rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import Named, has_runs, load_evaluation, read_evaluation
-from reward_kit.agent.store.loading import load_rollout
+from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import make_run, resumed_options
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -171,10 +172,15 @@ async def rescore_async(
         given |= {"dataset": dataset and str(dataset), "task_dir": task_dir and str(task_dir)}
     options = resumed_options(given) | {"resume": None, "eval_id": eval_id or stored.eval_id}
     config = EvaluationConfig(**options)
-    with TaskBundle.load(config.dataset, task_dir=config.task_dir, mode=config.mode) as bundle:
+    with (
+        TaskBundle.load(config.dataset, task_dir=config.task_dir, mode=config.mode) as bundle,
+        reading(stored.log_path) as connection,
+    ):
         tasks = {task.row.id: task for task in bundle.tasks}
         limit = asyncio.Semaphore(AT_A_TIME)
-        judge = _Judge(bundle, tasks, stored.folder, timeout, config.retries, cache(warn), limit)
+        judge = _Judge(
+            bundle, tasks, stored.log_path, connection, timeout, config.retries, cache(warn), limit
+        )
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
         if judge.redacted:
             warn(redacted_warning(judge.redacted))
@@ -193,7 +199,8 @@ class _Judge:
 
     bundle: TaskBundle
     tasks: Mapping[str, Task]
-    folder: Path
+    log: Path
+    connection: sqlite3.Connection
     timeout: float
     retries: int
     warn_once: Callable[[str], None]
@@ -215,7 +222,7 @@ class _Judge:
         return Rejudged(outcome, replace(now, failure=None, failure_detail=None, failure_step=None))
 
     async def _again(self, outcome: Outcome) -> Rejudged:
-        record = load_rollout(self.folder / outcome.file)
+        record = StoredRollout(self.log, outcome.id).read(self.connection)
         if record.redacted:
             self.redacted.append(outcome)
         reward, record.fields = self._found(record, outcome.base)
@@ -300,9 +307,9 @@ def _as_played(run: Run, stored: EvaluationResult) -> Run:
 
 def _rescored(rollout: Rejudged, stored: EvaluationResult, eval_id: str) -> Played:
     """The rollout with its new reward and a new id."""
-    address = stored.log_path / rollout.before.id
-    kept, record = rollout_at(address), load_rollout(address)
-    now = rollout.now
+    source, now = StoredRollout(stored.log_path, rollout.before.id), rollout.now
+    kept = rollout_at(source.address)
+    record = replace(source, data=kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
     record.reward, record.result, record.error = now.reward, rollout.result, now.error
     record.violations = now.violations
@@ -327,20 +334,19 @@ async def judge_record(
 
     The ``rules`` set the violations of ``record``. Each try gets a record of its own, with the fields of
     ``record``. ``task`` has the functions of its checks and its hidden tables. Model calls that the reward
-    counts are added to ``calls``. Raises ``RewardError`` as ``judge``
-    does, ``StorageError`` and ``DatabaseError`` if the stored databases cannot be read.
+    counts are added to ``calls``. Raises ``RewardError`` as ``judge`` does, ``StorageError`` and
+    ``DatabaseError`` if the stored databases cannot be read.
     """
-    assert record.path is not None, "it was read"
-    path = record.path
-    record.violations = await asyncio.to_thread(
-        violations_of, rules, record.fields, record.messages, record.tool_calls, record.user_messages
-    )
+    stored = record.stored
+    assert stored is not None, "it was read from an evaluation"
+    parts = record.fields, record.messages, record.tool_calls, record.user_messages
+    record.violations = await asyncio.to_thread(violations_of, rules, *parts) if rules else None
     views: dict[str, Any] = {"is_async": takes_async_faces(reward)}
     if task is not None:
         views |= {"mode": task.registry.database, "hidden": task.hidden}
 
     async def judge_once() -> EvaluateResult | RewardOutput:
-        with load_rollout(path) as given:
+        with stored.read() as given:
             given.fields = copied(record.fields)
             given.violations = copied(record.violations)
             before = len(given.model_calls)

@@ -11,8 +11,9 @@ import re
 import sqlite3
 import zlib
 from collections import Counter
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,34 +177,39 @@ def sqlite_faults(path: Path) -> Iterator[None]:
 
 
 class RolloutData(NamedTuple):
-    """A rollout as it is stored: its trace, and its final and gold states.
+    """A rollout as it is stored: its trace, the fields of its row, and its final and gold states.
 
     ``base`` is the key of its seed, ``database`` the complete final one relative to the runs folder,
     ``state`` and ``gold`` are deltas from the base; None if there is none.
     """
 
     trace: str
+    fields: str
     base: str
     database: str | None
     state: bytes | None
     gold: bytes | None
 
 
-def rollout_at(address: Path) -> RolloutData:
-    """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none."""
+def rollout_at(address: Path, connection: sqlite3.Connection | None = None) -> RolloutData:
+    """The rollout at ``NAME.db/ROLLOUT_ID``; raises ``StorageError`` if there is none.
+
+    ``connection`` is one to that file: to open one takes longer than to read.
+    """
     query = (
-        "SELECT t.json, r.base, r.database, s.delta, coalesce(g.delta, rows.gold_state),"
-        " t.crc, s.crc, coalesce(g.crc, rows.gold_crc)"
+        "SELECT t.json, ifnull(fields, '{}'), r.base, r.database, s.delta, ifnull(g.delta, rows.gold_state),"
+        " t.crc, s.crc, ifnull(g.crc, rows.gold_crc)"
         " FROM rollouts r JOIN traces t ON t.rollout = r.id LEFT JOIN rows USING (row_id)"
         " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
         " LEFT JOIN states g ON g.rollout = r.id AND g.kind = 'gold' WHERE r.id = ?"
     )
-    with reading(address.parent) as connection:
-        found = connection.execute(query, (address.name,)).fetchone()
+    file = address.parent
+    with sqlite_faults(file), reading(file) if connection is None else nullcontext(connection) as reader:
+        found = reader.execute(query, (address.name,)).fetchone()
     if found is None:
         raise no_rollout(address)
-    kept = RolloutData(*found[:5])
-    if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[5:]:
+    kept = RolloutData(*found[:6])
+    if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[6:]:
         raise damaged_at(address)
     return kept
 
@@ -239,6 +245,7 @@ def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool
     return json.loads(text or "[]"), bool(is_shared)
 
 
+@lru_cache(maxsize=1024)
 def base_path(runs: Path, key: str) -> Path:
     """The seeded base of a key; raises ``StorageError`` for what is no key."""
     return file_within(runs, f".bases/{checked(key, KEY, 'the key of a seed', runs)}.db")

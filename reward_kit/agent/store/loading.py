@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from reward_kit.agent.rollout.trace import Trace, read_trace
 from reward_kit.agent.store.evaluation_file import (
     NAMED,
     SUFFIX,
+    RolloutData,
     base_path,
     checksum,
     damaged_at,
@@ -37,6 +38,7 @@ from reward_kit.agent.store.schema import FINAL, checked_id
 from reward_kit.errors import BundleError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import ExitStack
 
@@ -60,10 +62,11 @@ class StateFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
-    """Rollout ``id`` in an evaluation's ``file``."""
+    """Rollout ``id`` in an evaluation's ``file``, perhaps with the ``data`` that are stored there."""
 
     file: Path
     id: str
+    data: RolloutData | None = field(default=None, repr=False, compare=False)
 
     @property
     def address(self) -> Path:
@@ -73,12 +76,19 @@ class StoredRollout:
     def __str__(self) -> str:
         return str(self.address)
 
+    def read(self, connection: sqlite3.Connection | None = None) -> Trace:
+        """Its trace, which keeps the data; raises ``StorageError`` if that or a state is damaged."""
+        data = self.data or rollout_at(self.address, connection)
+        trace = read_trace(data.trace, replace(self, data=data))
+        trace.given = data.fields
+        return trace
+
     def find(self, kind: Kind) -> StateFiles | None:
         """The files of a state; None if it was not kept.
 
         Raises ``StorageError`` if a file or the base is missing, or lies outside of the runs folder.
         """
-        data, runs = rollout_at(self.address), self.file.absolute().parent.parent
+        data, runs = self.data or rollout_at(self.address), self.file.absolute().parent.parent
         delta = data.state if kind == "final" else data.gold
         if kind == "final" and data.database is not None:
             found, what = StateFiles(file_within(runs, data.database)), "database of this rollout"
