@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import chain, repeat, takewhile
+from itertools import chain, count, repeat, takewhile
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,9 +130,8 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
     ``numbers`` are the task ids of the rows (``task_numbers``); rows that the dataset no longer has get the
     following numbers.
     """
-    known = dict(numbers)
-    for row in result.rows:
-        known.setdefault(row.row_id, max(known.values(), default=-1) + 1)
+    others = [row.row_id for row in result.rows if row.row_id not in numbers]
+    known = {**dict(zip(others, count(max(numbers.values(), default=-1) + 1), strict=False)), **numbers}
     yield b"["
     for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
         try:
