@@ -35,10 +35,9 @@ LIMIT = click.FloatRange(min=0, min_open=True)
 def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
     """Judge stored rollouts again by a changed reward.
 
-    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's
-    reward as it is now gets the stored databases and messages. No agent or user is asked and no tool is
-    run; the old evaluation stays as it is.
-    The exit code is 1 if a rollout could not be judged, and 2 after an error.
+    EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The bundle's reward
+    as it is now gets the stored databases and messages. No agent or user is asked and no tool is run; the old
+    evaluation stays as it is. The exit code is 1 if a rollout could not be judged, and 2 after an error.
     """
     from reward_kit.agent.after.rescore import rescore_async
     from reward_kit.agent.evaluation.signals import run_in_loop
@@ -61,7 +60,7 @@ def _report_lines(done: Rescoring) -> Iterator[str]:
         if any(both) or name == "reward":
             was, is_now = (score(one.value if one else None) for one in both)
             yield f"{name:8}{was:>8}{is_now:>8}"
-    changed = [rollout for rollout in done.changed if rollout not in done.failed]
+    changed = [rollout for rollout in done.changed if not rollout.failed]
     yield f"{count(len(changed), 'reward')} changed{':' if changed else ''}"
     yield from _rollout_lines(changed)
     if done.failed:

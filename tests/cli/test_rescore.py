@@ -9,7 +9,7 @@ from command import Command
 from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
-from reward_kit.agent import EvaluationResult, agent_eval, load_rollout, rescore
+from reward_kit.agent import Completion, EvaluationResult, Usage, agent_eval, load_rollout, rescore
 from reward_kit.agent.store.writer import Store
 
 ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
@@ -194,3 +194,19 @@ def test_a_new_evaluation_is_there_when_it_is_whole(bundle: Bundle, finished: An
     assert set(there) == {0}
     names = sorted(one.name for one in path.parent.iterdir())
     assert names == ["first.db", "first.json", "second.db", "second.json"]
+
+
+def test_an_unfinished_evaluation_stays_so_with_all_its_rows(bundle: Bundle) -> None:
+    """A row that has left the dataset keeps its fields, and a row without rollouts its plan."""
+    bundle.rows(*ROWS)
+    model = {"agent": lambda _messages: Completion({"role": "assistant", "content": "No."}, Usage(cost=1.0))}
+    first = agent_eval(
+        bundle.dataset, eval_id="first", models=model, user="none", max_cost=0.5, max_concurrency=1
+    )
+    assert (first.status, [len(row.outcomes) for row in first.rows]) == ("budget", [1, 0])
+    bundle.rows(ROWS[1])
+    done = rescore("first", eval_id="again").written
+    assert done is not None
+    assert (done.status, done.planned, done.complete) == ("budget", first.planned, False)
+    assert done.fingerprints["a"] == first.fingerprints["a"]
+    assert next(done.records()).row.id == "a"

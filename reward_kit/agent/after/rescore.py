@@ -1,6 +1,6 @@
 """Rollouts of an evaluation, judged again by the bundle's reward as it is now.
 
-No model is asked and no tool is run: the reward gets the stored databases and messages.
+No agent or user is asked and no tool is run: the reward gets the stored databases and messages.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import reading, rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
-from reward_kit.agent.store.layout import Named, has_runs, load_evaluation, read_evaluation
+from reward_kit.agent.store.layout import Named, load_evaluation, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import make_run, resumed_options
 from reward_kit.agent.store.writer import Store
@@ -57,6 +58,9 @@ logger = logging.getLogger(__name__)
 FORMAT = "reward-kit.rescoring/1"
 AT_A_TIME = 8
 REWARD_TIMEOUT = 300.0
+_COLUMNS = "row_id, n_rollouts, position, base, fields, fingerprints"
+_READ_ROWS = f"SELECT {_COLUMNS} FROM rows"  # noqa: S608
+_ADD_ROW = f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +274,22 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     config, stored = done.config, done.stored
     assert config.eval_id is not None
     path = stored.log_path.with_stem(config.eval_id)
-    counts = {row.row_id: row.planned for row in stored.rows if row.outcomes}
+    counts = {row.row_id: row.planned for row in stored.rows}
     known = [task for task in bundle.tasks if task.row.id in counts]
     rows = {task.row.id: counts[task.row.id] for task in known}
     facts = replace(code_facts(known, bundle.folder, config), rows=rows)
     source = {"rescored_from": str(stored.log_path)}
     run = _as_played(make_run(config, bundle.read, facts), stored)
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
-    with Store(path) as store, store.transaction():
+    with reading(stored.log_path) as before, Store(path) as store, store.transaction() as connection:
         check_unused(path)
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
+        gone = [row for row in before.execute(_READ_ROWS) if row[0] in counts.keys() - rows.keys()]
+        connection.executemany(_ADD_ROW, gone)
         for rollout in done.rollouts:
-            store.add([_rescored(rollout, stored, config.eval_id)])
-        store.end_run("complete", f"judged again from {stored.log_path}", done.seconds)
+            store.add([_rescored(rollout, before, stored.log_path, config.eval_id)])
+        status = "interrupted" if stored.status == "running" else stored.status
+        store.end_run(status, f"judged again from {stored.log_path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
     result.write()
     return replace(done, written=result)
@@ -290,9 +297,10 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
 
 def check_unused(path: Path) -> None:
     """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
-    if path.exists() and has_runs(path):
-        remedy = "Choose another --eval-id."
-        raise UsageError(f"there is an evaluation {path.stem} already", place=str(path.parent), remedy=remedy)
+    with reading(path) if path.exists() else nullcontext() as found:
+        if found is not None and found.execute("SELECT 1 FROM evaluation").fetchone():
+            fault, remedy = f"there is an evaluation {path.stem} already", "Choose another --eval-id."
+            raise UsageError(fault, place=str(path.parent), remedy=remedy)
 
 
 def _as_played(run: Run, stored: EvaluationResult) -> Run:
@@ -305,18 +313,17 @@ def _as_played(run: Run, stored: EvaluationResult) -> Run:
     return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
 
 
-def _rescored(rollout: Rejudged, stored: EvaluationResult, eval_id: str) -> Played:
-    """The rollout with its new reward and a new id."""
-    source, now = StoredRollout(stored.log_path, rollout.before.id), rollout.now
-    kept = rollout_at(source.address)
+def _rescored(rollout: Rejudged, before: sqlite3.Connection, file: Path, eval_id: str) -> Played:
+    """The rollout of the evaluation in ``file`` with its new reward and a new id."""
+    source, now = StoredRollout(file, rollout.before.id), rollout.now
+    kept = rollout_at(source.address, before)
     record = replace(source, data=kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
     record.reward, record.result, record.error = now.reward, rollout.result, now.error
     record.violations = now.violations
     failure = record.failure or {"kind": now.failure, "detail": now.failure_detail}
     record.failure = None if now.failure is None else failure
-    file = f"evals/{eval_id}.db/{record.id}"
-    outcome = replace(now, id=record.id, file=file, database=kept.database)
+    outcome = replace(now, id=record.id, file=f"evals/{eval_id}.db/{record.id}", database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
 
 

@@ -116,9 +116,8 @@ class TimeLimit(_Limit):
     """``with`` block that cancels the current task after ``seconds`` and raises ``OutOfTimeError``.
 
     ``on_overrun`` is called, with a sentence on the tool ``name``, if the block still runs
-    ``CANCELLATION_GRACE`` seconds later. After the block
-    ``took`` is its duration. None sets no limit, and measures nothing; ``math.inf`` measures only. Unlike
-    ``asyncio.timeout`` it makes no timer of its own.
+    ``CANCELLATION_GRACE`` seconds later. After the block ``took`` is its duration. None sets no limit, and
+    measures nothing; ``math.inf`` measures only. Unlike ``asyncio.timeout`` it makes no timer of its own.
     """
 
     task: asyncio.Task[Any]

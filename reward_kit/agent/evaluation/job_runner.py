@@ -204,10 +204,9 @@ async def run_jobs(
     """Play the jobs in order, at most ``concurrency`` at a time.
 
     ``play`` may return a task that stores its job. Unless jobs are played one at a time, the next one begins
-    meanwhile.
-    ``room`` waits until further jobs may begin, and gives their number: the number of running ones grows with
-    it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones finish.
-    The first error, or a cancellation, cancels all others and is raised when they have ended.
+    meanwhile. ``room`` waits until further jobs may begin, and gives their number: the number of running ones
+    grows with it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones
+    finish. The first error, or a cancellation, cancels all others and is raised when they have ended.
     """
     waiting, most, stopping = iter(jobs), min(concurrency, len(jobs)), False
     workers: list[asyncio.Future[None]] = []

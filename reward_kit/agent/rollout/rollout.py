@@ -156,8 +156,7 @@ class Rollout:
 
         Without ``messages`` it sees the rollout's; without ``tools`` the agent's model gets the rollout's
         (``[]`` for none). ``again`` counts the answers to this that could not be used: the seed differs for
-        each. Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the
-        rollout is over.
+        each. Raises ``ModelError`` if no answer could be had and ``RolloutStopped`` once the rollout is over.
         """
         episode = self._episode() or episode_of(self)
         work = episode.complete(messages, tools=tools, role=role, again=again)

@@ -227,10 +227,9 @@ class Trace(Scored):
         """The arguments that the reward got: ``evaluate(**load_rollout(name).reward_arguments())``.
 
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
-        an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of
-        the bundle's registry: rewards that need a ``db.path`` have "file"; ``hidden`` are its tables that are
-        not compared. Raises ``StorageError`` if the
-        final state was not kept.
+        an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of the
+        bundle's registry: rewards that need a ``db.path`` have "file"; ``hidden`` are its tables that are not
+        compared. Raises ``StorageError`` if the final state was not kept.
         """
         db = self._view("final", is_async=is_async, mode=mode, hidden=hidden)
         if db is None:

@@ -215,11 +215,6 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
     return find_evaluation(name, output_dir)
 
 
-def has_runs(path: Path) -> bool:
-    with reading(path) as connection:
-        return connection.execute("SELECT 1 FROM evaluation").fetchone() is not None
-
-
 def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> EvaluationResult:
     """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
 

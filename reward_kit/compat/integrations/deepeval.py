@@ -20,8 +20,7 @@ def adapt_metric(metric: Any) -> Callable[..., EvaluateResult]:
     """Wrap ``metric`` as a reward function that measures the last message; the one before is its input.
 
     The ground truth is the expected output. Other ``evaluation_params`` of the metric (``context``,
-    ``tools_called`` ...) come from the call's arguments. Metrics of whole conversations are not
-    supported.
+    ``tools_called`` ...) come from the call's arguments. Metrics of whole conversations are not supported.
     """
 
     @reward_function

@@ -27,10 +27,9 @@ def create_trl_adapter(
 ) -> TrlReward:
     """Make ``adapter(prompts, completions=None, **columns)``, which scores each pair as a dialogue.
 
-    ``dataset_to_reward_kwargs_map`` says which dataset column becomes which argument of the reward
-    (``None`` if the batch has no such column), ``static_reward_kwargs`` are the same for all samples.
-    The two functions turn a prompt and a completion into text; without them ``str`` and the completion's
-    content are taken.
+    ``dataset_to_reward_kwargs_map`` says which dataset column becomes which argument of the reward (``None``
+    if the batch has no such column), ``static_reward_kwargs`` are the same for all samples. The two functions
+    turn a prompt and a completion into text; without them ``str`` and the completion's content are taken.
     """
     prompt_text = user_message_fn or str
     reply_text = assistant_message_fn or completion_text
