@@ -116,6 +116,16 @@ def test_faults_are_a_line(finished: EvaluationResult, command: Command, what: l
     assert ran.error.count("\n") == 1
 
 
+def test_a_dot_in_a_name_does_not_lead_to_another_evaluation(
+    finished: EvaluationResult, command: Command
+) -> None:
+    for name in ("gpt-4", "gpt-4.1"):
+        finished.log_path.with_name(f"{name}.db").write_bytes(finished.log_path.read_bytes())
+    for path in ("runs/evals/gpt-4.1", "runs/evals/gpt-4.1.json", "gpt-4.1"):
+        assert command(path).out.endswith("reward-kit view gpt-4.1\n")
+    assert "there is no evaluation 'runs/evals/gpt-4.2'" in command("runs/evals/gpt-4.2").error
+
+
 def test_similar_names_are_offered(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
     log = finished.log_path.read_bytes()
     for age, name in enumerate(["zoo", "old", "begun", "fourth", "third", "second"]):

@@ -77,7 +77,7 @@ def test_faults_are_one_line(bundle: Bundle, command: Command, tmp_path: Path) -
         port = str(taken.getsockname()[1])
         for arguments, words in (
             (["-o", "empty"], "there are no evaluations in this folder"),
-            (["first", "elsewhere/evals/other.jsonl"], "several runs folders"),
+            (["first", "elsewhere/evals/other.json"], "several runs folders"),
             (["--port", port], f"cannot listen on 127.0.0.1 port {port}"),
             (["--out", "file"], "file"),
         ):

@@ -59,7 +59,8 @@ def find_evaluation(name: str | Path, output_dir: str | Path) -> Path:
     """
     evals, path = Path(output_dir) / "evals", Path(name)
     try:
-        for file in (evals / f"{name}{SUFFIX}", path, path.with_suffix(SUFFIX)):
+        beside = path.with_name(f"{path.stem if path.suffix == '.json' else path.name}{SUFFIX}")
+        for file in (evals / f"{name}{SUFFIX}", path, beside):
             if file.suffix == SUFFIX and file.is_file():
                 return file
         if not path.is_dir() and path.suffix not in (".json", SUFFIX):
@@ -229,9 +230,10 @@ def no_rollout(address: Path) -> StorageError:
 
 def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
     """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
-    query = "SELECT row_id, fields FROM rows WHERE :id IS NULL OR row_id = :id"
+    query, chosen = "SELECT row_id, fields FROM rows", () if row_id is None else (row_id,)
     with reading(path) as connection:
-        return {name: json.loads(fields) for name, fields in connection.execute(query, {"id": row_id})}
+        found = connection.execute(f"{query} WHERE row_id = ?" if chosen else query, chosen)
+        return {name: json.loads(fields) for name, fields in found}
 
 
 def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool]:

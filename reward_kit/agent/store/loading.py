@@ -198,8 +198,9 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
     Raises ``UsageError`` if there is neither, ``StorageError`` if it was not kept.
     """
     path = Path(name)
-    if path.is_file():
-        return StateFiles(path)
+    with suppress(OSError):  # a name that is too long for a file
+        if path.is_file():
+            return StateFiles(path)
     rollout = find_rollout(name, output_dir)
     if rollout is None:
         remedy = "Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?"
