@@ -95,7 +95,7 @@ async def explain_async(
     with Store(stored.log_path) as store:
         store.continue_run()
         try:
-            await explainer.explain(stored.outcomes, store, spent=total_usage(stored.usage.values()).paid)
+            await explainer.explain(stored.outcomes, store, spent=stored.spent.paid)
         finally:
             stored = replace(stored, results={**stored.results, "explanations": explainer.result})
             store.add_note("results", stored.stored_results())
