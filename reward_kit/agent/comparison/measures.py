@@ -106,7 +106,7 @@ class PairedDifference:
 
     @property
     def clearness(self) -> float:
-        """Distance from zero in half widths of the wider interval; above 1 if the interval excludes zero."""
+        """Distance from zero in half widths of the wider interval, by which measures are ranked."""
         interval = self.intervals.tasks_like_these or self.intervals.these_tasks
         if interval is None:  # no spread, or a single rollout
             return math.inf if self.value and self.rows > 1 else 0.0

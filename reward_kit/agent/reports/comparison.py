@@ -379,9 +379,8 @@ def comment_lines(gate: Gate) -> Iterator[str]:
     worse = [pair for pair in gate.pairs if pair.difference < 0]
     if worse and gate.exit_code:  # beside a better or equal result, it is chance
         yield f"\n{count(len(worse), 'row')} succeeded less often, flaky ones last:\n"
-        worse.sort(
-            key=lambda pair: (pair.row_id not in gate.lost, pair.a.passed < pair.a.n_scored, pair.difference)
-        )
+        lost = {*gate.lost}
+        worse.sort(key=lambda one: (one.row_id not in lost, one.a.passed < one.a.n_scored, one.difference))
         cells = (_gated_cells(gate, pair) for pair in worse[:SHOWN_ROWS])
         yield from markdown_table_lines([("row", "before", "now", "", "a failed rollout"), *cells])
         more = f"and {len(worse) - SHOWN_ROWS} more. " if len(worse) > SHOWN_ROWS else ""

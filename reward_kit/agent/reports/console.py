@@ -296,10 +296,10 @@ def _score_lines(result: EvaluationResult, width: int) -> Iterator[str]:
 
 def _chosen_failures(result: EvaluationResult) -> list[Outcome]:
     """The first of each class, the most frequent class first; then the second of each."""
-    seen: Counter[str] = Counter()
+    seen, counts = Counter[str](), result.failures
     ranked: list[tuple[int, int, Outcome]] = []
     for outcome in result.outcomes:
         if outcome.failure is not None and outcome.scored:
-            ranked.append((seen[outcome.failure], -result.failures[outcome.failure], outcome))
+            ranked.append((seen[outcome.failure], -counts[outcome.failure], outcome))
             seen[outcome.failure] += 1
     return [outcome for *_, outcome in sorted(ranked, key=lambda entry: entry[:2])[:SOME_FAILURES]]

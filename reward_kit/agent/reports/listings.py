@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,7 @@ from reward_kit.agent.reports.facts import INTERVALS, LONGEST_STRATEGY, strategy
 from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, bracketed, money, pass_cells, score
-from reward_kit.agent.store.evaluation_file import stored_files
+from reward_kit.agent.store.evaluation_file import reading, stored_files
 from reward_kit.agent.store.layout import Origin, branches_in, load_evaluation
 from reward_kit.errors import StorageError
 
@@ -101,7 +102,11 @@ def rollout_lines(evals: Path, row_id: str, width: int | None = None) -> Iterato
 
 def stored_rows(evals: Path) -> set[str]:
     """The ids of all rows that have rollouts; damaged files are skipped."""
-    return {outcome.row_id for stored in read_evaluations(evals)[0] for outcome in stored.outcomes}
+    found: set[str] = set()
+    for file in stored_files(evals):
+        with suppress(StorageError), reading(file) as connection:
+            found.update(row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts"))
+    return found
 
 
 def group_lines(result: EvaluationResult, field: str, width: int | None = None) -> Iterator[str]:

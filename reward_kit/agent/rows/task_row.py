@@ -212,10 +212,13 @@ class TaskRow:
 
     def copied(self) -> TaskRow:
         """A copy that shares no mutable value with this row."""
-        actions = self.actions and [replace(one, arguments=copied(one.arguments)) for one in self.actions]
-        given = as_json(self).items()
-        changeable = {name: copied(value) for name, value in given if isinstance(value, list | dict)}
-        return replace(self, **changeable | {"actions": actions, "setup": self.setup})
+        values: dict[str, Any] = {}
+        for name, one in as_json(self).items():
+            if name in ("actions", "setup"):
+                values[name] = one and [replace(call, arguments=copied(call.arguments)) for call in one]
+            elif isinstance(one, list | dict):
+                values[name] = copied(one)
+        return replace(self, **values)
 
     def clock(self) -> datetime | None:
         """``now`` as a time in UTC; a time without an offset counts as UTC."""

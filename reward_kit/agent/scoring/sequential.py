@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.text import count
-from reward_kit.agent.scoring.intervals import Interval, RowCounts, difference_on_these_tasks
+from reward_kit.agent.scoring.intervals import Interval, RowCounts, beta_cdf, difference_on_these_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ class Decision:
 
     @property
     def advice(self) -> str:
-        """The margin that can be shown, in words; empty if ``margin`` can."""
+        """The margin that can be shown, in words; if ``margin`` can, what would show it."""
         if self.least_margin <= self.margin:
             return "more rollouts would decide"
         return (
@@ -246,15 +246,14 @@ def _kept(density: Sequence[tuple[float, float]], gain: NormalDist, scale: float
     return -sum(weight * (gain.cdf(-bound - at) + gain.cdf(at - bound)) for at, weight in density)
 
 
+@lru_cache(maxsize=4096)
 def chance_of_loss(n: int, m: int, x: int) -> float:
     """The largest chance, over all success rates p, of n successes in n rollouts and then at most x in m.
 
     It bounds the error of calling a row worse that always succeeded in the baseline.
     """
-    ways = [math.comb(m, k) for k in range(x + 1)]
     rates = [number / 1000 for number in range(1, 1000)]
-    chances = [p**n * math.fsum(way * p**k * (1 - p) ** (m - k) for k, way in enumerate(ways)) for p in rates]
-    return float(max(chances))
+    return max(p**n * (beta_cdf(1 - p, m - x, x + 1) if x < m else 1.0) for p in rates)
 
 
 # -- differences that can be shown

@@ -109,3 +109,4 @@ def test_the_loss_of_a_row_has_the_largest_chance_of_any_rate() -> None:
     assert chance_of_loss(8, 8, 0) == pytest.approx(0.5**16)
     assert chance_of_loss(8, 4, 0) == pytest.approx((2 / 3) ** 8 * (1 / 3) ** 4, rel=1e-3)
     assert chance_of_loss(4, 4, 4) > 0.99
+    assert chance_of_loss(4, 2000, 1999) > 0.98  # whose binomial coefficients no float holds

@@ -178,12 +178,12 @@ def _graded_as(one: Simulation, tasks: Mapping[str, Task], before: list[Trial]) 
     those of another task the same, that one counts; of several, the one with the fewest simulations
     ``before``.
     """
-    grade = one.reward_info
-    if grade is None or grade.reward_breakdown is None or one.task_id not in tasks:
+    grade, own = one.reward_info, tasks.get(one.task_id)
+    if not grade or grade.reward_breakdown is None or not own or _repeats(grade, own.evaluation_criteria):
         return one.task_id
     like = [name for name, task in tasks.items() if _repeats(grade, task.evaluation_criteria)]
-    taken = Counter(trial.task_id for trial in before)
-    return one.task_id if one.task_id in like or not like else min(like, key=lambda name: taken[name])
+    taken = Counter(trial.task_id for trial in before) if like else {}
+    return min(like, key=lambda name: taken[name], default=one.task_id)
 
 
 def _repeats(grade: _Grade, criteria: _Criteria | None) -> bool:
