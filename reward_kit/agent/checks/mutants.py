@@ -290,7 +290,7 @@ def _is_free(key: str, value: Any) -> bool:
 def _column_of(call: ToolCall, value: Any) -> str | None:
     """The first ``table.column`` in which the call wrote the value."""
     for change in call.changes:
-        for name, written in (change["after"] or {}).items():
+        for name, written in (change.get("after") or {}).items():
             if isinstance(value, str) and written == value:
                 return f"{change['table']}.{name}"
     return None

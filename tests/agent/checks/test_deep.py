@@ -294,3 +294,24 @@ def test_the_exit_code_tells_of_errors(tmp_path: Path) -> None:
     assert run_command("validate", "hotel_task", "--deep", "--rows", "r1", cwd=tmp_path).code == 0
     assert run_command("validate", "hotel_task", "--deep", "--rows", "r7", cwd=tmp_path).code == 2
     assert run_command("validate", "--deep", "nowhere", cwd=tmp_path).code == 2
+
+
+def test_a_gold_call_that_deletes_is_examined_like_others(tmp_path: Path) -> None:
+    folder = tmp_path / "visits_task"
+    folder.mkdir()
+    (folder / "seed.sql").write_text(
+        "CREATE TABLE visits (id INTEGER PRIMARY KEY); INSERT INTO visits VALUES (1);"
+    )
+    (folder / "tools.py").write_text(
+        "from reward_kit.agent import ToolRegistry\n\n"
+        'R = ToolRegistry("visits")\n\n\n'
+        '@R.tool(description="Cancel a visit", parameters={"id": int})\n'
+        "async def cancel(id, db):\n"
+        '    await db.execute("DELETE FROM visits WHERE id = ?", [id])\n'
+    )
+    said = [{"role": "user", "content": "Cancel visit 1"}]
+    actions = [{"name": "cancel", "arguments": {"id": 1}}]
+    row = {"id": "a", "toolset": ".tools", "initial_messages": said, "actions": actions}
+    (folder / "task.jsonl").write_text(json.dumps(row))
+    with TaskBundle.load(folder) as bundle:
+        assert validate(bundle, deep=True).errors == []
