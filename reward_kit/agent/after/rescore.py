@@ -284,7 +284,7 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     with reading(stored.log_path) as before, Store(path) as store, store.transaction() as connection:
         check_unused(path)
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
-        gone = [row for row in before.execute(_READ_ROWS) if row[0] in counts.keys() - rows.keys()]
+        gone = [row for row in before.execute(_READ_ROWS) if row[0] in counts and row[0] not in rows]
         connection.executemany(_ADD_ROW, gone)
         for rollout in done.rollouts:
             store.add([_rescored(rollout, before, stored.log_path, config.eval_id)])
@@ -320,9 +320,8 @@ def _rescored(rollout: Rejudged, before: sqlite3.Connection, file: Path, eval_id
     record = replace(source, data=kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
     record.reward, record.result, record.error = now.reward, rollout.result, now.error
-    record.violations = now.violations
-    failure = record.failure or {"kind": now.failure, "detail": now.failure_detail}
-    record.failure = None if now.failure is None else failure
+    record.violations, failure = now.violations, {"kind": now.failure, "detail": now.failure_detail}
+    record.failure = None if now.failure is None else record.failure or failure
     outcome = replace(now, id=record.id, file=f"evals/{eval_id}.db/{record.id}", database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
 

@@ -1,6 +1,7 @@
 """The difference between two states of a database, row by row, and words for it.
 
-changes = db.changes() changes.lines()                    # ["orders #W1 status: 'pending' -> 'cancelled'"]
+changes = db.changes()
+changes.lines()                    # ["orders #W1 status: 'pending' -> 'cancelled'"]
 changes.describe(gold.changes())   # ["orders #W1 status: expected 'returned', got 'cancelled'"]
 """
 

@@ -103,7 +103,7 @@ class Decision:
 
     @property
     def advice(self) -> str:
-        """The margin that can be shown, in words; if ``margin`` can, what would show it."""
+        """The margin that can be shown, in words; if that is within ``margin``, what would decide."""
         if self.least_margin <= self.margin:
             return "more rollouts would decide"
         return (
