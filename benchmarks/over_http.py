@@ -1,4 +1,4 @@
-"""Rollouts against a provider over HTTP: this package, verifiers, and a loop on the ``openai`` client.
+"""Rollouts against a provider over HTTP: this package, verifiers, and loops on two client libraries.
 
     python benchmarks/over_http.py [--at-once 50 200 500] [--repeats 3] [--delay 0.3]
 
@@ -11,6 +11,7 @@ the ideal time is therefore ``2 * 10 * delay``. The contenders take turns, each 
 - ``verifiers``: version 0.3.1 with its own client, in the environment of ``benchmarks/peers`` (made on first
   use), tools on a dict; a line for each rollout is saved
 - ``openai loop``: ``AsyncOpenAI`` with its default settings, tools on a dict, nothing is saved
+- ``litellm loop``: the same with ``litellm.acompletion``
 
 Printed are medians with the least and the most: the wall time of the process and its share of the ideal, the
 span from the first request to the last answer as the stub measures it, the CPU time of the process with its
@@ -54,7 +55,7 @@ from conversation import (  # noqa: E402 - of the harnesses
 from environments import CONTENDERS, make_environment  # noqa: E402 - of the peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 VERIFIERS = next(one for one in CONTENDERS if one.script == "with_verifiers.py")
 FEW = 2
@@ -142,10 +143,10 @@ def provider(delay: float) -> Iterator[str]:
         process.stdin.close()
 
 
-# --- the loop on the openai client
+# --- the loops on client libraries
 
 
-async def loop_rollout(client: Any) -> bool:
+async def loop_rollout(ask: Callable[..., Any]) -> bool:
     """One rollout by hand; True if the stock is as expected."""
     messages: list[Any] = [
         {"role": "system", "content": SYSTEM},
@@ -154,7 +155,7 @@ async def loop_rollout(client: Any) -> bool:
     stock = dict(STOCK)
     wishes = iter(WISHES[1:])
     while True:
-        answer = await client.chat.completions.create(model="stub", messages=messages, tools=SCHEMAS)
+        answer = await ask(model="openai/stub", messages=messages, tools=SCHEMAS)
         message = answer.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
         for call in message.tool_calls or ():
@@ -168,15 +169,18 @@ async def loop_rollout(client: Any) -> bool:
             messages.append({"role": "user", "content": wish})
 
 
-async def play_loop(rollouts: int, at_once: int) -> None:
+async def play_loop(library: str, rollouts: int, at_once: int) -> None:
     """Play all rollouts; exits with an error if one fails."""
-    from openai import AsyncOpenAI
+    if library == "litellm":
+        from litellm import acompletion as ask
+    else:
+        from openai import AsyncOpenAI
 
-    client = AsyncOpenAI(max_retries=10)
+        ask = AsyncOpenAI(max_retries=10).chat.completions.create
     numbers = iter(range(rollouts))
 
     async def work() -> int:
-        return sum([await loop_rollout(client) for _ in numbers])
+        return sum([await loop_rollout(ask) for _ in numbers])
 
     passed = sum(await asyncio.gather(*(work() for _ in range(at_once))))
     if passed != rollouts:
@@ -188,8 +192,9 @@ async def play_loop(rollouts: int, at_once: int) -> None:
 
 def command(contender: str, rollouts: int, at_once: int, folder: Path) -> list[str]:
     """The command line of a run."""
-    if contender == "openai loop":
-        return [sys.executable, __file__, "--loop", str(rollouts), "--at-once", str(at_once)]
+    if contender.endswith(" loop"):
+        counts = ["--rollouts", str(rollouts), "--at-once", str(at_once)]
+        return [sys.executable, __file__, "--loop", contender.split()[0], *counts]
     if contender == "verifiers":
         return VERIFIERS.run_line("--over-http", "--rollouts", str(rollouts), "--at-once", str(at_once))
     from with_reward_kit import write_bundle
@@ -253,15 +258,22 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.3, help="seconds of an answer")
     parser.add_argument("--only", nargs="+", help="only these contenders")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--loop", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--loop", help=argparse.SUPPRESS)
+    parser.add_argument("--rollouts", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.delay)
         return
     if arguments.loop:
-        asyncio.run(play_loop(arguments.loop, arguments.at_once[0]))
+        asyncio.run(play_loop(arguments.loop, arguments.rollouts, arguments.at_once[0]))
         return
-    contenders = arguments.only or ["reward-kit", "reward-kit --workers 2", "verifiers", "openai loop"]
+    contenders = arguments.only or [
+        "reward-kit",
+        "reward-kit --workers 2",
+        "verifiers",
+        "openai loop",
+        "litellm loop",
+    ]
     if "verifiers" in contenders and (fault := make_environment(VERIFIERS)):
         sys.exit(f"verifiers does not install: {fault}")
     ideal = 2 * MODEL_TURNS * arguments.delay
