@@ -20,7 +20,7 @@ from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.lenient_json import read_object
 from reward_kit.agent.base.text import call_line, json_text
 from reward_kit.agent.base.types import Usage
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
@@ -103,9 +103,7 @@ async def explain_async(
     return stored
 
 
-def explain(evaluation: Named, **options: Any) -> EvaluationResult:
-    """``explain_async``, waited for."""
-    return run_sync(explain_async(evaluation, **options))
+explain = sync_twin(explain_async)
 
 
 @dataclass(slots=True)

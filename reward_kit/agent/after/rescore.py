@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.encoding import DAMAGED, copied
 from reward_kit.agent.base.option import check_eval_id
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.rewards.checks import checking
@@ -192,9 +192,7 @@ async def rescore_async(
         return done if eval_id is None else store_rescoring(done, bundle)
 
 
-def rescore(name: Named, output_dir: str | Path = "runs", **options: Any) -> Rescoring:
-    """``rescore_async``, waited for."""
-    return run_sync(rescore_async(name, output_dir, **options))
+rescore = sync_twin(rescore_async)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,11 +202,13 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 
 def sync_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The twin of an ``async`` method that waits for its result."""
+    """The twin of an ``async`` function or method that waits for its result."""
 
+    @wraps(method)
     def twin(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_sync(method(*args, **kwargs))
 
+    twin.__name__ = twin.__qualname__ = method.__name__.removesuffix("_async")
     twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
     return twin
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.places import shown_line
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import SKIPPED
 from reward_kit.agent.bundles.task import with_joined_tools
 from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untried_tools
@@ -40,11 +40,6 @@ Seeded = tuple["Task", Database]
 _DUMP = re.compile(r"\s*(PRAGMA\s+foreign_keys\s*=\s*(OFF|0)\s*;|BEGIN TRANSACTION;)", re.IGNORECASE)
 """The beginning of a dump that the program sqlite3 or Python's iterdump has written."""
 _PLACED = re.compile(r"(?P<place>\S+:\d+): (row '(?P<row>[^']*)', )?(?P<text>.*)", re.DOTALL)
-
-
-def validate(bundle: TaskBundle, **options: Any) -> ValidationReport:
-    """As ``validate_async``, for code without an event loop."""
-    return run_sync(validate_async(bundle, **options))
 
 
 async def validate_async(
@@ -103,6 +98,9 @@ async def validate_async(
     for place, text in printed.items():
         report.add("prints", place, f"prints {shown_line(text)!r} to standard output")
     return report
+
+
+validate = sync_twin(validate_async)
 
 
 async def audit(bundle: TaskBundle, **options: Any) -> ValidationReport:
