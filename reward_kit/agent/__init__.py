@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.players.names import load_user as load_user
     from reward_kit.agent.players.users import User as User
     from reward_kit.agent.rollout.episode import Episode as Episode
-    from reward_kit.agent.rollout.judge import judge as judge
-    from reward_kit.agent.rollout.judge import judge_async as judge_async
+    from reward_kit.agent.rollout.orchestrator import judge as judge
+    from reward_kit.agent.rollout.orchestrator import judge_async as judge_async
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
     from reward_kit.agent.rollout.orchestrator import run_rollout_async as run_rollout_async
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
@@ -93,9 +93,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reward_kit.agent.after.rescore": ["rescore", "rescore_async"],
         "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutLimits", "TaskView", "UserRollout"],
         "reward_kit.agent.rollout.episode": ["Episode"],
-        "reward_kit.agent.rollout.judge": ["judge", "judge_async"],
         "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
-        "reward_kit.agent.rollout.orchestrator": ["run_rollout", "run_rollout_async"],
+        "reward_kit.agent.rollout.orchestrator": ["judge", "judge_async", "run_rollout", "run_rollout_async"],
         "reward_kit.agent.evaluation.run": ["branch", "branch_async", "evaluate", "evaluate_async"],
         "reward_kit.agent.evaluation.progress": ["Progress"],
         "reward_kit.agent.store.results": ["EvaluationResult"],

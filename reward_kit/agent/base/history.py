@@ -16,10 +16,11 @@ from pydantic_core import from_json
 
 from reward_kit.agent.base.encoding import LONG, parsed_json, plain
 from reward_kit.agent.base.text import encodable, foreign_name, text_of
+from reward_kit.agent.base.types import ToolCall
 from reward_kit.errors import AgentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reward_kit.agent.base.types import Message
 
@@ -256,6 +257,22 @@ def called(call: Any) -> tuple[str, dict[str, Any] | str]:
     if not isinstance(arguments, str | dict | None):
         arguments = json.dumps(arguments, default=str)
     return name if isinstance(name, str) else "", arguments or ""
+
+
+def calls_in(messages: Sequence[Message]) -> Iterator[ToolCall]:
+    """The agent's calls that were run, as far as the messages tell: without step, turn, time and changes.
+
+    One whose result begins with "Error:" has failed.
+    """
+    made = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
+    for message in messages:
+        function = made.get(message.get("tool_call_id", ""))
+        if function is not None and (content := text_of(message["content"])) != NOT_RUN:
+            written = written_arguments(function["arguments"])
+            arguments = written if (parsed := parse_arguments(written)) is None else parsed
+            status = "failed" if content.startswith("Error:") else "ok"
+            call_id = message["tool_call_id"]
+            yield ToolCall(0, call_id, 0, 0, function["name"], arguments, content, status, [], 0.0, 0.0)
 
 
 def _valid_arguments(arguments: Any) -> str:

@@ -16,8 +16,9 @@ from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
+from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import judge_async, judged_with_retries, plain_result
+from reward_kit.agent.rollout.judge import call_reward, judged_with_retries, plain_result, view_for
 from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
@@ -331,24 +332,29 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
 async def judged_once(
     episode: Episode, gold_database: Database | None, *, is_shared: bool = True
 ) -> EvaluateResult | RewardOutput:
-    """The result of the reward, called once; what its own model calls cost is counted here."""
+    """The result of the reward, called once; what its own model calls cost is counted here.
+
+    Several calls may use ``gold_database`` at a time unless ``is_shared`` is false.
+    """
     trace = episode.trace
     if trace.violations is None and episode.task.rules:
         parts = episode.task.rules, trace.fields, trace.messages, trace.tool_calls, trace.user_messages
         trace.violations = await in_thread(partial(violations_of, *parts))
-    shown = trace.for_reward()
+    shown, task = trace.for_reward(), episode.task
+    gold = gold_database.reader() if gold_database is not None and is_shared else gold_database
+    given = {
+        **trace.fields,
+        "messages": trace.messages,
+        "db": view_for(task.reward, episode.database),
+        "gold_db": view_for(task.reward, gold),
+        "rollout": shown,
+    }
     try:
-        return await judge_async(
-            episode.task,
-            trace.messages,
-            episode.database,
-            gold_db=gold_database,
-            is_shared=is_shared,
-            rollout=shown,
-            timeout=episode.limits.reward_timeout,
-            watched=episode.watched("the reward"),
-            fields=trace.fields,
-        )
+        with checking(task):
+            timeout, watched = episode.limits.reward_timeout, episode.watched("the reward")
+            return await call_reward(task.reward, given, timeout=timeout, watched=watched)
     finally:
+        if gold is not None and is_shared:
+            gold.close()
         for counted_call in shown.counted():
             count_model_call(episode, counted_call)

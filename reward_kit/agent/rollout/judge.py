@@ -1,11 +1,4 @@
-"""Calling a task's reward: ``evaluate(messages=…, db=…, **row fields, gold_db=…, rollout=…)``.
-
-To judge a conversation and a database without an evaluation::
-
-    with TaskBundle.load("seat_task") as bundle:
-        result = await judge_async(bundle.tasks[0], messages, db)
-        print(result.score, result.reason)
-"""
+"""Calling a task's reward: ``evaluate(messages=…, db=…, **row fields, gold_db=…, rollout=…)``."""
 
 from __future__ import annotations
 
@@ -21,18 +14,15 @@ from reward_kit.agent.base.encoding import copied, plain
 from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
 from reward_kit.agent.base.places import MissingAwaitError, PendingLog, ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.base.worker_thread import in_thread, run_sync
-from reward_kit.agent.rewards.checks import checking
+from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pydantic import ValidationError
 
-    from reward_kit.agent.base.types import Message
-    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.models import EvaluateResult, RewardOutput
 
@@ -43,52 +33,6 @@ LONGEST_CHAIN = 10
 LONGEST_REASON = 300
 """Characters of why a score is not valid, in the error."""
 EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
-
-
-async def judge_async(
-    task: Task,
-    messages: Sequence[Message],
-    db: Database,
-    *,
-    gold_db: Database | None = None,
-    is_shared: bool = True,
-    rollout: Any = None,
-    timeout: float | None = 300.0,
-    watched: AbstractContextManager[None] | None = None,
-    fields: Mapping[str, Any] | None = None,
-) -> EvaluateResult | RewardOutput:
-    """The reward of ``task`` for a conversation and the database that it left behind.
-
-    ``gold_db`` is the state that the row's actions lead to, if the reward compares with it; several calls may
-    use it at a time unless ``is_shared`` is false. A ``def`` reward runs in a thread and gets read-only views
-    with sync methods, an ``async def`` reward the async ones. It gets copies of the messages and the row's
-    ``fields``, and only the arguments it names unless it takes ``**kwargs``. ``timeout`` is in seconds;
-    ``watched`` surrounds an ``async def`` one.
-
-    Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
-    """
-    is_async = takes_async_faces(task.reward)
-    gold = gold_db.reader() if gold_db is not None and is_shared else gold_db
-    try:
-        given = {
-            **(fields or task.row.reward_fields()),
-            "messages": list(messages),
-            "db": _view(db, is_async=is_async),
-            "gold_db": None if gold is None else _view(gold, is_async=is_async),
-            "rollout": rollout,
-        }
-        with checking(task):
-            return await call_reward(task.reward, given, timeout=timeout, watched=watched)
-    finally:
-        if gold is not None and is_shared:
-            gold.close()
-
-
-def judge(
-    task: Task, messages: Sequence[Message], db: Database, **options: Any
-) -> EvaluateResult | RewardOutput:
-    """As ``judge_async``, for code without an event loop."""
-    return run_sync(judge_async(task, messages, db, **options))
 
 
 class _Signature(NamedTuple):
@@ -127,8 +71,11 @@ def names_argument(reward: Callable[..., Any], name: str) -> bool:
     return name in _signature_of(reward).names
 
 
-def _view(database: Database, *, is_async: bool) -> Any:
-    return database.read_only_async() if is_async else database.read_only()
+def view_for(reward: Callable[..., Any], database: Database | None) -> Any:
+    """The read-only view that a reward gets of a database: an ``async def`` reward the async one."""
+    if database is None:
+        return None
+    return database.read_only_async() if takes_async_faces(reward) else database.read_only()
 
 
 async def call_reward(

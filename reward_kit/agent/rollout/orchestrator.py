@@ -1,4 +1,4 @@
-"""``run_rollout_async``: one rollout from start to reward, by an agent and a user."""
+"""``run_rollout_async``: one rollout from start to reward; ``judge_async``: the reward of a conversation."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import asyncio
 import inspect
 import logging
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
+from reward_kit.agent.base.history import calls_in
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.base.worker_thread import run_sync
+from reward_kit.agent.base.worker_thread import sync_twin
+from reward_kit.agent.database import Database
+from reward_kit.agent.rollout.calls import judged_once
 from reward_kit.agent.rollout.episode import Episode
+from reward_kit.agent.rollout.gold import replay_gold_calls
+from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from reward_kit.agent.base.types import Model, Role, StopReason
+    from reward_kit.agent.base.types import Message, Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
-    from reward_kit.agent.database import Database
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
-    from reward_kit.agent.rollout.rollout import RolloutLimits
+    from reward_kit.agent.rollout.trace import Trace
+    from reward_kit.models import EvaluateResult, RewardOutput
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +58,9 @@ async def run_rollout_async(
     return await play_async(episode, agent, gold_database)
 
 
+run_rollout = sync_twin(run_rollout_async)
+
+
 async def play_async(episode: Episode, agent: Agent, gold_database: Database | None = None) -> Episode:
     """Let ``agent`` play an open episode to its end, and judge it; see ``run_rollout_async``."""
     clock = perf_counter()
@@ -75,9 +84,39 @@ async def play_async(episode: Episode, agent: Agent, gold_database: Database | N
     return episode
 
 
-def run_rollout(task: Task, index: int, **options: Any) -> Episode:
-    """``run_rollout_async``, waited for."""
-    return run_sync(run_rollout_async(task, index, **options))
+async def judge_async(
+    task: Task,
+    messages: Sequence[Message],
+    db: Database,
+    *,
+    gold_db: Database | None = None,
+    rollout: Trace | None = None,
+    timeout: float | None = 300.0,
+) -> EvaluateResult | RewardOutput:
+    """The reward of ``task`` for a conversation and the database that it left behind.
+
+    ``gold_db`` is the state that the row's actions lead to; without it they are replayed on the base of
+    ``db``, with its random numbers. ``rollout`` has what ``messages`` do not tell, such as the user's tool
+    calls; without it the agent's are those in ``messages``. ``timeout`` of the reward is in seconds.
+
+    Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
+    """
+    with ExitStack() as opened:
+        if gold_db is None and task.row.actions is not None:
+            base = opened.enter_context(Database.open(db.base_path, mode=db.mode))
+            replay = await replay_gold_calls(task, base, seed=db.randomness)
+            gold_db = opened.enter_context(replay.database)
+        episode = Episode(task, database=db, limits=RolloutLimits(reward_timeout=timeout))
+        episode.trace = trace = replace(rollout or episode.trace, messages=list(messages))
+        trace.given = task.row
+        if rollout is None:
+            given = {message.get("tool_call_id") for message in task.row.initial_messages}
+            trace.tool_calls = [call for call in calls_in(messages) if call.id not in given]
+            episode.stop("agent_done")
+        return await judged_once(episode, gold_db)
+
+
+judge = sync_twin(judge_async)
 
 
 async def _play(episode: Episode, agent: Agent) -> None:

@@ -85,6 +85,26 @@ def test_the_same_without_an_event_loop(bundle: Bundle) -> None:
         assert again.score == 1.0
 
 
+def test_a_conversation_is_judged_by_all_that_the_row_says(bundle: Bundle) -> None:
+    (bundle.folder / "reward.py").unlink()
+    wanted = {"required_calls": ["pay_booking"], "forbidden_calls": ["search_flights"]}
+    bundle.rows({"id": "alice", "actions": GOLD, "end_goal_sql": None, **wanted})
+    scores = []
+    with TaskBundle.load(bundle.dataset) as loaded:
+        for seats in (["Alice"], ["Bob"], []):
+            with loaded.episode(0, rng_seed=5) as episode:
+                for name in seats:
+                    booked = episode.call_sync("create_booking", {"flight_id": 1, "passenger": name})
+                    episode.call_sync("pay_booking", {"booking_id": booked.value["booking_id"]})
+                episode.say_sync("Done")
+                by_hand = judge(loaded.tasks[0], episode.messages, episode.database)
+                with_trace = judge(loaded.tasks[0], episode.messages, episode.database, rollout=episode.trace)
+                assert by_hand.model_dump() == with_trace.model_dump() == episode.finish_sync().model_dump()
+                scores.append({name: metric.score for name, metric in by_hand.metrics.items()})
+    done, other = {"database": 1.0, "calls": 1.0}, {"database": 0.0, "calls": 1.0}
+    assert scores == [done, other, {"database": 0.0, "calls": 0.0}]
+
+
 async def test_a_reward_that_fails_raises(bundle: Bundle) -> None:
     bundle.write("reward.py", "def evaluate(messages, **kwargs):\n    raise KeyError('seat')\n")
     with (

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, NonNegativeInt, field_validator
 
-from reward_kit.agent.base.history import NOT_RUN, parse_arguments, written_arguments
+from reward_kit.agent.base.history import NOT_RUN, calls_in
 from reward_kit.agent.base.text import text_of
-from reward_kit.agent.base.types import ToolCall
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
 from reward_kit.errors import StorageError
@@ -92,23 +91,11 @@ def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
             index=entry.trial,
             reward=entry.reward,
             messages=messages,
-            tool_calls=list(_calls_in(messages)),
+            tool_calls=list(calls_in(messages)),
             stop_reason=reason,
             stop_detail=detail,
             expected=_expected(entry.info.task),
         )
-
-
-def _calls_in(messages: Sequence[Message]) -> Iterator[ToolCall]:
-    """The agent's calls that were run, with what their model wrote."""
-    made = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
-    for message in messages:
-        function = made.get(message.get("tool_call_id", ""))
-        if function is not None and message["content"] != NOT_RUN:
-            written = written_arguments(function["arguments"])
-            arguments = written if (parsed := parse_arguments(written)) is None else parsed
-            call_id, content = message["tool_call_id"], message["content"]
-            yield ToolCall(0, call_id, 0, 0, function["name"], arguments, content, "ok", [], 0.0, 0.0)
 
 
 def _expected(task: dict[str, Any] | None) -> Expected | None:
