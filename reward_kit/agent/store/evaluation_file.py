@@ -221,7 +221,12 @@ def checksum(data: str | bytes | None) -> int | None:
 
 
 def damaged_at(address: Path) -> StorageError:
-    return StorageError("is damaged: its checksum is another one", place=str(address))
+    with reading(address.parent) as connection:
+        (name,) = connection.execute(
+            "SELECT row_id || '#' || (idx + 1) FROM rollouts WHERE id = ?", (address.name,)
+        ).fetchone()
+    remedy = "Restore the file from a copy, or evaluate again under another name."
+    return StorageError(f"rollout {name} is damaged: its checksum differs", place=str(address), remedy=remedy)
 
 
 def no_rollout(address: Path) -> StorageError:

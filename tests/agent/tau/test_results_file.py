@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_rollouts import edit
 from stub_server import Answer, StubServer, call
 from tau_bench_file import RETAIL, EnvInfo, RunResult, row_of, their_pass_power
 
@@ -90,3 +91,14 @@ def test_the_file_holds_what_the_benchmark_would_write(played: EvaluationResult)
     theirs = their_pass_power(entries)
     assert theirs[1] == pytest.approx(1 / 8)
     assert {k: played.pass_power[k].value for k in theirs} == pytest.approx(theirs)
+
+
+def test_a_damaged_rollout_keeps_its_reward_and_is_named(
+    played: EvaluationResult, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = played.outcomes[0]
+    edit(played.log_path, "UPDATE traces SET json = json || ' ' WHERE rollout = ?", first.id)
+    entry = written(played, numbers_of("task_classic.jsonl"))[0]
+    assert (entry["reward"], entry["traj"]) == (1.0, [])
+    assert "is damaged" in entry["info"]["error"]
+    assert f"without its conversation: {played.log_path}/{first.id}: rollout {first.row_id}#1" in caplog.text

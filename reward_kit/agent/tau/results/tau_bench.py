@@ -7,6 +7,7 @@ reward; for a rollout without a reward, which counts as failed there, the error.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from itertools import chain, count, repeat, takewhile
 from textwrap import indent
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
 
+logger = logging.getLogger(__name__)
 
 CUT_OFF = frozenset({"max_steps", "timeout", "budget"})
 """Stop reasons after which tau-bench computes no reward."""
@@ -114,6 +116,7 @@ def _expected(task: dict[str, Any] | None) -> Expected | None:
 def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Iterator[bytes]:
     """Yield the file of an evaluation in pieces, trial by trial, with one trajectory in memory at a time.
 
+    A rollout that is damaged keeps its reward and has no messages; a warning names it.
     ``numbers`` are the task ids of the rows (``task_numbers``); rows that the dataset no longer has get the
     following numbers.
     """
@@ -125,6 +128,7 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
             record = result.record(outcome)
             info, traj = _info(outcome, record), record.messages
         except StorageError as error:
+            logger.warning("warning: a rollout is written without its conversation: %s", error)
             info, traj = {"error": str(error), "traceback": ""}, []
         entry = {
             "task_id": known[outcome.row_id],
