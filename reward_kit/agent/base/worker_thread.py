@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from functools import cache, wraps
+from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -201,15 +202,18 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
-def sync_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The twin of an ``async`` function or method that waits for its result."""
+def sync_twin(
+    method: Callable[P, Coroutine[Any, Any, T]],
+    run: Callable[[Coroutine[Any, Any, T]], T] = run_sync,
+) -> Callable[P, T]:
+    """The twin of an ``async`` function or method that waits for its result, which ``run`` returns."""
 
     @wraps(method)
     def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run_sync(method(*args, **kwargs))
+        return run(method(*args, **kwargs))
 
     twin.__name__ = twin.__qualname__ = method.__name__.removesuffix("_async")
-    twin.__doc__ = f"As ``{method.__name__}``, for code without an event loop."
+    twin.__doc__ = f"{getdoc(method)}\n\nFor code without an event loop; else take ``{method.__name__}``."
     return twin
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.versions import versions
+from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.evaluation.branching import branch_config
 from reward_kit.agent.evaluation.in_process import InProcess
@@ -67,14 +68,7 @@ async def evaluate_async(
     return await run(config, Display(progress or None), players=players, models=models)
 
 
-def evaluate(
-    dataset: EvaluationConfig | str | Path | None = None, **options: Unpack[EvaluationOptions]
-) -> EvaluationResult:
-    """Run an evaluation from plain code, also in a notebook; see ``evaluate_async``.
-
-    ``evaluate("my_task/task.jsonl", agent="gold", n_rollouts=4)``
-    """
-    return run_from_code(evaluate_async(dataset, **options))
+evaluate = sync_twin(evaluate_async, run_from_code)
 
 
 async def branch_async(
@@ -92,11 +86,7 @@ async def branch_async(
     return await evaluate_async(branch_config(name, named, tool_result=tool_result), **beside)
 
 
-def branch(name: str, **options: Any) -> EvaluationResult:
-    """As ``branch_async``, for plain code: ``branch("EVAL ROW#1@4", model="openai/gpt-4o")``."""
-    return run_from_code(branch_async(name, **options))
-
-
+branch = sync_twin(branch_async, run_from_code)
 agent_eval = evaluate
 """An older name of ``evaluate``."""
 run_evaluation = evaluate_async

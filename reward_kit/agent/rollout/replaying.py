@@ -5,28 +5,10 @@ compared with the recorded one. Messages are taken from the recording: no model 
 of the agent ends with what it led to: the results of its tool calls, or the user's answer to its reply. Step
 0 is the state before the agent's first step.
 
-A user of a class that keeps state can continue if it has a method ``recall``, which is called once::
-
-    class Counting:
-        def __init__(self):
-            self.said = 0
-
-        def recall(self, rollout):
-            self.said = sum(line.speaker == "user" for line in rollout.lines)
-
 ``Episode.fork``: the database is copied on write. Messages, tool calls and model calls are never changed once
-they are recorded, so both episodes refer to the same ones. A user that keeps state has a method ``fork``::
+they are recorded, so both episodes refer to the same ones.
 
-    class Counting:
-        def __init__(self, said=0):
-            self.said = said
-
-        async def respond(self, rollout):
-            self.said += 1
-            return f"Line {self.said}"
-
-        def fork(self):
-            return Counting(self.said)
+A user that keeps state has methods ``recall(rollout)`` and ``fork()`` (docs/branch.md).
 """
 
 from __future__ import annotations
