@@ -112,7 +112,11 @@ def make_config(options: Mapping[str, Any]) -> EvaluationConfig:
     resume = options.get("resume")
     if isinstance(resume, EvaluationResult):
         options = {"output_dir": str(resume.folder), **options, "resume": resume.eval_id}
-    return EvaluationConfig(**(resumed_options(options) if resume else options))
+    config = EvaluationConfig(**(resumed_options(options) if resume else options))
+    if (name := options.get("eval_id")) not in (None, config.eval_id):
+        fault = f"--eval-id {name} is not {config.eval_id}, which --resume continues"
+        raise UsageError(fault, remedy=f"To continue {name}, write --resume {name}.")
+    return config
 
 
 def config_of(what: object, options: Mapping[str, Any]) -> EvaluationConfig:

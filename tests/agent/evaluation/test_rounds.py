@@ -111,10 +111,12 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"against": "gone.json"}, "gone.json"),
     ({"against": "main", "margin": -1}, "--margin"),
     ({"against": "main", "resume": "main"}, "--against names the evaluation itself"),
+    ({"eval_id": "other", "resume": "main"}, "--eval-id other is not main, which --resume continues"),
 ]
 
 
 def test_what_cannot_be_compared_is_refused(bundle: Bundle) -> None:
     for options, fault in REFUSED:
+        named = {"eval_id": options.get("resume", "new"), **options}
         with pytest.raises(UsageError, match=fault):
-            evaluate(bundle, "new", ALWAYS, **options)
+            evaluate(bundle, named.pop("eval_id"), ALWAYS, **named)
