@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedGold:
-    """The result of a rollout: its calls by the number of their action, and the rows that it changed."""
+    """The result of a rollout: its calls by the number of their action, and the rows that it changed.
+
+    ``is_played`` is False if not all of the calls could be made; ``error`` says why.
+    """
 
     reward: float | None
     reason: str | None
@@ -35,6 +38,7 @@ class PlayedGold:
     calls: dict[int, ToolCall] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     violations: Violations | None = None
+    is_played: bool = True
 
     @property
     def reached(self) -> bool:
@@ -122,5 +126,5 @@ async def _judged(
         error = foreign_text(raised)
     if rollout is None:
         return PlayedGold(reward, reason, error)
-    violations = episode.trace.violations
-    return PlayedGold(reward, reason, rollout.fault or error, rollout.calls, episode.changes(), violations)
+    found = rollout.calls, episode.changes(), episode.trace.violations, rollout.fault is None
+    return PlayedGold(reward, reason, rollout.fault or error, *found)

@@ -292,7 +292,9 @@ def _call_faults(
 
 def _gold_faults(task: Task, gold: PlayedGold, replayed: Sequence[GoldCall] | None) -> Iterator[Fault]:
     """The faults of the reward of the gold actions."""
-    if gold.error:
+    if not gold.is_played:
+        yield Fault("gold-call", f"actions[{len(gold.calls)}] cannot be made: {shown_line(gold.error or '')}")
+    elif gold.error:
         yield Fault("reward", f"the gold actions cannot be judged: {shown_line(gold.error)}")
     elif not gold.reached and any(call.status in FAULTY for call in gold.calls.values()):
         pass  # the calls are the fault

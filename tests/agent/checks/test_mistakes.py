@@ -205,7 +205,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"actions": [BOOK, {**BOOK, "arguments": {**BOOK["arguments"], "doctor": {"$result": [0, "id"]}}}]},
         {},
         [
-            'error: reward: task.jsonl:1 visit: the gold actions cannot be judged: gold reference [0, "id"]: '
+            'error: gold-call: task.jsonl:1 visit: actions[1] cannot be made: gold reference [0, "id"]: '
             'actions[0] answers no "id" (it has visit_id, fee)'
         ],
     ),
