@@ -261,7 +261,8 @@ def _print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
         say(" ".join(line.split()), err=True)
     explained = result.explanations
     if explained is not None and not explained.complete:
-        say(f"{explained.missing} explanations are missing: {explained.reason}", err=True)
+        why = explained.reason or explained.made[0].problem
+        say(f"{explained.missing or len(explained.made)} explanations are missing: {why}", err=True)
 
 
 def _write_asked(result: EvaluationResult, config: EvaluationConfig, output: BinaryIO | None) -> None:

@@ -296,8 +296,8 @@ class Explanations:
 
     @property
     def complete(self) -> bool:
-        """True if every failed rollout was judged, also without a usable answer."""
-        return self.missing == 0
+        """True if the model was asked about every failed rollout, and some answer could be used."""
+        return self.missing == 0 and bool(self.usable or not self.made)
 
     @property
     def usable(self) -> list[Explanation]:

@@ -106,7 +106,7 @@ def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_ll
     stub_llm.script("judge", ["", Answer(content="", finish_reason="length")])
     problem = "the answer holds no JSON object: it is empty (finish reason length)"
     result = run(bundle, n_rollouts=2)
-    assert result.complete
+    assert not result.complete  # no answer could be used
     (one,) = explanations_of(result).made
     assert (one.author, one.problem) == (None, f"2 answers could not be used, the last because {problem}")
     assert run(bundle, n_rollouts=2).explanations is not None
