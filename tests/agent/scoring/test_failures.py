@@ -96,6 +96,8 @@ def test_corrected_changes_and_changes_by_another_call_are_no_fault() -> None:
     other = differing("orders", {"id": "#W2"}, "status", "pending", "cancelled")
     failure = failed([both], cancel, differences=[other])
     assert (failure.kind, failure.expected) == ("unintended_action", None)
+    failure = failed([], cancel, refund, differences=[missing])  # of orders the data are right
+    assert failure.detail == "0 of 2 changes made; missing refund({})"
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,8 @@ def _never_done(
 ) -> FirstFault:
     """A missing change that no call stands for: a tool ended the conversation, or the agent gave up."""
     wanted = sum(call.writes for call in expected if call.by == "agent")
-    progress = f"{wanted - missing} of {wanted} changes made; missing {_line(want)}"
+    written = sum(bool(call.changes) for call in tool_calls if call.by == "agent")
+    progress = f"{min(wanted - missing, written)} of {wanted} changes made; missing {_line(want)}"
     ending = tool_calls[-1] if stop_reason == "terminal_tool" and tool_calls else None
     if ending is None:
         return FirstFault("partially_completed", progress, None, want)
