@@ -394,7 +394,7 @@ OTHER_NAMES: Mapping[str, str] = {
     other.lstrip("-").replace("-", "_"): name
     for name, option in OPTIONS.items()
     for other in (*option.flags, *option.other_names)
-    if other != option.flag
+    if other.lstrip("-").replace("-", "_") != name
 }
 """Names of options in other tools and in other flags."""
 DEFAULTS: Mapping[str, Any] = {item.name: item.default for item in fields(EvaluationConfig)}

@@ -120,10 +120,11 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], json_
     code is 1 if a tool refused a call or failed.
     """
     from reward_kit.agent.bundles.bundle import TaskBundle
+    from reward_kit.agent.bundles.task import select_tasks
     from reward_kit.agent.evaluation.signals import run_in_loop
 
     with TaskBundle.load(bundle, unanswered=True) as opened:
-        task = opened.select(task_ids=row)[0] if row is not None else opened.tasks[0]
+        task = select_tasks(opened.tasks, task_ids=row, called=lambda _: "--rows")[0]
         if call:
             return run_in_loop(_call(opened, task, call))
         if json_path is not None:

@@ -70,6 +70,7 @@ def test_the_defaults_of_the_contract() -> None:
         ({"shuffle": "x"}, "--shuffle takes True or False, not 'x'"),
         ({"nope": 1}, "unknown option 'nope'$"),
         ({"n_rolouts": 1}, "unknown option 'n_rolouts'. Did you mean 'n_rollouts'?"),
+        ({"rows": "a"}, "Did you mean 'task_ids'?"),
         ({"epochs": 2}, "Did you mean 'n_rollouts'?"),
         ({"no_sim_user": True, "user": "llm"}, "--no-sim-user contradicts --user llm"),
     ],

@@ -142,6 +142,8 @@ def export(
         named = rows.split(",") if isinstance(rows, str) else rows
         asked = {ids[position] for position in positions_of(ids, named, f"{stored.eval_id}: --rows")}
     low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
+    if not all(isinstance(bound, int | float) and bound == bound for bound in (low, high)):
+        raise UsageError(f"rewards are numbers, not {low!r} and {high!r}", place="min_reward and max_reward")
     outcomes: list[Outcome] = []
     left_out: Counter[str] = Counter()
     for row in stored.rows:

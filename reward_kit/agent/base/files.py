@@ -154,7 +154,7 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
         remedy = "Remove it, or choose another folder with --output-dir."
     elif error.errno == errno.ENOENT:
         fault = f"cannot be written: {error.strerror}"
-        remedy = "Make its folder. If it was removed while the evaluation runs, --resume makes it again."
+        remedy = "Make the folder first; --resume makes it again if an evaluation has lost it."
     else:
         return StorageError(f"cannot be written: {error.strerror or error}", place=str(path))
     return StorageError(fault, place=str(path), remedy=remedy)

@@ -183,10 +183,9 @@ def resolve(name: str, provider: str | None) -> tuple[str, str]:
     except litellm.BadRequestError as error:
         prefix = name.partition("/")[0]
         hint = _closest(prefix, known) if "/" in name else ""
-        raise ModelSetupError(
-            f"unknown model {name!r}",
-            remedy=hint or f"Name its provider as well: provider/{name}, such as openai/{name}.",
-        ) from error
+        own = "Pass a model of your own from Python: models={'agent': ...}."
+        remedy = hint or f"Name its provider as well: provider/{name}, such as openai/{name}. {own}"
+        raise ModelSetupError(f"unknown model {name!r}", remedy=remedy) from error
     if not found:
         raise ModelSetupError(
             f"{name!r} names a provider without a model", remedy=f"Write {name.rstrip('/')}/model."

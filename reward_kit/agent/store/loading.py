@@ -97,7 +97,8 @@ class StoredRollout:
         else:
             return None
         if not found.path.exists():
-            raise StorageError(f"the {what} is missing", place=str(found.path))
+            remedy = None if found.delta is None else f"--resume {self.file.stem} seeds it."
+            raise StorageError(f"the {what} is missing", place=str(found.path), remedy=remedy)
         return found
 
     def open(self, kind: Kind, mode: Mode, opened: ExitStack) -> Database | None:

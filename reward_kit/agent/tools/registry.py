@@ -195,7 +195,8 @@ class ToolRegistry:
         try:
             return function.check(json_text(arguments))
         except ArgumentError as error:
-            raise BundleError(f"invalid arguments for {kind} {name!r}: {error}") from error
+            remedy = f"One without a type is a string: annotate it at {function.place}, or correct the row."
+            raise BundleError(f"invalid arguments for {kind} {name!r}: {error}", remedy=remedy) from error
 
     def include(self, other: ToolRegistry) -> None:
         """Add the tools that ``other`` has now; raises ``BundleError`` for a name that both have.

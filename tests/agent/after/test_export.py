@@ -107,6 +107,8 @@ class TestLines:
             ("first", {"columns": "rewards"}, r"no column 'rewards' .*\(did you mean 'reward'\?\)"),
             ("first", {"columns": []}, "no column is named"),
             ("first", {"format": "sft"}, "no format 'sft'"),
+            ("first", {"min_reward": "1"}, "rewards are numbers, not '1'"),
+            ("first", {"max_reward": float("nan")}, "rewards are numbers"),
             ("second", {}, "no evaluation 'second'"),
             (5, {}, "no evaluation is named by 5"),
         ]
