@@ -1,11 +1,5 @@
 """Rules of procedure: queries of a bundle's ``rules.sql`` that find violations in a rollout.
 
-::
-
-    -- rule: ask_first  The user is asked before anything is booked.
-    SELECT position, name FROM calls
-    WHERE changes != '[]' AND position < (SELECT min(position) FROM lines WHERE speaker = 'agent')
-
 Each row that a query returns is one violation. The queries run in an empty SQLite database with the tables
 ``calls``, ``changes``, ``lines`` and ``row`` of one rollout; the columns are in ``docs/rules.md``.
 """

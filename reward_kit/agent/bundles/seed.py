@@ -1,12 +1,7 @@
 """Seeds of base databases (SQL, a script, or both, with a key over their contents), and a row's setup.
 
 The setup consists of functions of the bundle that change the seeded data before anybody acts; the tool calls
-in the ``initial_messages`` of a row are made after it. In ``tools.py``, or for ``"by": "user"`` in
-``user_tools.py``::
-
-    @R.setup
-    def suspend(line: str, db):
-        db.execute("UPDATE lines SET status = 'suspended' WHERE id = :line", {"line": line})
+in the ``initial_messages`` of a row are made after it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """Checks of fields of a row: right values in words, messages, and references in gold actions.
 
-Messages are those that the strictest providers take. Some tools answer with an identifier that they make up
-(``hex(randomblob(4))``), so a ground-truth call that needs it cannot write it down. Instead it refers to it::
-
-    "actions": [
-        {"name": "create_booking", "arguments": {"flight_id": 1, "passenger": "Alice"}},
-        {"name": "pay_booking", "arguments": {"booking_id": {"$result": [0, "booking_id"]}}}
-    ]
-
-A reference is an object whose only key is ``$result``. Its value is a list: the position of an earlier action
-(from 0), then the path into that action's JSON result: object keys and array positions. The position alone
-refers to the whole result as the model sees it, a text.
+Messages are those that the strictest providers take. A reference in a gold action (docs/bundle.md) is an
+object whose only key is ``$result``: the position of an earlier action (from 0), then the path into its JSON
+result. The position alone refers to the whole result as the model sees it, a text.
 """
 
 from __future__ import annotations
