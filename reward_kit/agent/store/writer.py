@@ -1,12 +1,5 @@
 """The store of an evaluation: one SQLite file that a single process writes and anybody reads.
 
-::
-
-    with Store(folder.evals / "NAME.db") as store:
-        store.begin_run(run)
-        store.add([played])            # committed and on the disk when this returns
-        store.end_run("complete", None, seconds=12.0)
-
 SQLite gives atomicity, durability and recovery (write-ahead log, ``synchronous=FULL``); readers are never
 held up. Texts are written without secrets; a trace that had one is ``redacted``. Final states are
 data of the bundle: they stay as they are.
@@ -308,39 +301,27 @@ class Saver:
 
 @contextmanager
 def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it."""
+    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it.
+
+    Its file stays: whoever removed it might remove that of the next holder.
+    """
     place = path.with_suffix(".lock")
-    while (lock := _taken(place, path)) is None:
-        pass
-    try:
-        yield
-    finally:
-        place.unlink(missing_ok=True)
-        lock.close()
-
-
-def _taken(place: Path, path: Path) -> sqlite3.Connection | None:
-    """The locked file; None if its former holder has removed it since it was opened here."""
     with as_storage_error(place):
         place.touch()
-        before = place.lstat()
-    with sqlite_faults(place):
-        lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    with closing(
+        sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    ) as lock:
         try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            if "locked" not in str(error):
+            with sqlite_faults(place):
+                lock.execute("BEGIN EXCLUSIVE")
+        except StorageError as error:
+            if "locked" not in error.fault:
                 raise
             holder = _last_writer(path)
             fault = f"another process{f' ({holder})' if holder else ''} is running this evaluation"
             remedy = "Wait for it to end, or choose another --eval-id."
             raise StorageError(fault, place=path.stem, remedy=remedy) from error
-    with suppress(FileNotFoundError):
-        if os.path.samestat(before, place.lstat()):
-            return lock
-    lock.close()
-    return None
+        yield
 
 
 def writer_of(path: Path) -> str | None:

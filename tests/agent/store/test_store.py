@@ -51,7 +51,10 @@ def test_what_is_added_is_read_back(tmp_path: Path, path: Path) -> None:
     first.error = "\\ud800"
     assert stored(path) == [first, played(1).outcome]
     assert rollout_at(path / "r00000") == ('{"n": 0}', '{"id":"a"}', "ab" * 32, None, b"delta", b"gold")
-    assert sorted(tmp_path.iterdir()) == [path]  # no journal is left beside a store that was closed
+    assert sorted(tmp_path.iterdir()) == [
+        path,
+        path.with_suffix(".lock"),
+    ]  # no journal is left beside a store that was closed
     assert query(path, "SELECT status, seconds FROM evaluation") == [{"status": "complete", "seconds": 12.5}]
     (used,) = query(path, "SELECT kind, rollouts, tokens, cost FROM usage")
     assert used == {"kind": "broken_off", "rollouts": 1, "tokens": 15, "cost": 0.25}
