@@ -23,7 +23,7 @@ from reward_kit.agent.database import Changes
 from reward_kit.agent.evaluation.branching import Branching
 from reward_kit.agent.evaluation.options import chosen_tasks, seed_of
 from reward_kit.agent.evaluation.protocol import Description, Executor
-from reward_kit.agent.evaluation.row_states import KeptGold, RowStates, expected_calls
+from reward_kit.agent.evaluation.row_states import KeptGold, RowStates, gold_calls
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
@@ -36,6 +36,7 @@ from reward_kit.agent.rollout.outcome import Played
 from reward_kit.agent.rollout.rollout import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.failures.classify import classify
+from reward_kit.agent.scoring.failures.first_fault import expected_calls
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.loading import load_rollout
@@ -306,7 +307,7 @@ def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | Non
         task.reward,
         changes=changes,
         gold=gold.database.changes() if gold else None,
-        expected=expected_calls(task, gold),
+        expected=expected_calls(gold_calls(task, gold.calls), gold.shared) if gold else (),
         gold_fault=gold.fault if gold else None,
     )
 

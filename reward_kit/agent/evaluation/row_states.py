@@ -23,7 +23,6 @@ from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.models.cache import FOLDER
 from reward_kit.agent.rollout.gold import GoldCall, GoldReplay, replay_gold_calls
 from reward_kit.agent.rollout.outcome import RowGold
-from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
 from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
 from reward_kit.agent.store.layout import keep_of
 from reward_kit.agent.tools.parameters import inner_function
@@ -39,20 +38,6 @@ if TYPE_CHECKING:
 
 MOST_OPEN = 128
 """Rows that stay open while no rollout of theirs runs; more are closed, and made again when needed."""
-
-
-def expected_calls(task: Task, gold: GoldReplay | None) -> list[ExpectedCall]:
-    """The gold actions for failure classes; answers after a change that may be random are not known."""
-    if gold is None:
-        return []
-    expected = []
-    is_known = True
-    for action, call in zip(task.row.actions or (), gold.calls, strict=True):
-        writes = bool(call.changes)
-        is_known = is_known and (gold.shared or not writes)
-        answer = call.content if is_known and not writes else None
-        expected.append(ExpectedCall(action.name, action.arguments, writes, call.changes, answer, action.by))
-    return expected
 
 
 @dataclass(slots=True)
@@ -144,7 +129,8 @@ class RowStates:
             return known
         gold = await replay_gold_calls(task, base, seed=seed)
         changes = gold.database.changes().to_json()
-        stored = row_gold(task, gold.calls, changes, gold.database.delta() if gold.shared else None)
+        state = gold.database.delta() if gold.shared else None
+        stored = RowGold(task.row.id, gold_calls(task, gold.calls), changes, state)
         if key is not None:
             self.kept.add(key, gold, stored)
         with gold.database as played:  # a fork of it that is not written to needs no connection
@@ -239,7 +225,9 @@ class KeptGold:
         except (OSError, sqlite3.Error, DatabaseError, ValueError, TypeError, KeyError) as error:
             self._fail(error)
             return None
-        return GoldReplay(database, calls, shared=True, fault=None), row_gold(task, calls, changes, state)
+        return GoldReplay(database, calls, shared=True, fault=None), RowGold(
+            task.row.id, gold_calls(task, calls), changes, state
+        )
 
     def add(self, key: str, gold: GoldReplay, stored: RowGold) -> None:
         """Keep a state, if other rollouts would come to the same one."""
@@ -280,16 +268,13 @@ class KeptGold:
             self._warn(f"{self._path}: no state of gold actions can be kept ({error}); they are replayed")
 
 
-def row_gold(
-    task: Task, calls: list[GoldCall], changes: list[dict[str, Any]], state: bytes | None
-) -> RowGold:
-    """The effect of a row's gold actions, to be stored."""
-    done = [
+def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
+    """The gold actions with their answers and changed rows, as they are stored."""
+    return [
         {"name": one.name, "arguments": one.arguments, "by": one.by}
         | {"content": call.content, "changes": call.changes}
         for one, call in zip(task.row.actions or (), calls, strict=True)
     ]
-    return RowGold(task.row.id, done, changes, state)
 
 
 def clear_gold(root: Path) -> None:

@@ -15,7 +15,7 @@ from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.agent.database.changes import RowChange
 from reward_kit.agent.rollout.outcome import is_success
-from reward_kit.agent.scoring.failures.first_fault import ExpectedCall, align, made_instead
+from reward_kit.agent.scoring.failures.first_fault import ExpectedCall, align, expected_calls, made_instead
 from reward_kit.agent.store.evaluation_file import read_gold_calls
 from reward_kit.agent.store.transcript import conversation, end_facts, player_facts
 
@@ -136,7 +136,8 @@ def timeline(record: Trace, *, with_expected: bool = True) -> list[Step]:
 
 
 def _add_expected(steps: list[Step], record: Trace, differing: Sequence[Any]) -> None:
-    expected = _expected_calls(record)
+    source = record.stored
+    expected = expected_calls(*read_gold_calls(source.file, record.row_id)) if source is not None else []
     places = {step.call.made.index: step for step in steps if step.call and step.call.made}
     matched = {call.index: place for place, call in align(record.tool_calls, expected).matched}
     for position, (want, made) in sorted(made_instead(record.tool_calls, expected, differing).items()):
@@ -158,19 +159,6 @@ def _last_reply(steps: Sequence[Step]) -> Step | None:
     """The agent's last text, unless a call follows it."""
     own = [step for step in steps if step.entry is not None and step.entry.role == "assistant"]
     return own[-1] if own and own[-1].call is None else None
-
-
-def _expected_calls(record: Trace) -> list[ExpectedCall]:
-    """The gold actions as they were replayed."""
-    if record.stored is None:
-        return []
-    expected = []
-    gold, is_known = read_gold_calls(record.stored.file, record.row_id)
-    for one in gold:
-        changes, by = one["changes"], one.get("by", "agent")
-        content = one["content"] if is_known and not changes else None
-        expected.append(ExpectedCall(one["name"], one["arguments"], bool(changes), changes, content, by))
-    return expected
 
 
 def _identity(row: Mapping[str, Any]) -> Identity | None:
