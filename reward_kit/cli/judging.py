@@ -51,8 +51,9 @@ def rescore(evaluation: str, json_path: str | None, **options: Any) -> int:
 def _report_lines(done: Rescoring) -> Iterator[str]:
     from reward_kit.agent.scoring.metrics import LEADERBOARD_KS
 
-    judged = f"{len(done.rollouts) - len(done.failed)} of " if done.failed else ""
-    yield f"{done.stored.eval_id}: {judged}{count(len(done.rollouts), 'rollout')} judged again"
+    judged = sum(one.now.scored for one in done.rollouts)
+    of = f"{judged} of " if judged < len(done.rollouts) else ""
+    yield f"{done.stored.eval_id}: {of}{count(len(done.rollouts), 'rollout')} judged again"
     yield f"{'':8}{'before':>8}{'now':>8}"
     before, now = done.before, done.now
     lines = [(f"Pass^{k}", before.pass_power.get(k), now.pass_power.get(k)) for k in LEADERBOARD_KS]

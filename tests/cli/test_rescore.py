@@ -10,6 +10,7 @@ from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
 from reward_kit.agent import Completion, EvaluationResult, Usage, agent_eval, load_rollout, rescore
+from reward_kit.agent.store.evaluation_file import read_gold_calls
 from reward_kit.agent.store.writer import Store, writer_of
 
 ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
@@ -81,6 +82,10 @@ def test_the_results_can_become_an_evaluation_of_their_own(
         assert record.result is not None
         assert record.reward_arguments()["db"].execute("SELECT count(*) FROM bookings").scalar_one() == 1
     assert writer_of(finished.log_path) is None
+    stored = finished.folder / "evals" / "strict.db"
+    assert read_gold_calls(stored, "a") == read_gold_calls(finished.log_path, "a") != ([], False)
+    own = "SELECT count(*) FROM states WHERE kind = 'gold'"
+    assert query(stored, own) == query(finished.log_path, own)
 
 
 def test_the_new_evaluation_can_be_continued_rescored_and_replayed(

@@ -61,6 +61,7 @@ REWARD_TIMEOUT = 300.0
 _COLUMNS = "row_id, n_rollouts, position, base, fields, fingerprints"
 _READ_ROWS = f"SELECT {_COLUMNS} FROM rows"  # noqa: S608
 _ADD_ROW = f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_GOLD = "gold_calls, gold_changes, gold_state, gold_crc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +285,13 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
         gone = [row for row in before.execute(_READ_ROWS) if row[0] in counts and row[0] not in rows]
         connection.executemany(_ADD_ROW, gone)
+        gold = before.execute(f"SELECT {_GOLD}, row_id FROM rows")  # noqa: S608
+        connection.executemany(f"UPDATE rows SET ({_GOLD}) = (?, ?, ?, ?) WHERE row_id = ?", gold)  # noqa: S608
+        own_gold = {one for (one,) in before.execute("SELECT rollout FROM states WHERE kind = 'gold'")}
         for rollout in done.rollouts:
-            store.add([_rescored(rollout, before, stored.log_path, config.eval_id)])
+            played = _rescored(rollout, before, stored.log_path, config.eval_id)
+            store.add([played if rollout.before.id in own_gold else replace(played, gold_state=None)])
+        store.add_usage("broken_off", stored.broken_off)
         status = "interrupted" if stored.status == "running" else stored.status
         store.end_run(status, f"judged again from {stored.log_path}", done.seconds)
     result = replace(read_evaluation(path), configuration={**config.to_json(), **source})
