@@ -140,6 +140,17 @@ def test_an_altered_card_says_so(made: Path, line: str, hashed: bool) -> None:
     assert bool(alone) == (not hashed or line in ALTERED or "fingerprints" in line)
 
 
+def test_the_last_digits_of_numbers_are_those_of_the_machine(made: Path) -> None:
+    power = json.loads((made / "main.card.json").read_text())["pass_power"]["1"]["these_tasks"]
+    change = {"low": power["low"] * (1 + 1e-11)}
+    card = altered(
+        made / "main.card.json",
+        lambda card: card["pass_power"]["1"]["these_tasks"].update(change),
+        hashed=True,
+    )
+    assert faults_of(card) == []
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_commands_refuse_an_altered_card(card: Path, command: Command, hashed: bool) -> None:
     card.write_text(json.dumps(altered(card, ALTERED["score"], hashed=hashed)))

@@ -26,7 +26,8 @@ from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
-from reward_kit.agent.store.layout import load_evaluation, read_notes
+from reward_kit.agent.store.evaluation_file import reading
+from reward_kit.agent.store.layout import load_evaluation, read_notes, stored_usage
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
@@ -131,10 +132,10 @@ class Explainer:
         """
         failed = [outcome for outcome in outcomes if outcome.scored and not outcome.success]
         made: dict[str, Explanation] = {}
-        self._spent = spent
         try:
+            with reading(store.path) as connection:
+                self._spent = spent + stored_usage(connection, NOTE).total.paid
             for one in stored_explanations(store.path):
-                self._spent += one.usage.paid
                 if (one.model, one.prompt) == (self.model.name, prompt_version()):
                     made[one.rollout] = one
             waiting = iter([outcome for outcome in failed if outcome.id not in made])
@@ -158,7 +159,7 @@ class Explainer:
             if used_up is not None or self._unreachable >= GIVE_UP_AFTER:
                 return
             try:
-                explanation = await self._judge(load_rollout(store.path / outcome.id))
+                explanation = await self._judge(load_rollout(store.path / outcome.id), store)
             except (ModelError, StorageError) as error:
                 logger.debug("no explanation of %s", outcome.id, exc_info=error)
                 self._reason = self._reason or str(error)
@@ -172,7 +173,7 @@ class Explainer:
                 store.add_usage(NOTE, BrokenOff(1, {"explanation": explanation.usage}))
             made[outcome.id] = explanation
 
-    async def _judge(self, record: Trace) -> Explanation:
+    async def _judge(self, record: Trace, store: Store) -> Explanation:
         made = Explanation(record.id, record.row_id, record.index, self.model.name, prompt_version())
         clock = time.perf_counter()
         try:
@@ -183,6 +184,9 @@ class Explainer:
             made = replace(made, **verdict._asdict())
         except (ModelInputError, ValueError) as error:
             made = replace(made, problem=str(error))
+        except (ModelError, asyncio.CancelledError):  # an answer may have been paid for before
+            store.add_usage(NOTE, BrokenOff(1, {"explanation": made.usage}))
+            raise
         return replace(made, seconds=time.perf_counter() - clock)
 
     async def _verdict(self, context: str, usage: Usage) -> Judgement:
@@ -204,8 +208,7 @@ class Explainer:
 def context_of(record: Trace, *, longest_result: int | None = None) -> str:
     """All that is known of a rollout; results of tools are cut after ``longest_result`` characters."""
     fields, failure = record.fields, record.failure or {}
-    actions = fields.get("actions") or ()
-    given = int(fields.get("system_prompt") is not None)
+    actions, given = fields.get("actions") or (), int(fields.get("system_prompt") is not None)
     said = [
         (
             place,

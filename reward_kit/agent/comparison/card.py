@@ -25,6 +25,7 @@ from reward_kit.agent.config import DEFAULTS, OPTIONS
 from reward_kit.agent.rollout.outcome import BrokenOff, is_success, total_usage, usage_from_json
 from reward_kit.agent.scoring.metrics import RowResult
 from reward_kit.agent.store.evaluation_file import read_fields, reading
+from reward_kit.agent.store.layout import stored_usage
 from reward_kit.agent.store.results import EvaluationResult
 from reward_kit.agent.store.resume import canonical, fingerprint
 from reward_kit.errors import UsageError
@@ -103,12 +104,11 @@ def _content(prints: Mapping[str, Any]) -> list[Any]:
 
 def _costs(stored: EvaluationResult) -> dict[str, Any]:
     """Usage by role, of explanations and of aborted attempts; ``total`` is the sum."""
-    query = "SELECT usage FROM usage WHERE kind = 'explanation'"
     with reading(stored.log_path) as connection:
-        explained = [usage_from_json(json.loads(text)) for (text,) in connection.execute(query)]
+        explained = stored_usage(connection, "explanation")
     used = {
         **stored.usage,
-        "explanations": total_usage(usage for roles in explained for usage in roles.values()),
+        "explanations": explained.total,
         "aborted": total_usage(stored.broken_off.usage.values()),
     }
     used = {role: usage for role, usage in used.items() if usage.calls}
@@ -234,6 +234,8 @@ def _differences(card: Any, other: Any, gives: str, place: str = "") -> Iterator
         for name in dict.fromkeys([*card, *other]):
             inner = f"{place}.{name}" if place else name
             yield from _differences(card.get(name), other.get(name), gives, inner)
+    elif isinstance(card, float) and isinstance(other, float) and math.isclose(card, other):
+        return  # the last digits depend on the platform
     elif card != other or isinstance(card, bool) != isinstance(other, bool):
         yield f"{place}: the card says {_shown(card)}, {gives} {_shown(other)}"
 

@@ -1,15 +1,4 @@
-"""The runs folder: bases, evaluations, and complete final databases.
-
-::
-
-    runs/
-    ├─ .bases/<seed key>.db      each seeded state once
-    │         <seed key>.<hash>.seeded   empty: the content that the base had when it was seeded
-    ├─ .cache/                   answers of models (``models.cache``)
-    ├─ <row_id>/roll_<id>.db     final state of a rollout, if a complete file is kept
-    │           base.db          beside it the row's seeded state, a link to the above
-    └─ evals/<eval_id>.db        the evaluation (``store``)
-             <eval_id>.json      results, written at the end
+"""The runs folder (docs/runs.md): bases, evaluations, and complete final databases.
 
 An evaluation in it, running or over, is found by its name or a path, and read back.
 """
@@ -192,9 +181,17 @@ _USAGE = (
     " GROUP BY role.key ORDER BY min(seq), min(role.id)"
 )
 _SECONDS = (
-    "SELECT total(coalesce(seconds, max(0, (SELECT max(max(started + seconds), ifnull(max(scored_at), 0))"
+    "SELECT total(coalesce(seconds, max(0, (SELECT max(started + seconds)"
     " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
 )
+
+
+def stored_usage(connection: sqlite3.Connection, kind: str) -> BrokenOff:
+    """The usage of a kind (``broken_off``, ``explanation``) that was counted apart from the rollouts."""
+    found = BrokenOff()
+    for rollouts, used in connection.execute("SELECT rollouts, usage FROM usage WHERE kind = ?", (kind,)):
+        found.add(BrokenOff(rollouts, usage_from_json(json.loads(used))))
+    return found
 
 
 def load_evaluation(name: Named, output_dir: str | Path = "runs") -> EvaluationResult:
@@ -262,9 +259,6 @@ def _evaluation(
     notes = _notes(connection, "results", last["run"])
     # of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)
     usage = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
-    broken_off = BrokenOff()
-    for rollouts, used in connection.execute("SELECT rollouts, usage FROM usage WHERE kind = 'broken_off'"):
-        broken_off.add(BrokenOff(rollouts, usage_from_json(json.loads(used))))
     return EvaluationResult(
         eval_id=path.stem,
         log_path=path.absolute(),
@@ -276,7 +270,7 @@ def _evaluation(
         rows=results,
         usage={"agent": Usage(), "user": Usage()} | usage,
         seconds=float(connection.execute(_SECONDS).fetchone()[0]),
-        broken_off=broken_off,
+        broken_off=stored_usage(connection, "broken_off"),
         fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
         code=code,
         toolsets=toolsets,

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.database import Database
     from reward_kit.agent.database.database import Mode
-    from reward_kit.agent.rollout.trace import Trace
 
 Kind = Literal["final", "gold"]
 READ_AT_ONCE = 16

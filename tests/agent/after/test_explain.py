@@ -113,6 +113,13 @@ def test_answers_that_stay_unusable_are_recorded_as_such(bundle: Bundle, stub_ll
     assert len(stub_llm.requests_for("judge")) == 2
 
 
+def test_answers_that_lead_to_nothing_are_paid_for(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", ["", Answer(status=500)])
+    assert explanations_of(run(bundle, n_rollouts=2)).missing == 1
+    (used,) = query(FILE, "SELECT kind, rollouts, tokens > 0 AS told FROM usage")
+    assert used == {"kind": "explanation", "rollouts": 1, "told": 1}
+
+
 def test_a_provider_that_is_down_costs_no_results_and_resume_helps(bundle: Bundle, stub_llm: Any) -> None:
     stub_llm.script("judge", [BLAMED])
     stub_llm.fail("judge", Answer(status=500), times=2)
