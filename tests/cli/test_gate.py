@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from command import Command, Finished, run_command
 from flight_bundle import Bundle
-from planned_agent import evaluate, rows_of
+from planned_agent import change_log, evaluate, rows_of
+from stored_rollouts import edit
 from thorough import often
 
 from reward_kit.agent import load_evaluation
@@ -81,6 +82,20 @@ def test_rows_that_are_not_the_same_are_named_and_not_judged(bundle: Bundle, com
     evaluate(bundle, "other", {"x": [1]})
     ran = command("gate.json")
     assert (ran.code, "no row can be compared: 1 not in the baseline: x" in ran.error) == (2, True)
+
+
+def test_rows_without_a_judged_rollout_cannot_be_told(bundle: Bundle, command: Command) -> None:
+    result = evaluate(bundle, "new", BASE)
+    change_log(result, "a", reward=None, stop_reason="infrastructure_error")
+    strict = (
+        "UPDATE evaluation SET configuration = json_set(configuration, '$.errors_as_failures', json('true'))"
+    )
+    for change in ("", strict):  # of one side alone it does not count
+        edit(result.log_path, change)
+        ran = command("gate.json", "--margin", "99")
+        verdict, left_out = ran.out.splitlines()[:2]
+        assert (ran.code, verdict.endswith("(these tasks: 3 rows, 24 rollouts)")) == (3, True)
+        assert left_out == "not compared: 1 not judged in the evaluation: a"
 
 
 def test_a_faulty_baseline_is_refused(command: Command) -> None:

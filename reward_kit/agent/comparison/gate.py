@@ -8,12 +8,12 @@ A baseline is an evaluation, or the card of one in the repository::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.comparison.measures import RowPair, changed_parts
 from reward_kit.agent.scoring.sequential import ALPHA, Decision, RowProgress, chance_of_loss, decide
-from reward_kit.agent.store.evaluation_file import read_fields
+from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 FORMAT = "reward-kit.gate/1"
 SHOWN = 5  # rows that a list of reasons names
+UNJUDGED = "not judged in the evaluation"
+_PLANS = "SELECT row_id, iif(n_rollouts, ifnull(fields ->> 'n_rollouts', 1), 0) FROM rows"
+"""SQL: the rollouts that each row asks for; 0 of one that the last run has left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Gate:
     """The judgement of ``stored``; ``pairs`` are the compared rows, ``left_out`` the others by reason.
 
     ``lost`` are the ids of rows that always succeeded in the baseline and are certainly worse now. Rows that
-    failed at times are flaky: they count in ``decision`` alone.
+    failed at times are flaky: they count in ``decision`` alone. While a row is not judged, nothing shows that
+    the evaluation is not worse.
     """
 
     baseline: EvaluationResult
@@ -45,7 +49,7 @@ class Gate:
         """0 better or equal, 1 worse, 3 undecided."""
         if self.lost or self.decision.verdict == "worse":
             return 1
-        return 0 if self.decision.is_final else 3
+        return 0 if self.decision.is_final and UNJUDGED not in self.left_out else 3
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -72,6 +76,8 @@ def judge(baseline: EvaluationResult, stored: EvaluationResult, *, margin: float
     decision = decide_against(baseline, stored, margin=margin, until_decided=stopping)
     found, left_out = comparable(baseline, stored)
     pairs = [pair for pair in found if pair.b.n_scored]
+    if unjudged := [pair.row_id for pair in found if not pair.b.n_scored]:
+        left_out[UNJUDGED] = unjudged
     tests = len(pairs) * (decision.rounds if stopping else 1)
     steady = [(pair.a.n_scored, pair.b, pair.row_id) for pair in pairs if pair.a.passed == pair.a.n_scored]
     lost = [row for n, b, row in steady if tests * chance_of_loss(n, b.n_scored, b.passed) <= ALPHA / 2]
@@ -85,18 +91,23 @@ def decide_against(
 
     Raises ``UsageError`` if no row can be compared.
     """
-    strict = bool(stored.configuration.get("errors_as_failures"))
-    asked = stored.configuration.get("n_rollouts")
-    fields = read_fields(stored.log_path) if until_decided and not asked else {}
+    strict, asked = _strict(baseline, stored), stored.configuration.get("n_rollouts")
+    plans: dict[str, int] = {}
+    if until_decided:
+        with reading(stored.log_path) as connection:
+            plans = dict(connection.execute(_PLANS))
     rows = []
     for pair in comparable(baseline, stored)[0]:
-        results: list[bool | None] = []
-        for outcome in pair.b.outcomes:
-            if until_decided and outcome.index != len(results):
-                break  # another rollout of an earlier round is still to come
-            results.append(outcome.success if outcome.scored or strict else None)
-        planned = asked or fields.get(pair.row_id, {}).get("n_rollouts", 1)
-        most = max(planned, pair.b.planned) if until_decided else len(results)
+        results: list[bool | None] = [n < pair.b.passed for n in range(pair.b.n_scored)]
+        most = len(results)
+        if until_decided:
+            results = []
+            for outcome in pair.b.outcomes:
+                if outcome.index != len(results):
+                    break  # another rollout of an earlier round is still to come
+                results.append(outcome.success if outcome.scored or strict else None)
+            planned = plans.get(pair.row_id, 1)
+            most = max(asked or planned, pair.b.planned) if planned else len(results)
         rows.append(RowProgress(pair.a.n_scored, pair.a.passed, results, most))
     return decide(rows, margin=margin, until_decided=until_decided, baseline=baseline.eval_id)
 
@@ -105,11 +116,21 @@ def comparable(
     baseline: EvaluationResult, stored: EvaluationResult
 ) -> tuple[list[RowPair], dict[str, list[str]]]:
     """The rows to compare, and the ids of others by reason, as ``left_out_of``."""
+    strict = _strict(baseline, stored)
+    baseline, stored = (
+        replace(one, rows=tuple(row.recounted(errors_as_failures=strict) for row in one.rows))
+        for one in (baseline, stored)
+    )
     prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
     left_out = left_out_of(baseline, prints, stored.eval_id)
     same = prints.keys() - {row_id for ids in left_out.values() for row_id in ids}
     before = {row.row_id: row for row in baseline.rows}
     return [RowPair(before[row.row_id], row) for row in stored.rows if row.row_id in same], left_out
+
+
+def _strict(*evaluations: EvaluationResult) -> bool:
+    """True if unjudged rollouts count as failed: both evaluations are configured so."""
+    return all(one.configuration.get("errors_as_failures") for one in evaluations)
 
 
 def left_out_of(

@@ -141,7 +141,8 @@ class Rounds:
         fingerprints = {row.row.id: row.fingerprints for row in run.rows}
         if left_out := left_out_of(self._baseline, fingerprints, run.eval_id):
             warn(f"--against {self._baseline.eval_id}: not compared: {reasons(left_out)}")
-        asked = {row.row.id: row.n_rollouts for row in run.rows}
+        others = {row_id for ids in left_out.values() for row_id in ids}
+        asked = {row.row.id: row.n_rollouts for row in run.rows if row.row.id not in others}
         before = [row for row in self._baseline.rows if row.n_scored and row.row_id in asked]
         rows = [RowProgress(row.n_scored, row.passed, (), asked[row.row_id]) for row in before]
         config, name = self._config, self._baseline.eval_id

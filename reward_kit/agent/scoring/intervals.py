@@ -168,7 +168,7 @@ def difference_intervals(pairs: Iterable[tuple[Count, Count]], k: int = 1) -> In
     kept = [(a, b) for a, b in pairs if min(a[0], b[0]) >= max(k, 1)]
     if not kept:
         return NO_INTERVALS
-    a, b = (RowCounts(counts) for counts in zip(*kept, strict=True))
+    a, b = _sides(tuple(kept))
     means = _mean(a.values(k)), _mean(b.values(k))
     like_a, like_b = (side.intervals(k).tasks_like_these for side in (a, b))
     these = _newcombe(means, a.these_tasks(k), b.these_tasks(k), 0.0)
@@ -181,6 +181,13 @@ def difference_intervals(pairs: Iterable[tuple[Count, Count]], k: int = 1) -> In
     )
     correlation = product / math.sqrt(spread_a * spread_b)
     return Intervals(these, _hull(these, _newcombe(means, like_a, like_b, correlation)))
+
+
+@lru_cache(maxsize=8)
+def _sides(pairs: tuple[tuple[Count, Count], ...]) -> tuple[RowCounts, RowCounts]:
+    """The counts of A and of B; all k of a comparison share the moments that they keep."""
+    a, b = (RowCounts(counts) for counts in zip(*pairs, strict=True))
+    return a, b
 
 
 def difference_on_these_tasks(pairs: Sequence[tuple[Count, Count]], tail: float = TAIL) -> Interval:

@@ -132,18 +132,18 @@ def decide(rows: Sequence[RowProgress], *, margin: float, until_decided: bool, b
     bounds = critical_values(shares), critical_values(shares, 2 * ALPHA)
     least = (bounds[1][-1] + NormalDist().inv_cdf(0.9)) * 100
     least *= _error([(row.n, row.c, row.planned, row.planned * row.c / row.n) for row in rows if row.planned])
-    decision = Decision("not decided", 0, rounds, len(rows), 0, planned, margin, baseline, least_margin=least)
+    n_rows = len(_counts(rows)) or len(rows)
+    decision = Decision("not decided", 0, rounds, n_rows, 0, planned, margin, baseline, least_margin=least)
     for look, *both in zip(looks, *bounds, strict=True):
         if look > complete or decision.is_final:
             break
         if (found := difference_of(rows, look)) is None:
             continue
         value, error = found
-        wide, narrow = (Interval(max(-1, value - z * error), min(1, value + z * error)) for z in both)
-        if not until_decided:
-            wide, narrow = (
-                difference_on_these_tasks(_counts(rows), alpha / 2) for alpha in (ALPHA, 2 * ALPHA)
-            )
+        if until_decided:
+            wide, narrow = (Interval(max(-1, value - z * error), min(1, value + z * error)) for z in both)
+        else:
+            wide, narrow = (difference_on_these_tasks(_counts(rows), each / 2) for each in (ALPHA, 2 * ALPHA))
         verdict: Verdict = "not decided"
         level, interval = 95, wide
         if wide.low > 0 or wide.high < 0:

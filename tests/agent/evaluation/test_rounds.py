@@ -77,6 +77,16 @@ def test_rollouts_that_were_not_judged_are_played_again(bundle: Bundle) -> None:
     assert (ended(again), again.complete) == (("worse", 1, 6), True)
 
 
+def test_a_row_that_is_left_out_later_holds_up_no_decision(bundle: Bundle) -> None:
+    options = {"against": "main", "until_decided": True, "margin": 12}
+    first = evaluate(bundle, "new", ALWAYS, n_rollouts=1, **options)
+    assert ended(first)[0] == "not decided"
+    verdict, rounds, _ = ended(
+        evaluate(bundle, "new", ALWAYS, resume="new", n_rollouts=6, task_ids=NAMES[1:])
+    )
+    assert (verdict, 1 < rounds < 6) == ("within the margin", True)
+
+
 def test_a_budget_ends_it_undecided(bundle: Bundle) -> None:
     used = {"calls": 1, "input_tokens": 900, "output_tokens": 100, "cost": 1.0}
     options = {"usage": used, "against": "main", "until_decided": True, "max_concurrency": 1, "margin": 1}
