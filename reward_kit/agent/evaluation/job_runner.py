@@ -67,7 +67,7 @@ class JobRunner:
         repeats, user_repeats = self.config.retries, self.config.retry_user_errors
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
-        for attempt in count():
+        for attempt in count(job.attempts):
             account, played = _Account(self), None
             try:
                 played = await self.executor.play(PlayRequest(*job.place, attempt), account)

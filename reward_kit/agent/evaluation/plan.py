@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One rollout to run: the ``index``-th (from 0) of ``task``."""
+    """One rollout to run: the ``index``-th (from 0) of ``task``, after ``attempts`` in earlier runs."""
 
     task: PlannedRow
     index: int
+    attempts: int = 0
 
     @property
     def place(self) -> tuple[str, int]:
@@ -73,6 +74,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
     plan = Plan([], [], tally, 0.0, None)
     finished: dict[tuple[str, int], bool] = {}
     unjudged: dict[tuple[str, int], Outcome] = {}
+    attempts: dict[tuple[str, int], int] = {}
     if store.has_runs:
         before = read_evaluation(store.path, running=True, unjudged=True)
         finished = judged_places(store.path)
@@ -88,6 +90,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
             for outcome in before.outcomes
             if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
         }
+        attempts = {(one.row_id, one.index): one.attempt + 1 for one in before.outcomes}
         tally.add_earlier(finished)
         for usage in (*before.usage.values(), *before.broken_off.usage.values()):
             tally.usage.add(usage)
@@ -96,7 +99,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
         if job.place in unjudged:
             plan.unjudged.append((job, unjudged[job.place]))
         else:
-            plan.jobs.append(job)
+            plan.jobs.append(replace(job, attempts=attempts.get(job.place, 0)))
     store.begin_run(run)
     return plan
 

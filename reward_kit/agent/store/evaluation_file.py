@@ -111,7 +111,8 @@ def written(file: Path) -> float:
     """Unix seconds at which an evaluation was last written to; 0 if it is gone."""
     paths = (file, file.with_name(f"{file.name}-wal"))
     try:
-        return max(path.stat().st_mtime for path in paths if path.exists())
+        found = [path.stat() for path in paths if path.exists()]
+        return max(one.st_mtime for one in found if one.st_size)  # who only reads makes an empty log
     except (OSError, ValueError):
         return 0.0
 

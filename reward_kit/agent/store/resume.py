@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from reward_kit.agent.base.encoding import spaced_json
 from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.base.versions import versions
+from reward_kit.agent.bundles.rules import RULES
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.rows.task_row import also_in_more_rows
 from reward_kit.agent.store.evaluation_file import find_named, reading
@@ -20,7 +21,7 @@ from reward_kit.agent.store.fingerprints import toolset_of
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
     from reward_kit.agent.bundles.bundle import BundleRows
     from reward_kit.agent.bundles.seed import Seed
@@ -50,6 +51,7 @@ class Run:
 
     ``code`` holds the fingerprint of each module, ``reward_files`` the rewards among these, ``toolsets``
     tools in the OpenAI format by the fingerprint that ``rows`` have of them. ``folder`` is the bundle's name.
+    ``others`` makes those rows of the dataset that have these ids and are not evaluated now.
     """
 
     eval_id: str
@@ -60,6 +62,7 @@ class Run:
     rows: Sequence[PlannedRow]
     folder: str = ""
     reward_files: Sequence[str] = ()
+    others: Callable[[Container[str]], list[PlannedRow]] = lambda _: []
 
 
 def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> Run:
@@ -69,20 +72,24 @@ def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> 
     texts = dict(bundle.prompts)
     prompts = {f"prompts/{name}.txt": fingerprint(text) for name, text in texts.items()}
     default_reward = set(facts.default_reward)
-    planned = {}
-    for row, seed in zip(bundle.rows, bundle.seeds, strict=True):
+
+    def planned(row: TaskRow, seed: Seed) -> PlannedRow:
+        fields, toolset = row.reward_fields(), toolset_of(row)
+        deciding = result_fields(fields, bundle.folder.name)
+        fingerprints: dict[str, Any] = {
+            "row": fingerprint([deciding, texts] if texts else deciding),
+            "seed": seed.key[:16],
+            "prompts": prompts,
+        }
         if row.id in facts.rows:
-            fields, toolset = row.reward_fields(), toolset_of(row)
-            deciding = result_fields(fields, bundle.folder.name)
-            fingerprints = {
-                "row": fingerprint([deciding, texts] if texts else deciding),
-                "seed": seed.key[:16],
+            fingerprints |= {
                 "tools": tools[toolset],
-                "prompts": prompts,
                 "parallel_tool_calls": facts.toolsets[toolset].parallel_tool_calls,
                 "default_reward": row.id in default_reward,
             }
-            planned[row.id] = PlannedRow(row, seed, facts.rows[row.id], fields, fingerprints)
+        return PlannedRow(row, seed, facts.rows.get(row.id, 0), fields, fingerprints)
+
+    seeds = {row.id: (row, seed) for row, seed in zip(bundle.rows, bundle.seeds, strict=True)}
     configuration = config.to_json()
     for name, option in OPTIONS.items():
         if option.is_path and configuration[name] is not None and Path(configuration[name]).exists():
@@ -93,24 +100,23 @@ def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> 
         versions(),
         dict(sorted(facts.modules.items())),
         {tools[name]: toolset.schemas for name, toolset in facts.toolsets.items()},
-        [planned[row_id] for row_id in facts.rows],
+        [planned(*seeds[row_id]) for row_id in facts.rows],
         bundle.folder.name,
         facts.reward_files,
+        lambda ids: [planned(*seeds[one]) for one in seeds if one in ids and one not in facts.rows],
     )
 
 
 def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:
     """A line for a person who asks for fewer rollouts of a row than there are, which all count."""
-    rows = {row_id for row_id, index in finished if row_id in asked and index >= asked[row_id]}
+    rows = {row_id for row_id, index in finished if index >= asked.get(row_id, 0)}
     if not rows:
         return None
     row_id = min(rows)
     there = sum(each == row_id for each, _ in finished)
     others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return (
-        f"row {row_id}{others}: {there} rollouts are recorded already, {asked[row_id]} asked for; "
-        "all that are recorded count"
-    )
+    recorded = f"{count(there, 'rollout')} recorded already, {asked.get(row_id, 0)} asked for"
+    return f"row {row_id}{others}: {recorded}; all that are recorded count"
 
 
 def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +190,8 @@ def check_same(run: Run, before: EvaluationResult) -> None:
         if option.fixed and name in before.configuration:
             was, now = canonical(before.configuration[name]), canonical(run.configuration.get(name))
             differences += [f"{option.flag} was {was}, is {now}"] if was != now else []
-    differences += bundle_differences(run, before)
+    recorded = [*run.rows, *run.others(before.fingerprints)]  # all rollouts that are recorded count
+    differences += bundle_differences(replace(run, rows=recorded), before)
     if not differences:
         return
     remedy = "\nUndo the changes, or start a new evaluation (another --eval-id, no --resume)."
@@ -221,9 +228,9 @@ def _row_differences(row: PlannedRow, stored: EvaluationResult, run: Run) -> Ite
             yield _changed_file(f"{run.folder}/{name}")
     if before["seed"] != now["seed"]:
         yield _seed_difference(row, before["seed"], stored.folder / ".bases")
-    if before["tools"] != now["tools"]:
+    if before["tools"] != now.get("tools", before["tools"]):
         yield _tool_difference(stored.tools_of(row.row.id) or [], run.toolsets[now["tools"]])
-    if before["default_reward"] != now["default_reward"]:
+    if before["default_reward"] != now.get("default_reward", before["default_reward"]):
         yield (
             "there was no reward.py, so that its fields decided, and is one now"
             if before["default_reward"]
@@ -274,12 +281,14 @@ def _tool_difference(before: list[dict[str, Any]], now: list[dict[str, Any]]) ->
 def _code_differences(
     now: Mapping[str, str], before: Mapping[str, str], *, is_same_bundle: bool
 ) -> Iterator[str]:
-    """Modules that have changed; those that no earlier run imported are none."""
+    """Files that have changed, or rules that are new or gone; modules not imported before are none."""
     key = _module if is_same_bundle else str
     known = {key(name): fingerprint for name, fingerprint in before.items()}
     for name, fingerprint in now.items():
         if known.get(key(name), fingerprint) != fingerprint:
             yield _changed_file(name)
+    rules = {name for name in known.keys() ^ set(map(key, now)) if name.endswith(RULES)}
+    yield from (f"{name} {'is gone' if name in known else 'is new'}" for name in sorted(rules))
 
 
 def _module(name: str) -> str:

@@ -57,6 +57,11 @@ def test_a_field_is_told_as_it_was_and_is(bundle: Bundle, finished: EvaluationRe
     )
 
 
+def test_rules_are_no_other_ones(bundle: Bundle, finished: EvaluationResult) -> None:
+    bundle.write("rules.sql", "-- rule: quick  No second call\nSELECT 1 FROM calls WHERE position > 9;\n")
+    assert refused(bundle) == ["rules.sql is new"]
+
+
 def test_what_rows_have_in_common_is_told_once(bundle: Bundle, finished: EvaluationResult) -> None:
     rows(bundle, {"max_steps": 7, "level": 3}, {"level": 3}, {"level": 3})
     assert refused(bundle) == [

@@ -17,6 +17,7 @@ from seeded_players import AGENT, PLAYERS, USER, write_players
 from stored_rollouts import edit, keep_first, query, query_so_far
 
 from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.layout import load_evaluation
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import StorageError, UsageError
@@ -72,6 +73,19 @@ def test_rollouts_that_could_not_be_judged_are_run_again(bundle: Bundle, reason:
     edit(first.log_path, "UPDATE rollouts SET reward = NULL, stop_reason = ? WHERE seq = 3", reason)
     again = run(bundle)
     assert (again.complete, again.score, stored(again)) == (True, 1.0, 7)
+    last = query(again.log_path, "SELECT attempt FROM rollouts ORDER BY seq")[-1]
+    assert last == {"attempt": 1}  # with another seed than the one that failed
+
+
+def test_rows_that_are_not_chosen_again_count_and_must_be_the_same(bundle: Bundle, caplog: Any) -> None:
+    bundle.rows(*ROWS)
+    run(bundle)
+    bundle.rows(ROWS[0], {**ROWS[1], "actions": []})
+    with pytest.raises(UsageError, match="row b: its fields have changed"):
+        run(bundle, task_ids="a")
+    bundle.rows(ROWS[0])
+    assert run(bundle).planned == 6
+    assert "row b: 3 rollouts recorded already, 0 asked for; all that are recorded count" in caplog.text
 
 
 def test_resume_takes_the_stored_options(bundle: Bundle, tmp_path: Path, monkeypatch: Any) -> None:
@@ -95,7 +109,9 @@ def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
     os.utime("runs/evals/newer.db", (1, 1))
     Path("runs/evals/folder.db").mkdir()
     Path("runs/evals/link.db").symlink_to("nowhere")
-    assert agent_eval(resume="latest").eval_id == "older"
+    with reading(Path("runs/evals/newer.db")) as connection:
+        connection.execute("SELECT 1 FROM rollouts").fetchone()  # which makes an empty log
+        assert agent_eval(resume="latest").eval_id == "older"
 
 
 def test_the_evaluations_that_may_be_meant_are_named(bundle: Bundle) -> None:
