@@ -55,6 +55,7 @@ class JobRunner:
     tally: Tally
     display: Display
     unpriced: set[str] = field(default_factory=set)
+    untold: set[str] = field(default_factory=set)
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; raises the first error that ends them."""
@@ -183,6 +184,10 @@ class _Account:
                 "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
                 "output_cost_per_token=USD"
             )
+        is_untold = usage.calls > usage.reused_calls and not usage.tokens
+        if is_untold and runner.config.max_tokens is not None and model not in runner.untold:
+            runner.untold.add(model)
+            runner.display.note(f"--max-tokens does not see the calls of {model}: its answers have no usage")
 
     def broken_off(self) -> None:
         if self.calls:

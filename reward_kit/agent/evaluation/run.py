@@ -271,8 +271,10 @@ def _result(
         from reward_kit.agent.comparison.replay import compare_replay
         from reward_kit.agent.store.loading import Recordings
 
-        recordings = Recordings.load(Path(agent.removeprefix("replay:")))
-        compared = compare_replay(stored, recordings)
+        try:
+            compared = compare_replay(stored, Recordings.load(Path(agent.removeprefix("replay:"))))
+        except RewardKitError as error:  # all rollouts are stored
+            runner.display.warn(f"the recording was not compared: {error}")
     found = {
         "explanations": explainer.result if explainer is not None else None,
         "agreement": recorded.agreement(stored) if recorded is not None else None,

@@ -54,7 +54,7 @@ SHOW_ALL_UP_TO = 20
 """With more rows than this, those that passed every rollout are folded into one line."""
 SOME_FAILURES = 3
 """Failed rollouts of which the whole report has the calls and the data."""
-_SHORT = frozenset({"origin", "warning", "not judged", "rules", "user faults", "explanations"})
+_SHORT = frozenset({"origin", "warning", "not judged", "rules", "user faults", "explanations", "aborted"})
 """Facts whose first lines stand on the screen at the end."""
 
 

@@ -217,7 +217,9 @@ def warnings_of(result: EvaluationResult) -> Iterator[Fact]:
                 yield "warning", f"{had} {REMEDIES.get(fault, fault)}"
     unpriced = sum(usage.unpriced_calls for usage in result.usage.values())
     if unpriced and result.configuration.get("max_cost") is not None:
-        yield "warning", f"--max-cost does not count {count(unpriced, 'unpriced call')}; --max-tokens does"
+        told = any(usage.tokens for usage in result.usage.values() if usage.unpriced_calls)
+        also = "--max-tokens does" if told else "and no tokens are known for --max-tokens"
+        yield "warning", f"--max-cost does not count {count(unpriced, 'unpriced call')}; {also}"
 
 
 def _averages(result: EvaluationResult) -> Iterator[Fact]:
