@@ -4,10 +4,6 @@
     def test_gold_actions(bundle_evaluation):
         assert bundle_evaluation.n_scored == 3
 
-    @pytest.mark.bundle("my_task", row="lend.1")
-    def test_lend(bundle_episode):
-        assert bundle_episode.call_sync("lend_book", {"book_id": 1, "member": "Ada"}).content == "lent"
-
 It is loaded in every run of pytest, so it imports nothing of the package until a test asks for it.
 """
 

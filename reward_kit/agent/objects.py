@@ -1,19 +1,9 @@
-"""Data of JSON objects in a table, for tools that were written for a dict.
+"""Data of JSON objects in a table, for tools that were written for a dict (docs/from-json.md).
 
-``seed.py`` writes the objects, a row each; a tool reads and changes them as a dict of dicts::
-
-    def seed(db):
-        seed_objects(db, {"tickets": {"T1": {"subject": "Printer on fire", "status": "open"}}})
-
-    @R.tool
-    def close_ticket(ticket_id: str, db) -> dict:
-        with Objects(db) as data:
-            data["tickets"][ticket_id]["status"] = "closed"
-            return data["tickets"][ticket_id]
-
-Only the objects that are touched are parsed. Those that have changed are written back at the end, one row
-each, so that changes, comparisons and rules see them one by one. ``on_objects`` makes tools of functions
-whose first parameter is the data.
+``seed.py`` writes the objects, a row each; a tool reads and changes them as a dict of dicts. Only the objects
+that are touched are parsed. Those that have changed are written back at the end, one row each, so that
+changes, comparisons and rules see them one by one. ``on_objects`` makes tools of functions whose first
+parameter is the data.
 """
 
 from __future__ import annotations

@@ -171,9 +171,10 @@ class InProcess(Executor):
         async with self._states.of(task, seed_of(self.config, request.row_id, 0)) as row:
             if request.judge_again is not None:
                 return await self._judged_again(request.judge_again, row, account)
-            seed = self._participants.recorded_seed(request.row_id, request.index)
-            if seed is None:
-                seed = seed_of(self.config, request.row_id, request.index, request.attempt)
+            seed = seed_of(self.config, request.row_id, request.index, request.attempt)
+            if (recorded := self._participants.recordings) is not None:  # tools draw the same numbers
+                recording = recorded.find_or_none(request.row_id, request.index)
+                seed = seed if recording is None else recording.seed
             with await self._begun(task, request, row, seed, account) as episode:
                 async with row.gold_for(episode.random_numbers or seed) as gold:
                     agent = self._participants.make_agent()

@@ -105,11 +105,6 @@ class Participants:
         """Return a new user for a rollout of ``task``."""
         return self.make_user[self.user_specs[task.row.id]]()
 
-    def recorded_seed(self, row_id: str, index: int) -> int | None:
-        """Return the seed of the replayed rollout: its tools drew their random numbers from it."""
-        recording = self.recordings.find_or_none(row_id, index) if self.recordings else None
-        return recording.seed if recording else None
-
     def models_of(self, trace: Trace) -> dict[str, str]:
         """Return the names of the models that took part; a person's own agent may ask none."""
         asked = {call.role for call in trace.model_calls}

@@ -39,11 +39,6 @@ class GoldCall:
     changes: list[dict[str, Any]]
     raised: str | None = None
 
-    @property
-    def is_faulty(self) -> bool:
-        """True if the action was not done as it is written; see ``NOT_DONE``."""
-        return self.status in NOT_DONE
-
 
 @dataclass(slots=True)
 class GoldReplay:
@@ -78,7 +73,7 @@ async def replay_gold_calls(
             call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
             calls.append(call)
-            if call.is_faulty and fault is None:
+            if call.status in NOT_DONE and fault is None:
                 fault = f"actions[{number}] ({action.name}): {call.raised or call.content}"
         opened.pop_all()
     return GoldReplay(database, calls, database.draws == 0, fault)

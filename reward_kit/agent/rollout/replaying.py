@@ -28,6 +28,7 @@ from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import apart, count, foreign_text
 from reward_kit.agent.base.types import SIDES, RolloutStopped, Usage
 from reward_kit.agent.bundles.task import Task
+from reward_kit.agent.rewards.checks import FINISHED
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Fork
 from reward_kit.errors import BundleError, RewardKitError, StorageError, UsageError
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.rollout.trace import Trace
 
-BY_ITSELF = frozenset({"user_stop", "terminal_tool", "agent_done"})
-"""Stop reasons that follow from what was said and called."""
 _REMEDY = (
     "A tool must take random numbers and the time from its database: SQL's random() and datetime('now'), "
     "with a `now` in the row."
@@ -163,7 +162,7 @@ class _Replay:
         self._change_seeds(cut)
         self.episode.max_steps = most
         self._count(step, trace.messages[opening:cut])
-        if is_end or (step == trace.steps and trace.stop_reason in BY_ITSELF):
+        if is_end or (step == trace.steps and trace.stop_reason in FINISHED):
             self.episode.trace.stop_reason = trace.stop_reason
             self.episode.trace.stop_detail = trace.stop_detail
 

@@ -217,8 +217,9 @@ class GoldAgent:
         plan = list(enumerate(task.row.actions or ())) if self._plan is None else self._plan
         results = [""] * (1 + max((number for number, _ in plan), default=0))
         for number, action in plan:
-            if leaves_out(task, action):
-                continue
+            tool = task.registry_of(action.by).tools.get(action.name)
+            if tool is not None and tool.terminal and task.row.outputs:
+                continue  # it would end the rollout before the outputs are said
             try:
                 arguments = resolve_references(action.arguments, results)
             except BundleError as error:
@@ -241,9 +242,3 @@ class GoldAgent:
         why = f"actions[{number}] ({action.name}) cannot be played: {one_line(fault)}"
         self.episode.stop("infrastructure_error", why)
         return ""
-
-
-def leaves_out(task: Task, action: Action) -> bool:
-    """True if the gold agent skips this action, which would end the rollout before the outputs are said."""
-    tool = task.registry_of(action.by).tools.get(action.name)
-    return tool is not None and tool.terminal and bool(task.row.outputs)
