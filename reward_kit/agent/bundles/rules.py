@@ -93,7 +93,11 @@ def violations_of(
     # of the system prompt and of results, which are in the calls as well, nothing else is asked for
     said = [one if one["role"] in ("user", "assistant") else {**one, "content": None} for one in messages]
     trajectory = json_text({"messages": said, "tool_calls": tool_calls, "user_messages": user_messages or {}})
-    connection = _with_rollout(trajectory, json_text(fields))
+    try:
+        connection = _with_rollout(trajectory, json_text(fields))
+    except sqlite3.Error as error:
+        del _of_thread.connection  # it may be within a transaction
+        raise RewardError(f"the rules cannot read the rollout: {error}") from error
     for rule in rules:
         try:
             found[rule.name] = _rows(rule, connection)

@@ -161,6 +161,14 @@ def test_a_rule_that_fails_on_a_rollout_leaves_it_unjudged(bundle: Bundle) -> No
     assert "rules.sql:1: rule 'a': malformed JSON" in str(result.outcomes[0].error)
 
 
+def test_a_rollout_that_they_cannot_read_holds_up_no_other(bundle: Bundle) -> None:
+    rules = read_rules(bundle.folder / RULES)
+    huge = [{"role": "assistant", "content": "x" * 70_000_000}]
+    with pytest.raises(RewardError, match="the rules cannot read the rollout: string or blob too big"):
+        violations_of(rules, {}, huge, [])
+    assert violations_of(rules, {}, [], []) == {"paid_last": [], "booked_first": []}
+
+
 @pytest.mark.parametrize("pattern", ["(?:a|a)" * 30 + "b", "^(a|a)*$", r"^(\w|\w\w)+$"])
 def test_a_pattern_without_end_is_stopped(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, pattern: str
