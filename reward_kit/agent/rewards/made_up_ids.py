@@ -137,10 +137,10 @@ def _was_given(change: RowChange, given: Iterable[str]) -> bool:
     """True if the key of a row was in the arguments ``given``, and not for another column of the row."""
     ((name, value),) = (change.key or {}).items()
     key = _squeezed(value)
-    others = {_squeezed(other) for column, other in change.content.items() if column != name}
+    others = Counter(_squeezed(other) for column, other in change.content.items() if column != name)
     return any(
         key == leaf or (min(len(key), len(leaf)) >= SHORTEST_TEXT and (key in leaf or leaf in key))
-        for leaf in {*given} - others
+        for leaf in Counter(given) - others
     )
 
 

@@ -49,6 +49,10 @@ def airline(kind: str) -> ToolRegistry:
     async def take(number: int, db: Any) -> None:
         await db.execute("INSERT INTO bookings VALUES (:n, 0, 'seat')", {"n": number})
 
+    @registry.tool(description="Take a seat of a flight", parameters={"number": int, "flight": int})
+    async def seat(number: int, flight: int, db: Any) -> None:
+        await db.execute("INSERT INTO bookings VALUES (:n, :f, 'seat')", {"n": number, "f": flight})
+
     return registry
 
 
@@ -66,7 +70,9 @@ async def verdict(folder: Path, kind: str, done: list[Any], gold: list[Any], **o
             for name, *values in calls:
                 if name == "pay":
                     values[0] = results[values[0]].strip('"')
-                names = {"book": ("flight", "name"), "pay": ("booking", "amount"), "take": ("number",)}[name]
+                names = {"book": ("flight", "name"), "pay": ("booking", "amount"), "take": ("number",)}
+                names["seat"] = ("number", "flight")
+                names = names[name]
                 results.append((await episode.call(name, dict(zip(names, values, strict=True)))).content)
         db, gold_db = (episode.database.read_only() for episode in states)
 
@@ -110,6 +116,8 @@ async def test_an_id_that_the_agent_chose_counts(tmp_path: Path) -> None:
         assert found.score == 0.0
     found = await verdict(tmp_path, "numbers", [("take", 3)], [("take", 2)], ids=["bookings.id"])
     assert found.score == 1.0
+    both = [[("seat", number, 2)] for number in (9, 2)]  # its key is another argument, too
+    assert (await verdict(tmp_path, "numbers", *both)).score == 0.0
 
 
 @pytest.mark.parametrize(
