@@ -18,6 +18,7 @@ import inspect
 from typing import Any
 
 from reward_kit.compat.integrations.trl import conversation_adapter, create_trl_adapter
+from reward_kit.errors import UsageError
 from reward_kit.integrations.playing import OVER, Play, opened
 
 __all__ = ["BundleParts", "conversation_adapter", "create_trl_adapter"]
@@ -50,7 +51,9 @@ class BundleParts:
                 return self._play.start_sync()
 
         for tool in bundle.tasks[0].registry.get_openai_tools():
-            setattr(Environment, tool["function"]["name"], _method(tool["function"]))
+            if (name := tool["function"]["name"]) in ("reset", "get_reward", "say_to_user"):
+                raise UsageError(f"TRL uses the name of the tool {name!r} itself", remedy="Rename the tool.")
+            setattr(Environment, name, _method(tool["function"]))
         if any(play.talks for play in plays):
             Environment.say_to_user = _say_to_user  # type: ignore[attr-defined]
         if all(play.talks for play in plays):
@@ -60,9 +63,10 @@ class BundleParts:
     def reward(self, completions: list[Any], environments: list[Any], **_: Any) -> list[float | None]:
         """Return the reward of each rollout, after the last reply was said in rows without a user."""
         for completion, environment in zip(completions, environments, strict=True):
-            play = _play_of(environment)
-            if completion and completion[-1].get("content") and not (play.talks or play.is_over):
-                play.say_sync(completion[-1]["content"])
+            play, last = _play_of(environment), completion[-1] if completion else {}
+            is_reply = last.get("role") == "assistant" and not last.get("tool_calls")
+            if is_reply and last.get("content") and not (play.talks or play.is_over):
+                play.say_sync(last["content"])
         return [_get_reward(environment) for environment in environments]
 
 
@@ -101,7 +105,7 @@ def _method(tool: dict[str, Any]) -> Any:
     properties, required = tool["parameters"].get("properties", {}), tool["parameters"].get("required", [])
 
     def call(self: Any, **given: Any) -> str:
-        arguments = {name: value for name, value in given.items() if value is not None}
+        arguments = {name: value for name, value in given.items() if value is not None or name in required}
         return str(self._play.call_sync(tool["name"], arguments))
 
     kinds = {name: TYPES.get(str(one.get("type")), str) for name, one in properties.items()}

@@ -47,6 +47,22 @@ def played(parts: BundleParts, row: str, *, solve: bool) -> Any:
     return environment
 
 
+def test_only_a_reply_is_said(bundle: Bundle) -> None:
+    bundle.rows({**ROWS[1], "end_goal_sql": None, "outputs": ["4711"]})
+    (bundle.folder / "reward.py").unlink()
+    parts = BundleParts(str(bundle.dataset))
+    call = {"id": "c", "type": "function", "function": {"name": "search_flights", "arguments": "{}"}}
+    cut_off = {"role": "assistant", "content": "It is 4711.", "tool_calls": [call]}
+    ends = [
+        cut_off,
+        {"role": "tool", "tool_call_id": "c", "content": "4711"},
+        {**cut_off, "tool_calls": None},
+    ]
+    played_all = [played(parts, "alone", solve=True) for _ in ends]
+    assert parts.reward([[end] for end in ends], played_all) == [0.0, 0.0, 1.0]
+    parts.bundle.close()
+
+
 def test_a_failure_that_the_user_explains_has_no_reward(bundle: Bundle) -> None:
     parts = BundleParts(str(bundle.dataset), models={"user": user})
     assert [row["prompt"][-1]["content"] for row in parts.rows] == ["", ROW_LINE]
