@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.encoding import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
-from reward_kit.agent.rows.field_checks import arguments_match
+from reward_kit.agent.rows.field_checks import arguments_match, is_reference
 from reward_kit.errors import BundleError, DatabaseError
 from reward_kit.models import EvaluateResult, MetricResult
 
@@ -231,7 +231,10 @@ def _is_made(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any], *, trie
         if (
             (made.name, made.by) == (call["name"], by)
             and (tried or made.status == "ok")
-            and all(arguments_match(value, given.get(key)) for key, value in arguments.items())
+            and all(
+                (key in given or not is_reference(value)) and arguments_match(value, given.get(key))
+                for key, value in arguments.items()
+            )
         ):
             return True
     return False

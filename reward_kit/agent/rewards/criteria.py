@@ -152,7 +152,7 @@ async def _answer(
 def _read(count: int, text: str) -> list[Verdict]:
     """The verdicts in the last JSON object of an answer that holds them; raises ``ValueError``."""
     for found in reversed(list(re.finditer(r'\{\s*["\']?verdicts', text))):
-        given = read_object(text, found.start())[0]["verdicts"]
+        given = read_object(text, found.start())[0].get("verdicts")
         if not isinstance(given, list) or len(given) != count:
             break
         if not all(isinstance(one, dict) and isinstance(one.get("met"), bool) for one in given):

@@ -51,10 +51,10 @@ def evaluate(
     With ``score_by`` the score is the product of the parts that it names; the others are not looked at.
     ``calls`` are then, without ``required_calls`` and ``forbidden_calls``, the gold actions.
     """
-    made = rollout.tool_calls if rollout is not None else ()
+    made, opening = (rollout.tool_calls, rollout.opening) if rollout is not None else ((), 0)
     parts: dict[str, Callable[[], MetricResult]] = {
         "data": lambda: database_equal_up_to_ids(db, gold_db, rollout, ignore=not_compared),
-        "outputs": lambda: outputs_said(outputs, messages),
+        "outputs": lambda: outputs_said(outputs, messages[opening:]),
         "checks": lambda: checks_hold(checks, db),
         "calls": lambda: calls_made(made, required=required_calls, forbidden=forbidden_calls),
         "criteria": lambda: criteria_met(criteria, messages, model=judge_model, rollout=rollout),

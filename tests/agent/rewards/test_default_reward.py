@@ -286,6 +286,7 @@ def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer
     ("answers", "score", "error"),
     [
         (["No.", verdicts(True, True)], 1.0, None),
+        (['{"verdicts_of": 2}', verdicts(True, True)], 1.0, None),
         ([verdicts(True)], None, 'last because the answer holds no object with the list "verdicts" of 2'),
     ],
 )
