@@ -35,9 +35,9 @@ LONGEST_INTEGER = 1023
 def plain(value: Any, *, strict: bool = True) -> Any:
     """A copy of a foreign value that can be written as JSON, and read again.
 
-    Names and unknown values become text, halves of surrogate pairs ``?``; long texts are cut, huge integers
-    hexadecimal. Raises ``ValueError`` for a value that holds itself or is too deep or too large; unless
-    ``strict``, that part of it becomes ``…``.
+    Names, unknown values, NaN and infinities become text, halves of surrogate pairs ``?``; long texts are
+    cut, huge integers hexadecimal. Raises ``ValueError`` for a value that holds itself or is too deep or too
+    large; unless ``strict``, that part of it becomes ``…``.
     """
     left = MOST_VALUES
 
@@ -48,6 +48,8 @@ def plain(value: Any, *, strict: bool = True) -> Any:
             fits = value.isascii() and len(value) <= LONGEST_VALUE
             return value if fits else foreign_text(value, LONGEST_VALUE)
         if kind in SCALARS:
+            if kind is float and not math.isfinite(value):
+                return str(value)
             return hex(value) if kind is int and value.bit_length() > LONGEST_INTEGER else value
         if kind is not dict and kind is not list:
             value = _simple(value)

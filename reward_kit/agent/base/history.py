@@ -285,11 +285,14 @@ def _valid_arguments(arguments: Any) -> str:
     parsed = parse_arguments(arguments)
     if parsed is None:
         parsed = {MALFORMED: arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)}
-    text = _ENCODER.encode(parsed)
+    try:
+        text = _ENCODER.encode(parsed)
+    except ValueError:  # NaN, infinity
+        text = _ENCODER.encode({MALFORMED: json.dumps(parsed, default=str)})
     return text if text.isascii() else encodable(text)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
 
 
 def _valid_name(name: Any) -> str:

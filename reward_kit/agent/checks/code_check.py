@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.types import SIDES, Side
-from reward_kit.agent.rows.field_checks import PARTS
+from reward_kit.agent.rows.field_checks import PARTS, is_reference
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -48,7 +48,7 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
     for task, _ in seeded:
         for action in task.row.actions or ():
             called.add((action.by, action.name))
-            given |= action.arguments
+            given |= {name: one for name, one in action.arguments.items() if not is_reference(one)}
     tools = {
         tool.place: (tool, by, task, base)
         for task, base in reversed(seeded)

@@ -34,7 +34,7 @@ MAX_PROBLEMS = 8
 _SHOWN = 80
 """Characters of a faulty value that are shown."""
 
-_ODD = re.compile(r"[0-9][eE]|\\u")
+_ODD = re.compile(r"[0-9][eE]|\\u|[0-9]{300}")
 """Possibly an infinite number, or half of a surrogate pair."""
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_jsonable_python)
 _RULES = {"type": "must be of type", "enum": "must be one of", "const": "must be", "anyOf": "must fit one of"}
@@ -76,7 +76,7 @@ def read_arguments(arguments: Any) -> tuple[dict[str, Any], str]:
         else:
             text = _ENCODER.encode(arguments)
         is_deep = is_too_deep(arguments, text)
-        if "\\u" in text and not is_deep:  # half of a surrogate pair, perhaps
+        if not is_deep and _ODD.search(text):  # half of a surrogate pair, perhaps, or a huge number
             arguments = plain(arguments)
             text = _ENCODER.encode(arguments)
     except RecursionError:

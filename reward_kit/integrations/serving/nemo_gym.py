@@ -7,6 +7,7 @@ A session is a cookie. The agent server owns the turns, so the agent speaks to a
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +126,8 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes, tools: Collection[str]) -> No
     async def aggregate_metrics(request: Request) -> dict[str, Any]:
         """The mean reward of the rollouts that count."""
         found = (await body_of(request, Rollouts, MAX_ROLLOUT)).verify_responses
-        rewards = [one.get("reward", 0.0) for one in found if not one.get("mask_sample")]
+        given = [one.get("reward", 0.0) for one in found if not one.get("mask_sample")]
+        rewards = [one for one in given if isinstance(one, int | float) and math.isfinite(one)]
         mean = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
         return {"agent_metrics": mean, "key_metrics": mean, "group_level_metrics": []}
 

@@ -121,6 +121,7 @@ async def test_models_have_many_ways_to_write_no_arguments(arguments: Any) -> No
         ("[1]", "the arguments must be a JSON object, got [1] (array)"),
         (5, "the arguments must be a JSON object, got 5 (number)"),
         ('{"a": NaN}', "NaN is not a JSON number"),
+        (f'{{"a": 1{"0" * 400}.0}}', "is not a JSON number"),
         ("[" * 100_000, "the arguments are not valid JSON (nested too deeply)"),
     ],
 )
