@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from time import time as unix_time
@@ -14,6 +15,7 @@ from reward_kit.agent.base.text import foreign_name, foreign_text, text_of
 from reward_kit.agent.base.types import ModelCall, RolloutStopped, ToolCall, Usage, check_one_of, counted
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.rules import violations_of
+from reward_kit.agent.database import Database
 from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rewards.checks import checking
@@ -24,7 +26,6 @@ from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
 if TYPE_CHECKING:
     from reward_kit.agent.base.types import Completion, Message, Role, Side
-    from reward_kit.agent.database import Database
     from reward_kit.agent.rollout.episode import Episode
     from reward_kit.agent.tools.execution import ToolResult
     from reward_kit.models import EvaluateResult, RewardOutput
@@ -293,7 +294,11 @@ async def answered(episode: Episode, name: str, arguments: dict[str, Any] | str)
     try:
         result = await call(episode, name, arguments)
         content, status = result.content, str(result.status)
-    except (RolloutStopped, asyncio.CancelledError):
+    except ValueError as error:  # arguments that are too deep or too large
+        content, status = f"Error: invalid arguments: {error}", "invalid_arguments"
+    except (RolloutStopped, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and episode.stop_reason is None:
+            raise
         if episode.steps == steps:  # no step was left, or the rollout was over before
             reason = f"the conversation is over ({episode.stop_reason})"
             content, status = f"Error: not run, {reason}. Make no more calls.", "refused"
@@ -311,20 +316,22 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     """
     episode.stop("agent_done")
     await episode.settle()
-    trace, gold = episode.trace, gold_database
-    if gold is None and episode.row.actions is not None and episode.base is not None:
-        seed = episode.random_numbers or trace.seed
-        gold = (await replay_gold_calls(episode.task, episode.base, seed=seed)).database
-    if episode.limits.on_begin is not None:
-        episode.limits.on_begin("its reward")
-    try:
-        result = await judged_with_retries(partial(judged_once, episode, gold), episode.limits.reward_retries)
-    except RewardError as error:
-        trace.error = foreign_text(error)
-        raise
-    finally:
-        if gold is not None and gold is not gold_database:
-            gold.close()
+    trace, gold, database = episode.trace, gold_database, episode.database
+    with ExitStack() as opened:
+        if gold is None and episode.row.actions is not None:
+            base = episode.base
+            if base is None:
+                base = opened.enter_context(Database.open(database.base_path, mode=database.mode))
+            seed = episode.random_numbers or trace.seed
+            gold = opened.enter_context((await replay_gold_calls(episode.task, base, seed=seed)).database)
+        if episode.limits.on_begin is not None:
+            episode.limits.on_begin("its reward")
+        try:
+            judging = partial(judged_once, episode, gold)
+            result = await judged_with_retries(judging, episode.limits.reward_retries)
+        except RewardError as error:
+            trace.error = foreign_text(error)
+            raise
     trace.result, trace.reward = plain_result(result), float(result.score)
     return result
 

@@ -37,7 +37,7 @@ from reward_kit.agent.rows.field_checks import split_opening
 from reward_kit.errors import ModelSetupError, RewardKitError, SimulatedUserError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from reward_kit.agent.base.history import Line
     from reward_kit.agent.base.types import (
@@ -95,6 +95,7 @@ class Episode:
         self.parallel_tool_calls = limits.parallel_tool_calls and task.registry.parallel_tool_calls
         self.after_call = task.after_call
         self.deadline: Deadline | None = None
+        self.make_user: Callable[[], User] | None = None
         self.owner: Any = None
         """Kept as long as the episode: the bundle it was opened from."""
         self._index, self.first_seed = index, seed
@@ -118,12 +119,13 @@ class Episode:
                 raise UsageError(f'mode="{SOLO}" has no user', remedy="Leave user= or mode= out.")
         models = options["models"] = checked_models(options.get("models") or {})
         by_default = "llm" if "user" in models and task.row.sim_user_prompt is not None else None
-        user = options.get("user", by_default)
+        user, make_user = options.get("user", by_default), None
         if user is not None and (isinstance(user, type) or not hasattr(user, "respond")):
             loading = import_module("reward_kit.agent.players.names")  # players build on rollouts
-            options["user"] = loading.load_user(user)()
+            make_user = loading.load_user(user)
+            options["user"] = make_user()
         episode = cls(task, base=base_of(bundle, task), seed=rng_seed, **options)
-        episode.owner = bundle
+        episode.owner, episode.make_user = bundle, make_user
         return episode
 
     def _forked(self) -> Database:
@@ -169,6 +171,8 @@ class Episode:
         """Begin anew on a fresh fork of the base; returns the messages that the row begins with."""
         database = self._forked()
         self.database.close()
+        if self.make_user is not None:  # one that keeps state begins anew
+            self.user = self.make_user()
         self._begin(database)
         return self.messages
 

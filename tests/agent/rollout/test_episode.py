@@ -1,15 +1,28 @@
 """An episode driven by hand: what an adapter for a trainer or another harness needs."""
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
-from flight_bundle import GOLD, Bundle
+from flight_bundle import GOLD, TOOLS, Bundle
 from small_task import ScriptedUser
 
-from reward_kit.agent import RolloutStopped, TaskBundle, judge
+from reward_kit.agent import Episode, RolloutStopped, TaskBundle, judge
+from reward_kit.agent.rollout.calls import answered
 from reward_kit.errors import AgentError, RewardError, UsageError
 
 ROWS = [{"id": "alice", "actions": GOLD}]
+SLOW = """
+@R.tool(description="Wait", parameters={})
+async def wait():
+    import asyncio
+    await asyncio.sleep(5)
+"""
+
+
+def deep(levels: int) -> Any:
+    return [deep(levels - 1)] if levels else 1
 
 
 async def play_gold(episode: Any) -> Any:
@@ -33,6 +46,41 @@ async def test_an_episode_is_played_judged_and_reset(bundle: Bundle) -> None:
         assert (len(episode.changes()), episode.steps, episode.stop_reason) == (0, 0, None)
         assert episode.id != first
         assert (await episode.finish()).score == 0.0
+
+
+async def test_a_user_begins_anew_and_a_database_has_its_own_base(bundle: Bundle) -> None:
+    bundle.rows({"id": "talk", "actions": GOLD, "initial_messages": [], "end_goal_sql": None})
+    (bundle.folder / "reward.py").unlink()
+    make = partial(ScriptedUser, ["Hello", "Yes"])
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("talk", user=make) as episode:
+        for _ in range(2):
+            assert (await episode.start(), await episode.say("What?")) == ("Hello", "Yes")
+            episode.reset()
+        with Episode(loaded.tasks[0], database=episode.database.fork(seed=0)) as idle:
+            await idle.say("Done")
+            assert (await idle.finish()).score == 0.0
+
+
+async def test_an_output_of_the_opening_was_not_said(bundle: Bundle) -> None:
+    (bundle.folder / "reward.py").unlink()
+    opening = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is 4711."}]
+    asking = {"role": "user", "content": "What is it?"}
+    row = {"id": "a", "actions": [], "outputs": ["4711"], "end_goal_sql": None, "sim_user_prompt": None}
+    bundle.rows({**row, "initial_messages": [*opening, asking]})
+    with TaskBundle.load(bundle.dataset) as loaded:
+        for said, score in (("No idea.", 0.0), ("4711", 1.0)):
+            with loaded.episode(0) as episode:
+                await episode.say(said)
+                assert (await episode.finish()).score == score
+
+
+async def test_the_cancellation_of_a_client_is_its_own(bundle: Bundle) -> None:
+    bundle.write("tools.py", TOOLS + SLOW)
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0) as episode:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await answered(episode, "wait", {})
+        assert (await answered(episode, "search_flights", {"a": deep(200)}))["status"] == "invalid_arguments"
 
 
 async def test_the_random_numbers_are_those_of_the_seed(bundle: Bundle) -> None:
