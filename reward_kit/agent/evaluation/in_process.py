@@ -35,8 +35,7 @@ from reward_kit.agent.rollout.orchestrator import play_async
 from reward_kit.agent.rollout.outcome import Played
 from reward_kit.agent.rollout.rollout import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.trace import redacted_warning
-from reward_kit.agent.scoring.failures.classify import classify
-from reward_kit.agent.scoring.failures.first_fault import expected_calls
+from reward_kit.agent.scoring.failures.classify import classify, expected_calls
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.loading import load_rollout

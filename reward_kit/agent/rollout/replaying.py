@@ -6,9 +6,8 @@ of the agent ends with what it led to: the results of its tool calls, or the use
 0 is the state before the agent's first step.
 
 ``Episode.fork``: the database is copied on write. Messages, tool calls and model calls are never changed once
-they are recorded, so both episodes refer to the same ones.
-
-A user that keeps state has methods ``recall(rollout)`` and ``fork()`` (docs/branch.md).
+they are recorded, so both episodes refer to the same ones. A user that keeps state has methods ``recall`` and
+``fork`` (docs/branch.md).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from reward_kit.agent.base.encoding import normal
 from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.agent.database.changes import RowChange
 from reward_kit.agent.rollout.outcome import is_success
-from reward_kit.agent.scoring.failures.first_fault import ExpectedCall, align, expected_calls, made_instead
+from reward_kit.agent.scoring.failures.classify import expected_calls
+from reward_kit.agent.scoring.failures.first_fault import ExpectedCall, align, made_instead
 from reward_kit.agent.store.evaluation_file import read_gold_calls
 from reward_kit.agent.store.transcript import conversation, end_facts, player_facts
 

@@ -27,17 +27,21 @@ from reward_kit.agent.rewards.checks import (
     not_compared,
     said_to_user,
 )
-from reward_kit.agent.scoring.failures.first_fault import FirstFault, argument_differences, first_fault
+from reward_kit.agent.scoring.failures.first_fault import (
+    ExpectedCall,
+    FirstFault,
+    argument_differences,
+    first_fault,
+)
 from reward_kit.agent.scoring.failures.row_differences import row_differences, row_line
 from reward_kit.agent.scoring.user_faults import find_user_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.database import Changes
     from reward_kit.agent.rollout.trace import Trace
-    from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault
 
@@ -88,6 +92,18 @@ class Failure:
     more_rows: int = 0
     unsaid: list[str] = field(default_factory=list)
     not_compared: Sequence[str] = ()
+
+
+def expected_calls(gold: Iterable[Mapping[str, Any]], is_shared: bool) -> list[ExpectedCall]:
+    """Stored gold actions; unless they are shared by all rollouts, answers after a change are not known."""
+    expected, is_known = [], True
+    for one in gold:
+        writes = bool(one["changes"])
+        is_known = is_known and (is_shared or not writes)
+        answer = one["content"] if is_known and not writes else None
+        by = one.get("by", "agent")
+        expected.append(ExpectedCall(one["name"], one["arguments"], writes, one["changes"], answer, by))
+    return expected
 
 
 def classify(

@@ -25,7 +25,7 @@ from reward_kit.agent.rows.field_checks import (
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import ToolCall
     from reward_kit.agent.scoring.failures.classify import FailureKind
@@ -55,21 +55,6 @@ class ExpectedCall:
     changes: Sequence[Mapping[str, Any]] = ()
     answer: str | None = None
     by: str = "agent"
-
-
-def expected_calls(gold: Iterable[Mapping[str, Any]], is_shared: bool) -> list[ExpectedCall]:
-    """Gold actions as they were replayed; answers after a change that may be random are not known.
-
-    ``gold`` is as it is stored (``RowGold.calls``); ``is_shared``: the same in all rollouts.
-    """
-    expected, is_known = [], True
-    for one in gold:
-        writes = bool(one["changes"])
-        is_known = is_known and (is_shared or not writes)
-        answer = one["content"] if is_known and not writes else None
-        by = one.get("by", "agent")
-        expected.append(ExpectedCall(one["name"], one["arguments"], writes, one["changes"], answer, by))
-    return expected
 
 
 @dataclass(slots=True)
