@@ -13,7 +13,7 @@ from command import run_command, run_python, stand_in
 STRING, PET = {"type": "string"}, {"$ref": "#/components/schemas/Pet"}
 PROPERTIES = {"age": {"type": "integer"}, "name": STRING, "parent": PET}
 PET_ID = {"name": "pet-id", "in": "path", "required": True, "schema": STRING}
-GET = {"operationId": "getPet", "summary": "Get a pet", "parameters": [PET_ID]}
+GET = {"operationId": "pets/get", "summary": "Get a pet", "parameters": [PET_ID]}
 POST = {"summary": "Add a pet", "requestBody": {"content": {"application/json": {"schema": PET}}}}
 OPENAPI = {
     "openapi": "3.1.0",
@@ -125,7 +125,7 @@ def test_tools_of_an_openapi_file() -> None:
     assert run_command("init", "pets", "--from-openapi", "api.json").code == 0
     shown = json.loads(run_command("tools", "pets", "--json").out)
     get, post = (tool["function"] for tool in shown)
-    assert (get["name"], get["description"]) == ("getPet", "Get a pet")
+    assert (get["name"], get["description"]) == ("pets_get", "Get a pet")
     assert get["parameters"]["required"] == ["pet-id"]
     assert post["name"] == "post_pets"
     assert post["parameters"]["properties"]["parent"] == {}, "a type that holds itself ends"

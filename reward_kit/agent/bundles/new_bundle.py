@@ -93,8 +93,8 @@ def tools_source(tools: Iterable[ToolOutline], origin: str) -> str:
     parts = [_HEAD.format(origin=origin)]
     taken: set[str] = set()
     for tool in tools:
-        name = _identifier(tool.name, taken)
-        called = "" if name == tool.name else f"    name={tool.name!r},\n"
+        name, offered = _identifier(tool.name, taken), re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name)[:64]
+        called = "" if name == offered else f"    name={offered!r},\n"
         schema = indent(pformat(dict(tool.schema), width=90, sort_dicts=False), "    ").lstrip()
         parts.append(
             f"\n\n@R.tool(\n{called}    description={tool.description!r},\n    parameters={schema},\n)\n"
