@@ -1,14 +1,4 @@
-"""Rewards to build on: checks of a finished rollout, three ways to combine them, and the default reward.
-
-from reward_kit import reward_function
-from reward_kit.agent.rewards import all_of, database_equal, outputs_said
-
-
-@reward_function
-def evaluate(messages, *, db, gold_db=None, outputs=(), rollout=None, **kwargs):
-    checks = {"database": database_equal(db, gold_db), "outputs": outputs_said(outputs, messages)}
-    return all_of(checks, rollout=rollout)
-"""
+"""Rewards to build on (docs/rewards.md): checks, three ways to combine them, and the default reward."""
 
 from reward_kit.agent.rewards.checks import (
     all_of,

@@ -1,11 +1,4 @@
-"""``Episode``: one rollout while it is played, driven by hand or by the orchestrator.
-
-To play one without an evaluation, open it from a bundle::
-
-    with TaskBundle.load("seat_task") as bundle, bundle.episode("alice") as episode:
-        await episode.call("take_seat", {"number": 2, "passenger": "Alice"})
-        await episode.say("You have seat 2.")
-        print((await episode.finish()).score, episode.changes())
+"""``Episode``: one rollout while it is played, driven by hand (docs/python.md) or by the orchestrator.
 
 Each ``async`` method has a twin ``..._sync`` for code without an event loop.
 """
