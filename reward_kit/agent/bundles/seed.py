@@ -297,7 +297,7 @@ class SetupScript:
             for number, call, answer in self.row.opening_calls():
                 registry = registries[call.by]
                 result = await registry.call(call.name, call.arguments, db=state, after=after)
-                if result.content != answer and not _equal_json(result.content, answer):
+                if result.content != answer and not equal_values(result.content, answer):
                     place = f"{self.row.place} initial_messages[{number}]"
                     answers = f"{cut(result.content, LONGEST)!r}, not {cut(answer, LONGEST)!r}"
                     faults.append(f"{place}: {call_line(call.name, call.arguments)} answers {answers}")
@@ -319,17 +319,10 @@ class SetupScript:
             yield {"agent": agent, "user": user}
 
 
-def _equal_json(one: str, other: str) -> bool:
-    try:
-        return equal_values(json.loads(one), json.loads(other))
-    except ValueError:
-        return False
-
-
 def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] | None = None) -> Seed:
     """The seed of a row with its ``setup`` and its opening; equal for rows that share all of them.
 
-    Its key depends on all Python files of the bundle, which the functions are in; ``code`` is their hash.
+    Its key depends on the Python files that the functions may use; ``code`` is their hash.
     """
     opening = [(call.to_json(), answer) for _, call, answer in row.opening_calls()]
     if not (row.setup or opening):
@@ -343,10 +336,12 @@ def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] |
 
 
 def code_of(folder: Path) -> str:
-    """The hash of all Python files of a bundle."""
+    """The hash of all Python files of a bundle but its reward."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         inner = path.relative_to(folder)
+        if inner.parts[0].removesuffix(".py") == "reward":
+            continue
         if not any(part.startswith(".") or part in JUNK for part in inner.parts) and path.is_file():
             digest.update(json.dumps([str(inner), hashlib.sha256(path.read_bytes()).hexdigest()]).encode())
     return digest.hexdigest()

@@ -86,7 +86,11 @@ class TestSetup:
             before = rows.seeds[0].key
         (folder / "tools.py").write_text(TOOLS + AGENT_FUNCTIONS + "\n# changed\n")
         with read_bundle(folder) as rows:
-            assert rows.seeds[0].key != before
+            changed = rows.seeds[0].key
+            assert changed != before
+        (folder / "reward.py").write_text("def evaluate(messages, **_):\n    return {'score': 1}\n")
+        with read_bundle(folder) as rows:
+            assert rows.seeds[0].key == changed  # it judges, and changes no data
 
     @pytest.mark.parametrize(
         ("call", "fault"),
