@@ -9,7 +9,15 @@ from command import Command
 from flight_bundle import GOLD, REWARD, Bundle
 from stored_rollouts import query
 
-from reward_kit.agent import Completion, EvaluationResult, Usage, agent_eval, load_rollout, rescore
+from reward_kit.agent import (
+    Completion,
+    EvaluationResult,
+    Usage,
+    agent_eval,
+    load_evaluation,
+    load_rollout,
+    rescore,
+)
 from reward_kit.agent.store.evaluation_file import read_gold_calls
 from reward_kit.agent.store.writer import Store, writer_of
 
@@ -76,7 +84,8 @@ def test_the_results_can_become_an_evaluation_of_their_own(
     assert plain["configuration"]["rescored_from"].endswith("first.db")
     assert [row["id"] for row in plain["rows"]] == ["a", "b"]
     outcome = plain["rows"][0]["rollouts"][0]
-    assert (outcome["failure"], outcome["failure_detail"]) == ("other", "Judged strictly successfully")
+    detail = "data and outputs are as expected, but the reward is not"
+    assert (outcome["failure"], outcome["failure_detail"]) == ("other", detail)
     with load_rollout(finished.folder / outcome["file"]) as record:
         assert (record.reward, record.eval_id) == (0.25, "strict")
         assert record.result is not None
@@ -86,6 +95,21 @@ def test_the_results_can_become_an_evaluation_of_their_own(
     assert read_gold_calls(stored, "a") == read_gold_calls(finished.log_path, "a") != ([], False)
     own = "SELECT count(*) FROM states WHERE kind = 'gold'"
     assert query(stored, own) == query(finished.log_path, own)
+
+
+def test_metrics_and_failures_are_those_of_now(bundle: Bundle, command: Command) -> None:
+    source = (
+        "def evaluate(messages, **kwargs):\n"
+        "    return {'score': SCORE, 'metrics': {'NAME': {'score': SCORE, 'reason': ''}}}\n"
+    )
+    bundle.write("reward.py", source.replace("SCORE", "1.0").replace("NAME", "old"))
+    bundle.rows({"id": "a", "actions": [GOLD[0]]})
+    first = agent_eval(bundle.dataset, agent="gold", eval_id="first", n_rollouts=1)
+    bundle.write("reward.py", source.replace("SCORE", "0.5").replace("NAME", "new"))
+    bundle.rows({"id": "a", "actions": [GOLD[0]], "outputs": ["4711"]})
+    assert command(first.log_path, "--eval-id", "again").code == 0
+    (outcome,) = load_evaluation("again").outcomes
+    assert (outcome.metrics, outcome.failure) == ({"new": 0.5}, "missing_output")
 
 
 def test_the_new_evaluation_can_be_continued_rescored_and_replayed(

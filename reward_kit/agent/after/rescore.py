@@ -30,8 +30,9 @@ from reward_kit.agent.rollout.judge import (
 )
 from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
+from reward_kit.agent.scoring.failures.classify import classify, expected_calls
 from reward_kit.agent.scoring.metrics import row_results
-from reward_kit.agent.store.evaluation_file import reading, rollout_at
+from reward_kit.agent.store.evaluation_file import read_gold_calls, reading, rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import Named, load_evaluation, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
@@ -66,11 +67,15 @@ _GOLD = "gold_calls, gold_changes, gold_state, gold_crc"
 
 @dataclass(frozen=True, slots=True)
 class Rejudged:
-    """One rollout as recorded ``before`` and judged ``now``; ``result`` is what the reward returned."""
+    """One rollout as recorded ``before`` and judged ``now``; ``result`` is what the reward returned.
+
+    ``failure`` is that of its trace.
+    """
 
     before: Outcome
     now: Outcome
     result: dict[str, Any] | None = None
+    failure: dict[str, Any] | None = None
 
     @property
     def failed(self) -> bool:
@@ -213,7 +218,8 @@ class _Judge:
     async def again(self, outcome: Outcome) -> Rejudged:
         """The outcome of a rollout as it is judged now."""
         if outcome.stop_reason in UNJUDGED_STOPS:
-            return Rejudged(outcome, outcome)
+            trace = StoredRollout(self.log, outcome.id).read(self.connection)
+            return Rejudged(outcome, outcome, trace.result, trace.failure)
         async with self.limit:
             try:
                 return await self._again(outcome)
@@ -232,13 +238,21 @@ class _Judge:
         task = self.tasks.get(record.row_id)
         rules, limit = self.bundle.rules, self.timeout
         result = await judge_record(record, reward, task, rules=rules, timeout=limit, retries=self.retries)
-        plain = plain_result(result)
-        record.reward, record.error = float(result.score), None
-        detail = str(plain.get("reason") or "the reward judges it so now")
-        failure = record.failure or {"kind": "other", "detail": detail}
-        record.failure = None if record.success else failure
+        record.result, record.reward, record.error = plain_result(result), float(result.score), None
+        self._classify(record, reward, task)
         now = record.outcome(base=outcome.base, database=outcome.database)
-        return Rejudged(outcome, now, plain)
+        return Rejudged(outcome, now, record.result, record.failure)
+
+    def _classify(self, record: Trace, reward: Callable[..., Any], task: Task | None) -> None:
+        if record.success:
+            record.failure = None
+            return
+        expected = expected_calls(*read_gold_calls(self.log, record.row_id))
+        with StoredRollout(self.log, record.id).read(self.connection) as given:
+            arguments = given.reward_arguments(hidden=task.hidden if task is not None else ())
+            changes, view = arguments["db"].changes(), arguments["gold_db"]
+            gold = None if view is None else view.changes()
+            classify(record, reward, changes=changes, gold=gold, expected=expected)
 
     def _found(self, record: Trace, base: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
@@ -324,8 +338,7 @@ def _rescored(rollout: Rejudged, before: sqlite3.Connection, file: Path, eval_id
     record = replace(source, data=kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
     record.reward, record.result, record.error = now.reward, rollout.result, now.error
-    record.violations, failure = now.violations, {"kind": now.failure, "detail": now.failure_detail}
-    record.failure = None if now.failure is None else record.failure or failure
+    record.violations, record.failure = now.violations, rollout.failure
     outcome = replace(now, id=record.id, file=f"evals/{eval_id}.db/{record.id}", database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
 
