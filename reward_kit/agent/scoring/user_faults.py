@@ -155,18 +155,19 @@ def find_user_faults(
     missing: bool = False,
     sent_back: Mapping[int, str] | None = None,
     given: int = 0,
+    shown: str = "",
 ) -> list[UserFault]:
     """The faults of a simulated user, in the order of the conversation.
 
     ``lines`` are pairs (``"user"`` or ``"agent"``, text); the first ``given`` of them come from the row and
     are not checked. ``instruction`` is the row's ``sim_user_prompt`` (None: ids are not checked).
     ``missing`` says if a change or an output is missing at the end, ``sent_back`` are lines, by turn, that it
-    was not allowed to say.
+    was not allowed to say. ``shown`` are the results of its own tools.
     """
     straight = [(speaker, _straight(text)) for speaker, text in lines]
     spoken = list(_spoken(straight, given))
     faults = [
-        *(_wrong_details(spoken, straight, instruction, tool_calls) if instruction else ()),
+        *(_wrong_details(spoken, straight, instruction, tool_calls, shown) if instruction else ()),
         *_repeated(spoken),
         *(fault for each in spoken for fault in _faults_of_line(each)),
         *(
@@ -238,13 +239,14 @@ def _wrong_details(
     lines: Sequence[tuple[str, str]],
     instruction: str,
     tool_calls: Sequence[ToolCall],
+    shown: str,
 ) -> Iterator[UserFault]:
-    """Details that the user has neither from its instruction nor from the conversation."""
+    """Details that the user has neither from its instruction or tools nor from the conversation."""
     instructed, instructions = dict(_details(instruction)), _squeezed(instruction)
     used = _squeezed(" ".join(str(call.arguments) for call in tool_calls))
     said = [_squeezed(text) for _, text in lines]
     for turn, text, _, position in spoken:
-        known = "".join(said[:position])
+        known = "".join([_squeezed(shown), *said[:position]])
         for form, word in _details(text):
             detail = _squeezed(form)
             if detail in instructions or detail in known:

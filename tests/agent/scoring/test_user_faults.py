@@ -109,6 +109,7 @@ def test_an_invented_detail_is_decisive_if_the_agent_used_it() -> None:
     assert only(OPENING, ASKS, line) == ("invented_detail", 1, False)
     assert only(OPENING, ASKS, line, calls=[tool_call(email="ann@example.com")])[2]
     assert kinds(line, instruction=None) == []
+    assert kinds(OPENING, ASKS, line, shown='{"email": "ann@example.com"}') == []  # its own tool said so
     assert kinds("It is item 5550123.", "Yes, 5550123.", "Item 5550123.") == ["invented_detail"]
 
 

@@ -167,6 +167,7 @@ def _user_faults(
         stop_reason=record.stop_reason,
         missing=missing,
         sent_back=record.sent_back,
+        shown=" ".join(call.content for call in record.tool_calls if call.by == "user"),
         given=len(History(record.fields.get("initial_messages") or ()).lines),
     )
 
