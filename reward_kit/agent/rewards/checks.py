@@ -118,7 +118,9 @@ def missing_outputs(outputs: Iterable[str], said: Iterable[str], *, anywhere: bo
 
 _NUMBER = re.compile(r"(?<![\w.,:/])([1-9]\d{0,2}(?:,\d{3})+|\d+)(\.\d+)?(?![.,:/-]?\w)")
 """A number that is no part of a longer token such as a time, a date, a version or an id."""
-_INTO_NUMBER, _ON_IN_NUMBER = re.compile(r"\d[.,:/-]$|(^|\W)-$"), re.compile(r"[.,:/-]\d")
+_INTO_NUMBER, _ON_IN_NUMBER = re.compile(r"\d[.,:/]$|-$"), re.compile(r"[.,:/-]\d")
+_DASHES = dict.fromkeys((*range(0x2010, 0x2016), 0x2212), "-")
+"""Hyphens, dashes and the minus sign, which models write."""
 
 
 def _in_plain_numbers(text: str) -> str:
@@ -127,7 +129,7 @@ def _in_plain_numbers(text: str) -> str:
     def plain(number: re.Match[str]) -> str:
         return number[1].replace(",", "") + (number[2] or "").rstrip("0").rstrip(".")
 
-    return _NUMBER.sub(plain, " ".join(text.lower().split()))
+    return _NUMBER.sub(plain, " ".join(text.lower().translate(_DASHES).split()))
 
 
 def _says(text: str, output: str) -> bool:

@@ -189,6 +189,8 @@ def test_a_rollout_that_ran_out_of_steps_fails_whatever_the_data_are(bundle: Bun
         ("40", "The fee is 140.00", False),
         ("40", "40.5", False),
         ("40", "-40", False),
+        ("40", "30\u201340, \u221240, 2025\u201140, A-40", False),
+        ("-40", "It is \u221240.", True),
         ("40", "2025-05-40", False),
         ("40", "room A40, on the 40th floor", False),
         ("240", "$1,240", False),
