@@ -185,7 +185,7 @@ class Rollout:
         usage: Usage,
         *,
         model: str,
-        role: Role = "agent",
+        role: Role | None = None,
         seconds: float = 0.0,
         waited: float = 0.0,
         started: float | None = None,
@@ -193,10 +193,12 @@ class Rollout:
     ) -> None:
         """Count the tokens and the cost of a model call that was made with a client of the agent's own.
 
-        It counts no step (``step`` does). ``seconds`` and ``waited`` (held back by limits) are durations,
-        ``started`` is in Unix seconds, now if it is not given. Raises ``TypeError`` for a number that is
-        negative, not finite or above 2**53, or brings a sum of the rollout above that.
+        It counts no step and checks no budget (``step`` does). Without ``role`` it is that of the side whose
+        handle this is. ``seconds`` and ``waited`` (held back by limits) are durations, ``started`` is in Unix
+        seconds, now if it is not given. Raises ``TypeError`` for a number that is negative, not finite or
+        above 2**53, or brings a sum of the rollout above that.
         """
+        role = self._by if role is None else role
         check_one_of("role", role, ROLES)
         check_number("seconds", seconds)
         check_number("waited", waited)

@@ -107,6 +107,18 @@ def test_money_of_a_rollouts_own_is_spent_also_by_cached_answers(bundle: Bundle,
     assert "USD are spent (--max-rollout-cost)" in (ends[0][2] or "")
 
 
+def test_what_a_user_counts_is_its_own(bundle: Bundle) -> None:
+    async def agent(rollout: Rollout) -> str:
+        return "Hello"
+
+    async def user(rollout: Rollout) -> str:
+        rollout.count_usage(Usage(calls=1, input_tokens=100), model="mine")
+        return "###STOP###"
+
+    usage = run(bundle, agent=agent, user=user, n_rollouts=1).usage
+    assert (usage["user"].calls > 0, usage["agent"].calls) == (True, 0)
+
+
 def test_an_agent_with_models_of_its_own_is_ended_at_its_next_step(bundle: Bundle) -> None:
     async def circles(rollout: Rollout) -> str:
         while True:

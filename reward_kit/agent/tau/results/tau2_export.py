@@ -104,7 +104,7 @@ def _info(result: EvaluationResult, domain: str, fields: Mapping[str, Any]) -> d
 
 
 def _task(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as a task; SQL texts among its checks are left out."""
+    """A row as a task; checks by SQL, and for other values than true and false, are left out."""
 
     def called(one: Mapping[str, Any], side: str, named: str) -> dict[str, Any]:
         by = _ROLES[one.get("by", "agent")]
@@ -117,7 +117,7 @@ def _task(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     checks = [
         {**called(one, "env_type", "func_name"), "assert_value": one.get("is", True)}
         for one in fields.get("checks") or ()
-        if isinstance(one, dict)
+        if isinstance(one, dict) and isinstance(one.get("is", True), bool)
     ]
     criteria = {
         "actions": actions,
