@@ -65,6 +65,10 @@ class _View:
         """In mode "file" the complete SQLite file that is this database alone, otherwise None."""
         return self._turns.open_store().path
 
+    def whole(self) -> Database:
+        """All that there is of this state, for reading."""
+        return Database(self._turns, _VIEW_REFUSAL)
+
     def changes(self, since: Changes | None = None) -> Changes:
         """The inserted, updated and deleted rows against the base, or since an earlier ``changes()``."""
         changes = self._turns.with_store(lambda store: store.changes()).ignoring(self._turns.hidden)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from reward_kit.agent.base.types import Message, Model, Role, StopReason
     from reward_kit.agent.bundles.task import Task
+    from reward_kit.agent.database import ReadOnlyDatabase
     from reward_kit.agent.players.agents import Agent
     from reward_kit.agent.players.users import User
     from reward_kit.agent.rollout.trace import Trace
@@ -87,7 +88,7 @@ async def play_async(episode: Episode, agent: Agent, gold_database: Database | N
 async def judge_async(
     task: Task,
     messages: Sequence[Message],
-    db: Database,
+    db: Database | ReadOnlyDatabase,
     *,
     gold_db: Database | None = None,
     rollout: Trace | None = None,
@@ -101,6 +102,7 @@ async def judge_async(
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
+    db = db if isinstance(db, Database) else db.whole()
     with ExitStack() as opened:
         if gold_db is None and task.row.actions is not None:
             base = opened.enter_context(Database.open(db.base_path, mode=db.mode))

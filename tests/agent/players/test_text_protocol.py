@@ -108,6 +108,7 @@ def test_quotes_line_breaks_and_labels_inside_of_a_reply_belong_to_it() -> None:
         ("Thought: secret\nand more\nResponse: Hello!", "Hello!", "secret\nand more"),
         ("<think>secret</think>Hello!", "Hello!", "secret"),
         ("Hello! <THINK>secret", "Hello!", "secret"),
+        ('Here you are: {"name": "Alice"}', 'Here you are: {"name": "Alice"}', ""),
     ],
 )
 def test_text_without_any_action_is_said_without_its_thoughts(text: str, expected: str, thought: str) -> None:

@@ -146,7 +146,8 @@ def test_a_conversation_is_judged_by_all_that_the_row_says(bundle: Bundle) -> No
                     episode.call_sync("pay_booking", {"booking_id": booked.value["booking_id"]})
                 episode.say_sync("Done")
                 by_hand = judge(loaded.tasks[0], episode.messages, episode.database)
-                with_trace = judge(loaded.tasks[0], episode.messages, episode.database, rollout=episode.trace)
+                seen = episode.database.read_only()
+                with_trace = judge(loaded.tasks[0], episode.messages, seen, rollout=episode.trace)
                 assert by_hand.model_dump() == with_trace.model_dump() == episode.finish_sync().model_dump()
                 scores.append({name: metric.score for name, metric in by_hand.metrics.items()})
     done, other = {"database": 1.0, "calls": 1.0}, {"database": 0.0, "calls": 1.0}

@@ -113,6 +113,9 @@ def step_of(
     return Reply(joined(thought, inner), encodable(said), text)
 
 
+_CALLS = re.compile("arguments|parameters")
+
+
 def _last_action(text: str, tools: Collection[str]) -> _Action | None:
     """Return the last usable action before any made-up result; None without ``Action:`` and JSON."""
     begins = ACTION if ACTION.search(text) else OBJECT
@@ -134,6 +137,8 @@ def _last_action(text: str, tools: Collection[str]) -> _Action | None:
             position = begin.end()
     if found is None and fault is not None:
         raise fault
+    if found is not None and begins is OBJECT and not _CALLS.search(text):
+        return found if found.name in (*tools, RESPOND) else None  # else it is data in a reply
     return found
 
 

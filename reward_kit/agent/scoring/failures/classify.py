@@ -1,15 +1,7 @@
-"""The class of a failure: the first that fits.
+"""The class of a failure: the first that fits, in the order of docs/failures.md.
 
-- ``user_error``, ``infrastructure_error``, ``agent_error``, ``max_steps``: the stop reason decides;
-  ``user_error`` also if a fault of the simulated user decided the rollout;
-- if the final data differ from what the gold actions make of it, the first wrong call decides:
-  ``wrong_arguments`` (an expected call was made, or tried, with other arguments), ``wrong_tool`` (a call that
-  nobody asked for changed rows, while an expected one is missing), ``unintended_action`` (such a call with
-  nothing missing, or a tool that ended the conversation too early), ``user_did_not_act`` (the user has not
-  made a call of the gold actions, and the agent everything before it), ``partially_completed`` (expected
-  changes are missing);
-- ``missing_output``: a required output was not said;
-- ``other``: none of these, the rollout ran out of time or money, or nothing is known of what was expected.
+The stop reason or a decisive fault of the user come first, then the first wrong call if the data differ from
+those after the gold actions, then outputs that were not said.
 """
 
 from __future__ import annotations
