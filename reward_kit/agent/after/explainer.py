@@ -185,7 +185,7 @@ class Explainer:
         except (ModelInputError, ValueError) as error:
             made = replace(made, problem=str(error))
         except (ModelError, asyncio.CancelledError):  # an answer may have been paid for before
-            store.add_usage(NOTE, BrokenOff(1, {"explanation": made.usage}))
+            store.add_usage(NOTE, BrokenOff(int(made.usage.calls > 0), {"explanation": made.usage}))
             raise
         return replace(made, seconds=time.perf_counter() - clock)
 

@@ -218,8 +218,7 @@ class _Judge:
     async def again(self, outcome: Outcome) -> Rejudged:
         """The outcome of a rollout as it is judged now."""
         if outcome.stop_reason in UNJUDGED_STOPS:
-            trace = StoredRollout(self.log, outcome.id).read(self.connection)
-            return Rejudged(outcome, outcome, trace.result, trace.failure)
+            return Rejudged(outcome, outcome)
         async with self.limit:
             try:
                 return await self._again(outcome)
@@ -337,8 +336,9 @@ def _rescored(rollout: Rejudged, before: sqlite3.Connection, file: Path, eval_id
     kept = rollout_at(source.address, before)
     record = replace(source, data=kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
-    record.reward, record.result, record.error = now.reward, rollout.result, now.error
-    record.violations, record.failure = now.violations, rollout.failure
+    if now is not rollout.before:
+        record.reward, record.result, record.error = now.reward, rollout.result, now.error
+        record.violations, record.failure = now.violations, rollout.failure
     outcome = replace(now, id=record.id, file=f"evals/{eval_id}.db/{record.id}", database=kept.database)
     return Played(outcome, record.encoded(), kept.state, kept.gold)
 

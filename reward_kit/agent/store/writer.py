@@ -181,8 +181,9 @@ class Store:
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
-        total = used.total
-        values = kind, used.rollouts, total.tokens, total.cost, json_text(used.usage)
+        if not used.rollouts:
+            return
+        values = kind, used.rollouts, used.total.tokens, used.total.cost, json_text(used.usage)
         query = "INSERT INTO usage VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
         with self.transaction() as connection:
             connection.execute(query, (self.run, time.time(), *values))
@@ -286,9 +287,8 @@ class Saver:
 
     def add_usage(self, used: BrokenOff) -> None:
         """Store the usage of aborted attempts soon; ``close`` returns the fault if that fails."""
-        if used.rollouts:
-            adding = in_thread(partial(self._store.add_usage, "broken_off", used))
-            self._usages.append(asyncio.ensure_future(adding))
+        adding = in_thread(partial(self._store.add_usage, "broken_off", used))
+        self._usages.append(asyncio.ensure_future(adding))
 
     async def close(self) -> BaseException | None:
         """Wait for all that was given; the first fault of ``add_usage``, if there was one."""
