@@ -190,8 +190,8 @@ def plan(evaluations: tuple[str, ...], json_path: str | None, **options: Any) ->
     for at, question in enumerate((*QUESTIONS, "no difference: --margin")):
         cells = [[question, *map(str, rollouts)]]
         for n in rows:
-            sizes = [table[n, k][at] for k in rollouts]
-            cells.append([count(n, "row"), *("-" if size is None else f"{100 * size:.1f}" for size in sizes)])
+            sizes = [100 * (table[n, k][at] or 0.0) for k in rollouts]
+            cells.append([count(n, "row"), *(f"{one:.1f}" if 0 < one <= 100 else "-" for one in sizes)])
         lines += ["", *table_lines(cells, right=range(1, len(cells[0])))]
     names = ("rows", "rollouts", "these_tasks", "tasks_like_these", "margin")
     designs = [dict(zip(names, (*size, *found), strict=True)) for size, found in table.items()]
