@@ -106,8 +106,7 @@ def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Row]:
     attributes: dict[str, Any] = {"__slots__": (), "_fields": columns, "_positions": positions}
     for name, position in positions.items():
         # a column called `count` or `index` is meant before tuple's method of that name
-        own = name.startswith("_") or name in _OWN_NAMES
-        if name.isidentifier() and not keyword.iskeyword(name) and not own:
+        if name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_" and name not in _OWN_NAMES:
             attributes[name] = _getters(len(columns))[f"at{position}"]
     return type("Row", (Row,), attributes)
 
@@ -116,7 +115,8 @@ def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Row]:
 def _getters(number: int) -> Mapping[str, Any]:
     """The attributes ``at0``, ``at1`` and so on of tuples; unlike properties they call no function."""
     make: Any = namedtuple
-    return dict(vars(make("Columns", [f"at{position}" for position in range(number)])))
+    columns = make("Columns", [f"at{position}" for position in range(number)])  # collected, it is emptied
+    return dict(vars(columns))
 
 
 def _rebuild(columns: tuple[str, ...], values: tuple[Any, ...]) -> Row:

@@ -1,12 +1,14 @@
 """``await db.…``: what ``async def`` tools hold."""
 
 import datetime as dt
+import gc
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from reward_kit.agent.database import Database, Row
+from reward_kit.agent.database.statement import row_type
 from reward_kit.errors import DatabaseError
 
 CLOSED = "^this database is closed$"
@@ -149,3 +151,13 @@ async def test_a_base_can_be_read_but_not_written(base: Database) -> None:
     assert len(base.changes()) == 0
     with base.fork() as fork:
         assert await fork.fetch_val("SELECT count(*) FROM orders") == 3
+
+
+def test_a_collection_of_garbage_loses_no_column() -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(1)
+        rows = [row_type(tuple(f"c{place}" for place in range(n)))(range(n)) for n in range(50, 150)]
+    finally:
+        gc.set_threshold(*before)
+    assert [row.c49 for row in rows] == [49] * 100
