@@ -1,10 +1,8 @@
 """A bundle for TRL's ``GRPOTrainer``: the environment, the rows of its dataset, the reward.
 
     parts = BundleParts("my_task", models={"user": model})
-    trainer = GRPOTrainer(
-        policy, environment_factory=parts.environment, train_dataset=Dataset.from_list(parts.rows),
-        reward_funcs=parts.reward,
-    )
+    given = {"environment_factory": parts.environment, "reward_funcs": parts.reward}
+    trainer = GRPOTrainer(policy, train_dataset=Dataset.from_list(parts.rows), **given)
 
 TRL has no user turn, so the agent speaks to a simulated user with the tool ``say_to_user``; the user's first
 line comes from ``reset``. A reply without a tool call ends the rollout. A rollout to leave out (see
