@@ -11,14 +11,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base import deadline
+from reward_kit.agent.base.encoding import copied
 from reward_kit.agent.base.history import calls_in
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.database import Database
-from reward_kit.agent.rollout.calls import judged_once
 from reward_kit.agent.rollout.episode import Episode
-from reward_kit.agent.rollout.gold import replay_gold_calls
 from reward_kit.agent.rollout.rollout import RolloutLimits
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, RewardError
 
@@ -103,19 +102,16 @@ async def judge_async(
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
     db = db if isinstance(db, Database) else db.whole()
-    with ExitStack() as opened:
-        if gold_db is None and task.row.actions is not None:
-            base = opened.enter_context(Database.open(db.base_path, mode=db.mode))
-            replay = await replay_gold_calls(task, base, seed=db.randomness)
-            gold_db = opened.enter_context(replay.database)
-        episode = Episode(task, database=db, limits=RolloutLimits(reward_timeout=timeout))
-        episode.trace = trace = replace(rollout or episode.trace, messages=list(messages))
-        trace.given = task.row
-        if rollout is None:
-            given = {message.get("tool_call_id") for message in task.row.initial_messages}
-            trace.tool_calls = [call for call in calls_in(messages) if call.id not in given]
-            episode.stop("agent_done")
-        return await judged_once(episode, gold_db)
+    episode = Episode(task, database=db, limits=RolloutLimits(reward_timeout=timeout))
+    episode.random_numbers = db.randomness
+    before = rollout or episode.trace
+    own = {"messages": list(messages), "model_calls": list(before.model_calls), "usage": copied(before.usage)}
+    episode.trace = trace = replace(before, **own)
+    trace.given = task.row
+    if rollout is None:
+        given = {message.get("tool_call_id") for message in task.row.initial_messages}
+        trace.tool_calls = [call for call in calls_in(messages) if call.id not in given]
+    return await episode.finish(gold_db)
 
 
 judge = sync_twin(judge_async)
