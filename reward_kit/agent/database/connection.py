@@ -158,7 +158,6 @@ class Connection:
         """Run a statement and fetch its rows; errors as for ``OverlayStore.run``."""
         sqlite, recorder, guard = self.sqlite, self._recorder, self.guard
         position = len(recorder.log)
-        before = sqlite.total_changes()
         randomness = self._functions.randomness
         draws = randomness.position
         guard.statement = statement
@@ -177,9 +176,7 @@ class Connection:
         except apsw.Error as error:
             if statement.writes and describe_statement(statement.sql).changes_rows:
                 self._functions.wrote = True
-            if sqlite.total_changes() == before:
-                recorder.cut(position)
-            elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
+            if len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
                 recorder.distrust()
             if guard.stopped == "budget":
                 randomness.position = draws  # it starts again, elsewhere
@@ -228,10 +225,9 @@ class Connection:
 
     def _before_first_step(self, cursor: apsw.Cursor, text: str, _bindings: object) -> bool:
         statement = self._statement
-        assert statement is not None
-        if self._found is not None or (
-            len(text) < len(statement.sql) and without_tail(statement.sql[len(text) :])
-        ):
+        if statement is None or self._found is not None:  # a comment after it
+            return True
+        if len(text) < len(statement.sql) and without_tail(statement.sql[len(text) :]):
             raise several_statements()
         columns = tuple([column[0] for column in cursor.get_description()])
         described = describe_statement(statement.sql)

@@ -52,6 +52,13 @@ async def test_looking_around_is_allowed_for_tools_and_rewards(db: Database, sql
     assert db.read_only().execute(sql).all() == rows
 
 
+@pytest.mark.parametrize("tail", [";\n-- the lowest first", "; /* é */ ", ";;"])
+async def test_a_comment_may_follow_a_statement(db: Database, tail: str) -> None:
+    for _ in range(2):
+        assert len(await db.fetch_all(f"SELECT id FROM orders{tail}")) == 3
+        assert (await db.execute(f"UPDATE customers SET credit = 2{tail}")).rowcount == 3
+
+
 async def test_foreign_keys_are_on_in_forks_if_the_seed_switched_them_on(db: Database) -> None:
     assert await db.fetch_val("PRAGMA foreign_keys") == 1
     async with db.tool_call():
