@@ -90,7 +90,8 @@ class RowChange:
     def without(self, ignored: Collection[str]) -> RowChange | None:
         """This change without the columns ``ignored`` (casefolded names); None if nothing is left of it.
 
-        A key that loses a column no longer distinguishes rows; its other columns become content.
+        The key of an inserted or deleted row that loses a column no longer distinguishes rows. That of an
+        updated one stays: the row is in the base, so its key was not made up.
         """
         key, before, after = (
             values and {name: value for name, value in values.items() if name.casefold() not in ignored}
@@ -98,11 +99,11 @@ class RowChange:
         )
         if self.op == "update" and not before and not after:
             return None
-        if self.key is None or key is None or len(key) == len(self.key):
-            return RowChange(self.table, self.op, key, before, after)
         if self.op == "update":
-            before, after = {**key, **(before or {})}, {**key, **(after or {})}
-        return RowChange(self.table, self.op, None, before, after)
+            key = self.key
+        elif self.key and len(key or ()) < len(self.key):
+            key = None
+        return RowChange(self.table, self.op, key, before, after)
 
     def lines(self, *, whole: bool = False) -> list[str]:
         """One line for an insert or a delete, one per column for an update; long values only if ``whole``."""
@@ -189,8 +190,8 @@ class Changes(Sequence[RowChange]):
     def equals(self, other: Changes, ignore: Collection[str] = (), *, exact: bool = False) -> bool:
         """True if both lead to equal rows: 60 and 60.0 are equal, also inside JSON text, unless ``exact``.
 
-        ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.  Rows of a
-        table whose key is ignored are compared by their other columns.
+        ``ignore`` names what does not count: ``"table.column"``, ``"*.column"`` or ``"table"``.  New and
+        deleted rows of a table whose key is ignored are compared by their other columns.
         """
         ours, theirs = self.ignoring(ignore), other.ignoring(ignore)
         if tuple(ours) == tuple(theirs):
@@ -264,8 +265,6 @@ def net(steps: Iterable[RowChange]) -> Iterator[RowChange]:
         if step.key is not None:
             earlier = followed.get(identity)
             followed[identity] = step if earlier is None else _joined(earlier, step)
-        elif step.op == "update":
-            yield step  # its key is ignored: it can be neither followed nor counted
         else:
             contents[identity] = step
             counts[identity] += 1 if step.op == "insert" else -1
@@ -336,11 +335,11 @@ def _faults(actual: Changes, expected: Changes) -> Iterator[str]:
     deleted, to_delete = (
         {change.row_identity() for change in side if change.op == "delete"} for side in (actual, expected)
     )
-    keyless = _update_faults(actual, expected)
+    keyless = []
     for change in actual.minus(expected):
         name, identity, row = change.name(), change.row_identity(), _row_text(change.content)
         if change.op == "update":
-            for column, wanted in (change.before or {}).items() if change.key is not None else ():
+            for column, wanted in (change.before or {}).items():
                 got = (change.after or {}).get(column)
                 yield f"{name} {column}: expected {_value_text(wanted)}, got {_value_text(got)}"
             continue
@@ -351,19 +350,6 @@ def _faults(actual: Changes, expected: Changes) -> Iterator[str]:
         else:
             yield f"{name}: {fault}" + ("" if in_base else f" {row}")
     yield from sorted(keyless)
-
-
-def _update_faults(actual: Changes, expected: Changes) -> list[str]:
-    """The updates of rows whose key is ignored: they cannot be joined, only counted."""
-    have, want = (
-        Counter(change for change in side if change.key is None and change.op == "update")
-        for side in (actual, expected)
-    )
-    return [
-        f"{change.table}: {fault} change {_row_text(change.before)} -> {_row_text(change.after)}"
-        for counted, fault in ((want - have, "missing"), (have - want, "unexpected"))
-        for change in counted.elements()
-    ]
 
 
 def _collate(value: SQLiteValue) -> tuple[int, int | float | str | bytes]:

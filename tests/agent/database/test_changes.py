@@ -120,6 +120,14 @@ def test_rows_whose_key_is_ignored_are_compared_by_their_content(after: After) -
     assert moved.equals(after(), ignore={"payments.id"})
 
 
+def test_an_update_is_of_one_row_also_if_its_key_is_ignored(after: After) -> None:
+    wrong = after("UPDATE orders SET status = 'cancelled' WHERE order_id = '#W7'", "DELETE FROM payments")
+    right = after(CANCEL, "DELETE FROM payments")
+    assert not wrong.equals(right, ignore={"*.order_id"})
+    assert len(wrong.describe(right, {"*.order_id"})) == 2
+    assert right.equals(after("DELETE FROM payments", CANCEL), ignore={"*.order_id"})
+
+
 def test_rows_without_a_key_are_counted(after: After) -> None:
     assert after("DELETE FROM log WHERE rowid = 1") == after("DELETE FROM log WHERE rowid = 2")
     assert after("DELETE FROM log WHERE rowid = 1") != after("DELETE FROM log")
