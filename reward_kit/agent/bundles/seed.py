@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rows.task_row import TaskRow
     from reward_kit.agent.tools.registry import ToolRegistry
 
-FORMAT = "reward-kit.seed/1"
+FORMAT = "reward-kit.seed/2"
 """Changes whenever the same seed would give another base; hashed into every key."""
 
 SEED_SQL = "seed.sql"
@@ -52,7 +52,8 @@ INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
 _READS_CLOCK = re.compile(
-    r"'now'|\bcurrent_(?:date|time|timestamp)\b|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|\bnow\s*\(",
+    r"['\"](?:now|subsec)|\bcurrent_(?:date|time|timestamp)\b|now\s*\("
+    r"|\b(?:date|time|datetime|julianday|unixepoch|today|strftime)\s*\((?:\s*(['\"])(?:(?!\1).)*\1)?\s*\)",
     re.IGNORECASE,
 )
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
@@ -117,7 +118,9 @@ class SeedSource:
 def _reads_clock(text: str) -> bool:
     small = text.lower()
     # searched first: thirty times faster in a seed of many megabytes
-    may = "now" in small or "current_" in small or _NO_ARGUMENTS.search(text)
+    may = any(word in small for word in ("now", "current_", "subsec", "strftime")) or _NO_ARGUMENTS.search(
+        text
+    )
     return bool(may and _READS_CLOCK.search(text))
 
 
@@ -328,11 +331,11 @@ def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] |
     if not (row.setup or opening):
         return seed
     setup = [call.to_json() for call in row.setup or ()]
-    more = (opening, row.now) if opening else ()
-    facts = [seed.key, setup, row.toolset, row.user_toolset, code() if code else code_of(folder), *more]
+    named = row.toolset, row.user_toolset, row.now
+    facts = [seed.key, setup, opening, *named, code() if code else code_of(folder)]
     key = hashlib.sha256(json_text(facts).encode()).hexdigest()
     script = SetupScript(row, folder, seed.script)
-    return replace(seed, key=key, script=script, opening=script.replay if opening else None)
+    return replace(seed, key=key, script=script, now=row.now, opening=script.replay if opening else None)
 
 
 def code_of(folder: Path) -> str:

@@ -184,10 +184,11 @@ class SeedConnection(SyncStatements):
         return self._connection.in_transaction and not self._grouping
 
     def finish(self) -> None:
-        """Leave the file as forks need it: no journal, no free pages, the state of foreign keys noted.
+        """Leave the file as forks need it: no journal, the state of foreign keys noted.
 
-        ``DatabaseError`` if the seed left a transaction open or broke a foreign key.  There is no ANALYZE:
-        every fork would load the statistics when it opens. A seed that wants them runs ANALYZE itself.
+        ``DatabaseError`` if the seed left a transaction open or broke a foreign key. There is no ANALYZE:
+        every fork would load the statistics when it opens. There is no VACUUM: it renumbers rowids, by which
+        other tables may refer to these rows. A seed that wants them runs them itself.
         """
         if self.is_left_open:
             raise DatabaseError("a transaction is begun and never ended", remedy="Add COMMIT.")
@@ -208,9 +209,6 @@ class SeedConnection(SyncStatements):
         else:
             # writes page 1 even if the seed is empty: a file without pages is no database
             self.run(f"PRAGMA user_version={self._value('PRAGMA user_version')}")
-        # VACUUM may renumber rowids, by which a full-text index refers to the texts of another table
-        if not self._value("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"):
-            self.run("VACUUM")
         self.run("PRAGMA journal_mode=DELETE")
 
     def close(self) -> None:
@@ -256,6 +254,8 @@ class SeedConnection(SyncStatements):
             if pragma in _PRAGMAS_WITHOUT_EFFECT:
                 return apsw.SQLITE_IGNORE
             refusal = None if pragma in _PRAGMAS else f"PRAGMA {name}"
+            if pragma == "foreign_keys" and argument and self.is_left_open:
+                refusal = "PRAGMA foreign_keys, which has no effect between BEGIN and COMMIT,"
         elif action == apsw.SQLITE_ATTACH and name:  # VACUUM attaches a database without a name
             refusal = "reaching another file (ATTACH, VACUUM INTO)"
         elif action == apsw.SQLITE_FUNCTION and (argument or "").lower() in UNSAFE_FUNCTIONS:

@@ -65,7 +65,13 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
 
 @pytest.mark.parametrize(
     "sql",
-    ["INSERT INTO t VALUES (date('now', '+1 day'));", "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);"],
+    [
+        "INSERT INTO t VALUES (date('now', '+1 day'));",
+        'INSERT INTO t VALUES (date("now"));',
+        "INSERT INTO t VALUES (strftime('%Y-%m-%d'), 1);",
+        "INSERT INTO t VALUES (unixepoch('subsec'));",
+        "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);",
+    ],
 )
 def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     source = SeedSource(sql)

@@ -48,15 +48,19 @@ def test_a_seeded_base_is_finished_and_read_only(tmp_path: Path) -> None:
     path = seed_base(
         tmp_path / "base.db",
         "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t SELECT zeroblob(9000); DELETE FROM t;"
-        "INSERT INTO t VALUES (1);",
+        "INSERT INTO t(rowid, a) VALUES (101, 1);",
     )
     assert [file.name for file in tmp_path.iterdir()] == ["base.db"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o444
     assert rows(path, "PRAGMA journal_mode") == [("delete",)]
-    assert rows(path, "PRAGMA freelist_count") == [(0,)]
-    assert rows(path, "SELECT * FROM t") == [(1,)]
+    assert rows(path, "SELECT rowid, a FROM t") == [(101, 1)]
     assert rows(path, "SELECT name FROM sqlite_master") == [("t",)]
     assert Overlay(BaseImage.open(path)).pristine
+
+
+def test_foreign_keys_are_not_switched_within_a_transaction(tmp_path: Path) -> None:
+    said = fault(tmp_path, "BEGIN;\nPRAGMA foreign_keys = ON;\nCOMMIT;")
+    assert said.startswith("flight_task/seed.sql:2: PRAGMA foreign_keys, which has no effect between BEGIN")
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ class TestRollout:
 
 class TestAnEvaluation:
     @pytest.mark.parametrize("workers", [None, 1])
-    def test_stores_what_each_side_saw(self, tmp_path, workers):
+    def test_stores_what_each_side_saw(self, tmp_path, monkeypatch, workers):
+        monkeypatch.chdir(tmp_path)
         folder = door_bundle(tmp_path, rows=[OPENED])
         agent_eval(folder, agent="gold", no_sim_user=True, eval_id="opened", workers=workers)
         trace = load_rollout("opened front#1")
@@ -158,7 +159,8 @@ class TestAnEvaluation:
         assert f"result of the tool: {OPEN}" in known
         assert known.index("push_hard") < known.index("user (given): I am in. And the vault?")
 
-    def test_an_answer_that_the_tool_does_not_give_is_an_error_of_validate(self, tmp_path):
+    def test_an_answer_that_the_tool_does_not_give_is_an_error_of_validate(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         wrong = [*OPENING[:5], answer("it is shut", "call_b"), OPENING[6]]
         folder = door_bundle(tmp_path, rows=[{**OPENED, "initial_messages": wrong}])
         done = run_command("validate", folder)

@@ -57,6 +57,17 @@ def bundle_of(folder: Any, *rows: dict[str, Any], tools: str = "", user_tools: s
 
 
 class TestSetup:
+    async def test_it_happens_at_the_time_of_its_row(self, tmp_path):
+        tools = (
+            TOOLS
+            + "\n\n@R.setup\ndef noted(db):\n    db.execute(\"INSERT INTO notes VALUES (date('now'))\")\n"
+        )
+        days = ["2024-05-15", "2020-01-01"]
+        rows = [{"setup": [{"name": "noted"}], "now": day} for day in days]
+        with TaskBundle.load(bundle_of(tmp_path, *rows, tools=tools)) as bundle:
+            bases = [base_of(bundle, task) for task in bundle.tasks]
+            assert [await base.fetch_val("SELECT text FROM notes") for base in bases] == days
+
     async def test_it_changes_the_base_of_its_rows_alone(self, tmp_path):
         folder = bundle_of(tmp_path, {}, {"setup": SETUP}, {"setup": SETUP}, {"setup": SETUP[:1]})
         with TaskBundle.load(folder) as bundle:

@@ -142,7 +142,8 @@ class TestNames:
                 assert tool["function"]["description"] == "Hang up."
                 assert (await episode.call("done", {})).terminal
 
-    def test_each_row_has_the_tools_that_it_gives_to_the_user(self, tmp_path):
+    def test_each_row_has_the_tools_that_it_gives_to_the_user(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         rows = [SOLO, {**SOLO, "id": "side", "user_tools": ["push_hard"]}]
         folder = door_bundle(tmp_path, rows=rows)
         result = agent_eval(folder, agent="gold", mode="solo", eval_id="both")
@@ -153,7 +154,8 @@ class TestNames:
 
 class TestEvaluation:
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.chdir(tmp_path)
         return door_bundle(tmp_path, rows=[SOLO, {**ROW, "id": "chatty"}])
 
     @pytest.mark.parametrize("workers", [None, 1])
