@@ -152,6 +152,28 @@ async def test_threads_of_an_async_tool_write_for_its_call(database: Any, fails:
     assert await bookings(database) == (0 if fails else 2)
 
 
+async def test_transactions_of_threads_end_each_by_itself(database: Database) -> None:
+    registry = ToolRegistry("tools")
+
+    @registry.tool
+    def book(db):
+        def write(number):
+            with db.transaction():
+                db.execute("INSERT INTO bookings VALUES (?, 1)", [number])
+                time.sleep(0.005)
+                if number % 2:
+                    raise KeyError(number)
+
+        with ThreadPoolExecutor(4) as pool:
+            ended = [pool.submit(write, number) for number in range(6)]
+            more = pool.submit(db.executemany, "INSERT INTO flights VALUES (?)", [(9,), (10,)])
+        return [type(one.exception()).__name__ for one in (*ended, more)]
+
+    result = await registry.call("book", {}, db=database)
+    assert result.value == ["NoneType", "KeyError"] * 3 + ["NoneType"]
+    assert [change.key["id"] for change in result.changes or ()] == [0, 2, 4, 9, 10]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("around", ["nothing", "a transaction", "a transaction that has written"])
 async def test_threads_of_a_def_tool_write_for_a_call(database: Database, fails: bool, around: str) -> None:

@@ -176,7 +176,7 @@ class Scope(Lock):
 
     def innermost(self) -> Scope:
         """The open scope inside this one, inside which no other is open."""
-        return self if self.child is None else self.child.innermost()
+        return self if self.child is None or self.child.outer is None else self.child.innermost()
 
     def end(self) -> Scope:
         """Let no further statement into this scope and those inside it; returns the innermost one."""

@@ -358,7 +358,10 @@ class Turns:
                 store.control(f"ROLLBACK TO {_savepoint(scope)}")
                 store.control(f"RELEASE {_savepoint(scope)}")
         if scope.mark is not None:
+            drawn = store.randomness.position
             store.recorder.restore(scope.mark)
+            if scope.depth > 1:  # what is tried again in the call draws other numbers
+                store.randomness.position = drawn
 
 
 def _savepoint(scope: Scope) -> str:

@@ -1,6 +1,7 @@
 """Random numbers and the clock of a rollout: repeatable where a seed and a time are given, real where not."""
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -57,6 +58,18 @@ async def test_a_call_that_is_rolled_back_leaves_no_trace_in_the_numbers_to_come
         got.append(await book(bumpy))
 
     assert got == expected
+
+
+async def test_what_is_tried_again_within_a_call_draws_other_numbers(base: Database) -> None:
+    drawn = []
+    with base.fork(seed=7) as db:
+        async with db.tool_call():
+            for _ in range(3):
+                with suppress(DatabaseError):
+                    async with db.transaction():
+                        drawn.append(await db.fetch_val("SELECT random()"))
+                        await db.execute("INSERT INTO customers(id, name) VALUES (1, 'taken')")
+    assert len(set(drawn)) == 3
 
 
 async def test_how_fast_the_machine_is_does_not_show_in_the_numbers(tmp_path: Path, mode: str) -> None:
