@@ -210,17 +210,16 @@ class ToolRegistry:
                 place=place,
                 remedy=f"Make it ToolRegistry({self.name!r}, database='file').",
             )
-        for name in other.tools.keys() & self.tools.keys():
-            places = f"{self.tools[name].place} and {other.tools[name].place}"
-            raise BundleError(
-                f"both {self.name!r} and {other.name!r} have a tool {name!r} ({places})",
-                place=place,
-                remedy="Give one of them name=...",
-            )
-        self.tools.update(other.tools)
+        both = {"tool": (self.tools, other.tools)}
+        both |= {kind: (self.functions[kind], functions) for kind, functions in other.functions.items()}
+        for kind, (own, others) in both.items():
+            for name in own.keys() & others.keys():
+                fault = f"both {self.name!r} and {other.name!r} have the {kind} {name!r}"
+                places = f" ({own[name].place} and {others[name].place})"
+                raise BundleError(fault + places, place=place, remedy="Rename one of them.")
+        for own, others in both.values():
+            own.update(others)
         self.hidden = tuple(dict.fromkeys((*self.hidden, *other.hidden)))
-        for kind, functions in other.functions.items():
-            self.functions[kind].update(functions)
         self._openai_tools = None
 
     def only(self, names: Collection[str]) -> ToolRegistry:

@@ -314,7 +314,7 @@ def content_of(value: Any) -> str:
     JSON keeps the letters of every script instead of escaping them. Text longer than ``MAX_CHARACTERS`` is
     cut, with a note.
     """
-    text = value if isinstance(value, str) else _text_of_json(json_value(value))
+    text = str(json_value(value)) if isinstance(value, str) else _text_of_json(json_value(value))
     if not text.isascii():
         # Half of a surrogate pair cannot be sent to a model or written to a file.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -361,10 +361,10 @@ def _other_json_value(value: Any) -> Any:
         return sorted(map(json_value, value), key=lambda item: (type(item).__name__, str(item)))
     if hasattr(value, "model_dump"):
         return json_value(value.model_dump())
+    if hasattr(value, "returns_rows"):  # the result of a statement
+        return list(map(json_value, value)) if value.returns_rows else {"rowcount": value.rowcount}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: json_value(getattr(value, field.name)) for field in fields(value)}
-    if not getattr(value, "returns_rows", True):  # the result of a statement that only wrote
-        return {"rowcount": value.rowcount}
     if isinstance(value, Iterable):
         return [json_value(item) for item in islice(value, MAX_CHARACTERS)]  # some iterables are endless
     text = str(value)

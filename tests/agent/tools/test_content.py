@@ -5,7 +5,8 @@ from collections import namedtuple
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, StrEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from reward_kit.agent.database import Database
 from reward_kit.agent.tools.values import MAX_CHARACTERS, content_of
 
 
@@ -36,6 +38,15 @@ Point = namedtuple("Point", "x y")
 
 def test_a_text_is_handed_on_as_it_is() -> None:
     assert content_of('He said "hi"\n') == 'He said "hi"\n'
+    assert content_of(StrEnum("Status", {"PAID": "paid"}).PAID) == "paid"
+    assert content_of(Enum("Status", {"PAID": "paid"}, type=str).PAID) == "paid"
+
+
+async def test_the_result_of_a_statement_is_its_rows_or_how_many_it_changed(tmp_path: Path) -> None:
+    seed = "CREATE TABLE t (a); INSERT INTO t VALUES (1), (2)"
+    with Database.seed(tmp_path / "base.db", seed) as base, base.fork() as db:
+        assert content_of(await db.execute("SELECT a FROM t")) == '[{"a": 1}, {"a": 2}]'
+        assert content_of(await db.execute("UPDATE t SET a = 3")) == '{"rowcount": 2}'
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,17 @@ def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
 
 def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing() -> None:
     registry = registry_of("main", "a", "b")
-    with pytest.raises(BundleError, match=r"both 'main' and 'more' have a tool 'b' \(.*:\d+ and .*:\d+\)"):
+    with pytest.raises(BundleError, match=r"both 'main' and 'more' have the tool 'b' \(.*:\d+ and .*:\d+\)"):
         registry.include(registry_of("more", "c", "b"))
+    assert list(registry.tools) == ["a", "b"]
+    more = registry_of("more", "c")
+
+    def audit(db: Any) -> None: ...
+
+    registry.after_call(audit)
+    more.after_call(audit)
+    with pytest.raises(BundleError, match=r"both 'main' and 'more' have the after_call 'audit' \("):
+        registry.include(more)
     assert list(registry.tools) == ["a", "b"]
 
 
