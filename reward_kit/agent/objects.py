@@ -191,7 +191,7 @@ class Kind(MutableMapping[str, Any]):
             before = self._texts.get(key)
             if before is None:
                 self._db.execute(_INSERT, (self._name, key, text))
-            elif before != text and _canonical(before) != text:
+            elif before != text and json.dumps(json.loads(before), ensure_ascii=False) != text:
                 self._db.execute(_UPDATE, (text, self._name, key))
             self._texts[key] = text
         self._added.clear()
@@ -210,10 +210,6 @@ def _of_model(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-def _canonical(text: str) -> str:
-    return json.dumps(json.loads(text), ensure_ascii=False)
 
 
 def on_objects(

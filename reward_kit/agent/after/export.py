@@ -126,7 +126,7 @@ def export(
     """
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", remedy=f"There are: {', '.join(FORMATS)}.")
-    known = known_columns(format)
+    known = {"openai": OPENAI_COLUMNS, "tokens": TOKEN_COLUMNS}.get(format, COLUMNS)
     given = columns.split(",") if isinstance(columns, str) else known if columns is None else columns
     chosen = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
     fault = None if chosen else "no column is named"
@@ -257,10 +257,6 @@ def line_of(
         "opening": opening,
         "usage": {role: as_json(usage) for role, usage in outcome.usage.items()} or None,
     }
-
-
-def known_columns(layout: Format) -> tuple[str, ...]:
-    return {"openai": OPENAI_COLUMNS, "tokens": TOKEN_COLUMNS}.get(layout, COLUMNS)
 
 
 def token_lines(stored: EvaluationResult, outcome: Outcome, record: Trace) -> list[dict[str, Any]]:

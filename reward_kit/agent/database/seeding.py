@@ -199,7 +199,8 @@ class SeedConnection(SyncStatements):
                 remedy="Keep CREATE VIRTUAL TABLE and insert the rows; drop the lines of its shadow tables.",
             )
         if self._value("PRAGMA foreign_keys"):
-            self._check_foreign_keys()
+            if fault := broken_reference(self._connection):
+                raise DatabaseError(fault)
             if self._value("PRAGMA application_id"):
                 raise DatabaseError(
                     "foreign_keys=ON and an application_id of the seed's own exclude each other",
@@ -214,10 +215,6 @@ class SeedConnection(SyncStatements):
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
-
-    def _check_foreign_keys(self) -> None:
-        if fault := broken_reference(self._connection):
-            raise DatabaseError(fault)
 
     def _value(self, sql: str) -> Any:
         return self.run(sql).values[0][0]

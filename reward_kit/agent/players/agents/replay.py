@@ -146,7 +146,8 @@ class ReplayUser:
             self._recorded = iter(said[given:])
         place, line = next(self._recorded, (len(recording.messages), None))
         calls = [one for one in recording.tool_calls if one.by == "user" and one.content != INTERRUPTED]
-        before = {one["tool_call_id"] for one in _results_until(recording, place)}
+        heard = [each for until, each in recording.user_messages.items() if until <= place]
+        before = {one["tool_call_id"] for each in heard for one in each if one["role"] == "tool"}
         for call in calls[self._called :]:
             if call.id in before:
                 self._called += 1
@@ -155,12 +156,6 @@ class ReplayUser:
             _end(recording, rollout)
             return ""
         return line
-
-
-def _results_until(recording: Trace, place: int) -> Iterator[Message]:
-    """The results of the user's tools up to the message at ``place``."""
-    for until, messages in recording.user_messages.items():
-        yield from (one for one in messages if one["role"] == "tool" and until <= place)
 
 
 def _end(recording: Trace, rollout: Rollout) -> None:

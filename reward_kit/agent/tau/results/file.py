@@ -47,7 +47,8 @@ def read_results(path: str | Path) -> Results:
     file = path / METADATA if path.is_dir() else path
     text = _bytes_of(file)
     if text.lstrip()[:1] == b"[":
-        found = _tau_bench(file, text)
+        trials = list(tau_bench.trials_of(_parsed(list[tau_bench.Entry], text, file)))
+        found = Results(trials, 1 + max((trial.index for trial in trials), default=0))
     elif b'"simulations"' in text or (file.parent / SIMULATIONS).is_dir():
         found = _tau2_bench(file, text)
     else:
@@ -57,11 +58,6 @@ def read_results(path: str | Path) -> Results:
     if not found.trials:
         raise BundleError("holds no results", place=str(file))
     return found
-
-
-def _tau_bench(file: Path, text: bytes) -> Results:
-    trials = list(tau_bench.trials_of(_parsed(list[tau_bench.Entry], text, file)))
-    return Results(trials, 1 + max((trial.index for trial in trials), default=0))
 
 
 def _tau2_bench(file: Path, text: bytes) -> Results:

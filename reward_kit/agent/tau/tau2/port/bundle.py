@@ -7,6 +7,7 @@ import json
 import textwrap
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -272,6 +273,8 @@ def readme(source: Tau2Source, domain: str, variant: str, rows: Mapping[str, int
     skip = "" if has_gold else " --skip-unplayable"
     name = f"tau2_{domain}"
     deviations = [*_DEVIATIONS, *(_OF_BANKING if domain == BANKING else [])]
+    wrap = partial(textwrap.fill, width=110, initial_indent="- ", subsequent_indent="  ")
+    told = "\n".join(map(wrap, deviations))
     listed = "\n".join(f"| `{file}` | {number} |" for file, number in rows.items())
     about = f" Variant: `{variant}`." if domain in VARIANTS else ""
     return f"""\
@@ -304,8 +307,5 @@ The score is the product of the parts that `score_by` of a row names: `data` (in
 
 ## Deviations from τ²-bench
 
-{"".join(map(_item, deviations))}"""
-
-
-def _item(sentence: str) -> str:
-    return textwrap.fill(sentence, 110, initial_indent="- ", subsequent_indent="  ") + "\n"
+{told}
+"""
