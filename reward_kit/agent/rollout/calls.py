@@ -261,7 +261,8 @@ async def run_calls(episode: Episode, message: Message, by: Side = "agent") -> l
     For agents and users of this package.
     """
     episode.check_running()
-    asked = list(message["tool_calls"])[: None if episode.parallel_tool_calls else 1]
+    several = episode.limits.parallel_tool_calls and episode.task.registry_of(by).parallel_tool_calls
+    asked = list(message["tool_calls"])[: None if several else 1]
     history = episode.history_of(by)
     before = len(history.messages)
     recorded = history.announce({**message, "tool_calls": asked}, of_model=True)

@@ -207,8 +207,7 @@ class _Replay:
             return
         episode.turn_has_steps = self._has_steps(made.turn)
         episode.trace.turns, episode.turn_is_open = made.turn, True
-        if by == "agent":  # else the call counts as one itself
-            episode.trace.steps = made.step - (not episode.turn_has_steps)
+        episode.trace.steps = made.step - (by == "agent" and not episode.turn_has_steps)  # counts as one
         with suppress(RolloutStopped):
             await episode.call(made.name, copied(made.arguments), call_id=call_id, by=by)
         now = episode.trace.tool_calls[-1]

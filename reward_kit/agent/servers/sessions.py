@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
+from reward_kit.agent.bundles.imports import BundleImports, load_user_registry
 from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source, with_setup
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
-    from reward_kit.agent.tools.execution import ToolResult
+    from reward_kit.agent.tools.execution import Tool, ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
 
 MAX_SESSIONS = 256
@@ -52,10 +53,10 @@ T = TypeVar("T", bound=Closable)
 class Session(Generic[T]):
     """Something held open. ``users`` counts the running calls; the last one closes it if ``retired``."""
 
-    __slots__ = ("held", "of_row", "retired", "used_at", "users")
+    __slots__ = ("after", "held", "retired", "used_at", "users")
 
-    def __init__(self, held: T, *, of_row: bool = False) -> None:
-        self.held, self.of_row = held, of_row
+    def __init__(self, held: T, after: Sequence[Tool] | None = None) -> None:
+        self.held, self.after = held, after
         self.users, self.retired, self.used_at = 0, False, 0.0
 
     def retire(self) -> None:
@@ -102,8 +103,8 @@ class Pool(Generic[T]):
             self._sessions.move_to_end(name)
         return session
 
-    def put(self, name: str, held: T, *, of_row: bool = False) -> Session[T]:
-        """Begin a session, in place of one of that name.
+    def put(self, name: str, held: T, after: Sequence[Tool] | None = None) -> Session[T]:
+        """Begin a session, in place of one of that name; ``after`` is for what begins as a row.
 
         Raises ``TooManySessionsError``, and closes ``held``, if there is no room for it.
         """
@@ -118,7 +119,7 @@ class Pool(Generic[T]):
                 remedy = "Reset or delete one that is no longer needed (DELETE /sessions/ID)."
                 raise TooManySessionsError(fault, remedy=remedy)
             self.drop(spare[0])
-        session = self._sessions[name] = Session(held, of_row=of_row)
+        session = self._sessions[name] = Session(held, after)
         session.used_at = self._clock()
         return session
 
@@ -186,10 +187,10 @@ class Sessions:
         """
         task = self._task
         if (session := self._pool.get(name)) is None:
-            clock, hidden = (None, None) if task is None else (task.row.clock(), task.hidden)
-            session = self._pool.put(name, self.open().fork(now=clock, hidden=hidden))
+            clock, of = (None, self._registry) if task is None else (task.row.clock(), task)
+            session = self._pool.put(name, self.open().fork(now=clock, hidden=of.hidden))
         with session.used() as database:
-            after = None if task is None else task.after_call
+            after = session.after if task is None else task.after_call
             return await self._registry.call(tool, arguments, db=database, after=after)
 
     def reset(self, name: str, row_id: str | None = None) -> None:
@@ -202,7 +203,7 @@ class Sessions:
         if row_id is None:
             self._pool.drop(name)
         else:
-            self._pool.put(name, self._fork_for(row_id), of_row=True)
+            self._pool.put(name, *self._fork_for(row_id))
 
     async def changes(self, name: str) -> list[dict[str, Any]]:
         """Return the rows in which a session differs from the seed, once the running call is done."""
@@ -213,8 +214,8 @@ class Sessions:
                 await database.fetch_val("SELECT 1")  # waits for the running call without blocking the loop
                 return database.changes().to_json()
 
-    def _fork_for(self, row_id: str) -> Database:
-        """Return the database in which rollouts of a row begin."""
+    def _fork_for(self, row_id: str) -> tuple[Database, list[Tool]]:
+        """Return the database in which rollouts of a row begin, and what runs after each call."""
         folder = self._registry.folder
         if folder is None or not (path := folder / "task.jsonl").is_file():
             raise NoSuchRowError("there is no task.jsonl beside the tools")
@@ -225,7 +226,11 @@ class Sessions:
         row = rows[row_id]
         self.open()  # the bundle's own base stays the first
         seed = seed_source(row, files, folder).at(row.now)
-        return self._seeded(with_setup(seed, row, folder)).fork(now=row.clock())
+        with contextlib.closing(BundleImports(folder)) as imports:
+            user = load_user_registry(imports, row.user_toolset, bool(row.toolset_outside))
+        base, hidden = self._seeded(with_setup(seed, row, folder)), (*self._registry.hidden, *user.hidden)
+        after = [one for side in (self._registry, user) for one in side.functions["after_call"].values()]
+        return base.fork(now=row.clock(), hidden=hidden), after
 
     def _seeded(self, seed: Seed) -> Database:
         """Return the base of a seed, the same one for equal seeds."""
@@ -240,4 +245,4 @@ class Sessions:
 
 
 def _is_spare(name: str, session: Session[Database]) -> bool:
-    return name != DEFAULT and not (session.of_row or session.users or session.held.changes())
+    return name != DEFAULT and not (session.after is not None or session.users or session.held.changes())

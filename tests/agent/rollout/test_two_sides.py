@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command import run_command
-from door_bundle import HIDDEN, PUSH, ROW, UNLOCK, asks, door_bundle
+from door_bundle import HIDDEN, PUSH, ROW, TOOLS, UNLOCK, USER_TOOLS, asks, door_bundle
 from http_stub_agent import Door, opened, serving
 from small_task import InProcessModel
 
@@ -21,6 +21,7 @@ from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
 from reward_kit.agent.scoring.failures.classify import classify_failure
 from reward_kit.agent.scoring.failures.first_fault import ExpectedCall
+from reward_kit.agent.servers.sessions import Sessions
 from reward_kit.agent.store.transcript import transcript
 from reward_kit.errors import BundleError
 
@@ -383,3 +384,43 @@ async def test_a_fork_has_the_calls_of_the_user_and_goes_its_own_way(bundle: Tas
             assert [call.by for call in twin.tool_calls] == ["agent", "user", "user"]
             assert [call.by for call in episode.tool_calls] == ["agent", "user"]
             assert twin.trace.user_messages != episode.trace.user_messages
+
+
+async def test_a_restored_rollout_counts_the_calls_of_the_user_to_their_steps(bundle: TaskBundle) -> None:
+    with bundle.episode(0, user=Pusher) as episode:
+        await episode.say("Please push.")
+        await episode.call("unlock", {"door": "front"})
+        await episode.say("Please push again.")
+        with await Episode.from_trace(episode.trace, episode.steps, bundle=bundle, user=Pusher) as again:
+            found = [[(call.by, call.step) for call in one.tool_calls] for one in (episode, again)]
+    assert found == [[("user", 1), ("agent", 2), ("user", 3)]] * 2
+
+
+@pytest.mark.parametrize(("file", "calls"), [("tools", 2), ("user_tools", 1)])
+async def test_each_side_has_its_own_parallel_calls(tmp_path: Path, file: str, calls: int) -> None:
+    text = {"tools": TOOLS, "user_tools": USER_TOOLS}[file]
+    own = text.replace("Registry(", "Registry(parallel_tool_calls=False, name=")
+
+    def model(messages: Any, tools: Any = None) -> Any:
+        made = asks("push_hard", door="front")
+        return {**made, "tool_calls": made["tool_calls"] * 2} if len(messages) == 4 else "Done. ###STOP###"
+
+    folder = door_bundle(tmp_path, **{file: own})
+    with TaskBundle.load(folder) as bundle, bundle.episode(0, models={"user": model}) as episode:
+        await episode.say("Please push.")
+        assert [call.by for call in episode.tool_calls] == ["user"] * calls
+
+
+async def test_a_session_of_a_row_runs_and_hides_for_both_sides(tmp_path: Path) -> None:
+    more = "\n@R.after_call\ndef note(db):\n    db.execute(\"INSERT INTO notes VALUES ('dust')\")\n"
+    more += "    db.execute(\"UPDATE doors SET open = 2 WHERE id = 'secret_vault'\")\n"
+    user = USER_TOOLS.replace('("hands")', '("hands", hidden=["notes"])') + more
+    with TaskBundle.load(door_bundle(tmp_path, user_tools=user)) as bundle:
+        registry = bundle.tasks[0].registry
+        sessions = Sessions(registry, 2)
+        sessions.reset("row", "front")
+        for name, doors in (("row", ["front", "secret_vault"]), ("none", ["front"])):
+            result = await sessions.call(name, "unlock", {"door": "front"})
+            assert result.status == "ok"
+            assert [one["key"]["id"] for one in await sessions.changes(name)] == doors
+        sessions.close()
