@@ -157,6 +157,17 @@ def call_arguments(
     }
 
 
+def awaited(result: Any) -> Any:
+    """The result of a reward function; the coroutine of an ``async`` one runs in a thread of its own."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not inspect.iscoroutine(result):
+        return result
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, result).result()
+
+
 def as_result(result: Any) -> EvaluateResult:
     """Convert a reward function's return value to an ``EvaluateResult``.
 
@@ -165,6 +176,7 @@ def as_result(result: Any) -> EvaluateResult:
     """
     from reward_kit.models import EvaluateResult, MetricResult, RewardOutput
 
+    result = awaited(result)
     if isinstance(result, EvaluateResult):
         return result
     if isinstance(result, RewardOutput):
@@ -172,8 +184,6 @@ def as_result(result: Any) -> EvaluateResult:
     if isinstance(result, tuple) and len(result) == 2:
         result = {"score": result[0], "metrics": result[1]}
     elif not isinstance(result, dict) or "score" not in result:
-        if inspect.iscoroutine(result):
-            result.close()
         raise TypeError(f"Invalid return type from reward function: {type(result)}. Expected EvaluateResult.")
     warnings.warn(
         "A reward function should return an EvaluateResult or a RewardOutput; a tuple or dict is deprecated.",

@@ -2,7 +2,7 @@
 
 from reward_kit.adapters.trl import create_trl_adapter
 
-from reward_kit import EvaluateResult, RewardOutput, reward_function
+from reward_kit import EvaluateResult, RewardFunction, RewardOutput, reward_fn_to_scorer, reward_function
 
 
 @reward_function
@@ -18,6 +18,16 @@ def test_columns_and_static_arguments():
     completions = ["c", [{"role": "assistant", "content": "c"}]]
     assert adapter(["p", "p"], completions, column=["t", "t"]) == [1.0, 1.0]
     assert adapter(["p", "p"], ["c", "other"], column=["t", "t"]) == [1.0, 0.0]
+
+
+def test_an_async_reward_is_awaited():
+    @reward_function
+    async def good(messages, ground_truth=None, **kwargs):
+        return RewardOutput(score=0.5)
+
+    assert create_trl_adapter(good, {})(["p"], ["c"]) == [0.5]
+    assert RewardFunction(func=good).get_trl_adapter()(["p"], ["c"]) == [0.5]
+    assert reward_fn_to_scorer(good)("p", "c") == 0.5
 
 
 def test_messages_of_ones_own():

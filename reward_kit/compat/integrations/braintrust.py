@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reward_kit.models import EvaluateResult, Message
+from reward_kit.reward_function import awaited
 from reward_kit.typed_interface import reward_function
 
 __all__ = ["reward_fn_to_scorer", "scorer_to_reward_fn"]
@@ -52,6 +53,6 @@ def reward_fn_to_scorer(reward_fn: Callable[..., Any]) -> Callable[[Any, Any, An
     def scorer(input: Any, output: Any, expected: Any = None) -> float:  # noqa: A002 - Braintrust passes it by name
         messages = [Message(role="user", content=str(input)), Message(role="assistant", content=str(output))]
         truth = None if expected is None else [Message(role="assistant", content=str(expected))]
-        return float(reward_fn(messages=messages, ground_truth=truth)["score"])
+        return float(awaited(reward_fn(messages=messages, ground_truth=truth))["score"])
 
     return scorer

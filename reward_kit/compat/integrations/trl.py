@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reward_kit.models import EvaluateResult, Message
+from reward_kit.reward_function import awaited
 
 __all__ = ["conversation_adapter", "create_trl_adapter"]
 
@@ -40,7 +41,8 @@ def create_trl_adapter(
             Message(role="assistant", content=reply_text("" if reply is None else reply)),
         ]
         own = {argument: sample[column] for column, argument in dataset_to_reward_kwargs_map.items()}
-        return float(reward_fn(messages=messages, **{**(static_reward_kwargs or {}), **own})["score"])
+        found = awaited(reward_fn(messages=messages, **{**(static_reward_kwargs or {}), **own}))
+        return float(found["score"])
 
     return _adapter(score, list(dataset_to_reward_kwargs_map))
 
@@ -60,7 +62,7 @@ def conversation_adapter(reward: Callable[..., EvaluateResult]) -> TrlReward:
         if isinstance(solution, list):
             solution = solution[0] if solution else None
         truth = None if solution is None else str(solution)
-        return reward(messages=messages, ground_truth=truth).score
+        return float(awaited(reward(messages=messages, ground_truth=truth)).score)
 
     return _adapter(score, ["solution"], optional=True)
 
