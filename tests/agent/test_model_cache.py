@@ -171,6 +171,15 @@ def test_what_is_secret_is_not_part_of_a_model_s_identity(monkeypatch: pytest.Mo
     assert identity["model_args"] == {"top_p": 0.5, "max_tokens": 9, "extra_headers": {"X-Version": "2"}}
 
 
+def test_what_a_model_is_told_is_part_of_its_identity() -> None:
+    schema = {"type": "object", "properties": {"key": {"type": "string"}}}
+    told = {
+        "response_format": {"json_schema": {"schema": schema}},
+        "stop": ["https://a.example/?x=1", "http://[x"],
+    }
+    assert public_identity({"model_args": told})["model_args"] == told
+
+
 def test_several_may_read_write_and_clear_at_once(tmp_path: Path) -> None:
     told: list[str] = []
 

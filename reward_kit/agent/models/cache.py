@@ -196,22 +196,14 @@ def request_key(
 
 
 def public_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's ``identity()`` without secrets and transport settings."""
-    return {
-        name: _without_secrets(value)
-        for name, value in identity.items()
-        if name not in TRANSPORT and not is_secret_name(name)
-    }
+    """A model's ``identity()`` without secrets, transport settings, and the accounts in addresses."""
+    kept = {name: one for name, one in identity.items() if name not in TRANSPORT and not is_secret_name(name)}
+    for name in kept.keys() & {"server", "model_args", "extra_headers"}:  # other values are the model's own
+        kept[name] = public_identity(kept[name]) if isinstance(kept[name], Mapping) else kept[name]
+    ends = ("base", "url", "endpoint", "address")
+    addresses = {name for name, one in kept.items() if isinstance(one, str) and name.lower().endswith(ends)}
+    return kept | {name: public_address(kept[name]) for name in addresses}
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, default=repr).encode()
-
-
-def _without_secrets(value: Any) -> Any:
-    """Remove secrets from a value, and user, password and query from an address."""
-    if isinstance(value, Mapping):
-        return public_identity({str(name): inner for name, inner in value.items()})
-    if isinstance(value, list | tuple):
-        return [_without_secrets(inner) for inner in value]
-    return public_address(value) if isinstance(value, str) else value
