@@ -244,7 +244,8 @@ def _evaluation(
         raise StorageError("holds no run of an evaluation", place=str(path))
     last = runs[-1]
     configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
-    rows = cursor.execute("SELECT * FROM rows ORDER BY n_rollouts = 0, position").fetchall()
+    wanted = "SELECT row_id, n_rollouts, fingerprints FROM rows ORDER BY n_rollouts = 0, position"
+    rows = cursor.execute(wanted).fetchall()
     results = row_results(
         {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
         read_outcomes(connection, path, chosen),
