@@ -70,6 +70,15 @@ def test_gymnasium(bundle: str) -> None:
 
     from reward_kit.integrations.gymnasium import BundleEnv
 
+    solo = {
+        "id": "s",
+        "toolset": ".tools",
+        "ticket": "Lend 3.",
+        "sim_user_prompt": "Ada",
+        "actions": [],
+    }
+    Path(bundle, "solo.jsonl").write_text(json.dumps(solo))
+    BundleEnv(f"{bundle}/solo.jsonl", mode="solo").close()
     env = BundleEnv(bundle, row="lend.1")
     check_env(env, skip_render_check=True)
     text, info = env.reset(seed=1)
@@ -192,6 +201,45 @@ def test_inspect(bundle: str, model: Any) -> None:
     assert mean == pytest.approx(2 / 3 if model is bo else 0.5)
 
 
+@pytest.mark.parametrize("calls", [2, 1])
+def test_inspect_hands_on_each_answer_as_it_is(bundle: str, calls: int) -> None:
+    """The episode gets text beside calls and calls that are refused, and several calls if the tools allow."""
+    pytest.importorskip("inspect_ai")
+    from inspect_ai import eval as run_eval
+    from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
+    from inspect_ai.tool import ToolCall
+
+    from reward_kit.integrations.inspect_ai import bundle_task
+
+    only(bundle, "lend.1")
+    tools = Path(bundle, "tools.py").read_text()
+    if calls == 1:
+        tools = tools.replace("ToolRegistry(", "ToolRegistry(parallel_tool_calls=False, name=")
+    Path(bundle, "tools.py").write_text(tools)
+    asked = [("steal", {}), ("lend_book", {"book_id": "three"})]
+
+    def answer(messages: Any, *_: Any) -> Any:
+        if messages[-1].role == "tool":
+            output = ModelOutput.from_content("mockllm", "Done.")
+        else:
+            calls = [ToolCall(id=name, function=name, arguments=given) for name, given in asked]
+            output = ModelOutput.from_message(ChatMessageAssistant(content="I look.", tool_calls=calls))
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    agent = get_model("mockllm/model", custom_outputs=answer)
+    (log,) = run_eval(bundle_task(bundle), model=agent, display="none", log_dir="logs")
+    assert log.status == "success", log.error
+    _, _, said, *results, done = log.samples[0].messages
+    assert (said.text, done.text, [one.id for one in said.tool_calls]) == (
+        "I look.",
+        "Done.",
+        ["steal", "lend_book"][:calls],
+    )
+    assert [one.tool_call_id for one in results] == ["steal", "lend_book"][:calls]
+    assert all(one.text.startswith("Error: ") for one in results)
+
+
 DRAW = """
 
 @R.tool
@@ -282,6 +330,16 @@ def test_openenv(bundle: str) -> None:
         played.append((verified.env_reward, len(result.tool_trace)))
         session.close()
     assert played == [(1.0, 1), (1.0, 1), (None, 0), (None, 0)]
+    cases = [({"max_turns": 1}, 1), ({"max_total_tool_calls": 0}, 0), ({"max_tool_calls_per_turn": 1}, 1)]
+    for limits, calls in cases:
+        session = BundleSessions(bundle, models={"user": bo}).create("lend.1", seed=1)
+        result = TalkingHarness().run_white_box(step, session, harness.HarnessRunLimits(**limits))
+        is_cut = "max_tool_calls_per_turn" not in limits
+        assert (result.done, result.metrics.get("truncated", False)) == (not is_cut, is_cut)
+        assert len(result.tool_trace) == calls
+        assert (session.play.episode.stop_reason == "max_steps") is is_cut
+        session.verify(result.messages)
+        session.close()
 
 
 def test_tokens_are_training_turns(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:

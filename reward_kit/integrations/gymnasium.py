@@ -38,7 +38,7 @@ class BundleEnv(gymnasium.Env[str, str]):
         self.action_space = gymnasium.spaces.Text(1_000_000, charset=characters)
         self._row, self._options = row, options
         self._play: Play | None = None
-        self._bundle = TaskBundle.load(bundle)
+        self._bundle = TaskBundle.load(bundle, mode=options.pop("mode", None))
         with undone_by(self._bundle.close):
             Play(self._bundle, row, **options).close()  # a row that cannot be played is refused here
 

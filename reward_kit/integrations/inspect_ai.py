@@ -15,18 +15,19 @@ bundle's reward. A rollout to leave out (see ``Episode.lesson``) is unscored: In
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.bundles.task import rollout_seed
-from reward_kit.integrations.playing import Play, not_installed, opened, shown_line
+from reward_kit.integrations.playing import Play, assistant_message, not_installed, opened, shown_line
 
 try:
     from inspect_ai import Task
     from inspect_ai.dataset import Sample
-    from inspect_ai.model import ChatMessageUser, execute_tools, get_model, messages_from_openai
+    from inspect_ai.model import get_model, messages_from_openai
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
-    from inspect_ai.tool import Tool, ToolDef, ToolParams
+    from inspect_ai.tool import ToolInfo
 except ImportError as error:
     not_installed("Inspect", "inspect_ai", error)
 
@@ -56,27 +57,22 @@ def _play(bundle: TaskBundle, plays: dict[str, Play], seed: int, options: dict[s
         play = plays[state.uuid] = Play(bundle, row, seed=rng_seed, **options)
         await play.start()
         state.messages = await messages_from_openai(play.episode.messages)
-        state.tools = [_tool(play, one["function"]) for one in play.episode.tools]
+        tools = [
+            ToolInfo.model_validate({"description": "", **one["function"]}) for one in play.episode.tools
+        ]
         while play.step():
-            output = state.output = await get_model().generate(state.messages, state.tools)
-            state.messages.append(output.message)
-            if output.message.tool_calls:
-                state.messages += (await execute_tools(state.messages, state.tools)).messages
-            elif (line := await play.say(output.message.text)) is not None:
-                state.messages.append(ChatMessageUser(content=line))
+            output = state.output = await get_model().generate(state.messages, tools)
+            said, made = output.message, output.message.tool_calls or []
+            if not play.episode.parallel_tool_calls and made[1:]:
+                made = said.tool_calls = made[:1]
+            before = len(play.episode.messages)
+            calls = [(one.id, one.function, one.parse_error or json.dumps(one.arguments)) for one in made]
+            await play.act(assistant_message(said.text, calls))
+            after = await messages_from_openai(play.episode.messages[before:])
+            state.messages += [said, *after[1:]]
         return state
 
     return solve
-
-
-def _tool(play: Play, function: dict[str, Any]) -> Tool:
-    async def execute(**arguments: Any) -> str:
-        return await play.call(function["name"], arguments)
-
-    parameters = ToolParams.model_validate(function["parameters"])
-    for name, one in parameters.properties.items():
-        one.description = one.description or name  # Inspect wants one of each
-    return ToolDef(execute, function["name"], function.get("description") or "-", parameters).as_tool()
 
 
 @scorer(metrics=[mean(), stderr()])

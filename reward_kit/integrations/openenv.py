@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from reward_kit.agent.base.worker_thread import run_sync
-from reward_kit.integrations.playing import Play, not_installed, opened
+from reward_kit.integrations.playing import Play, assistant_message, not_installed, opened
 
 try:
     from openenv.core.env_server.mcp_types import Tool
@@ -84,16 +84,26 @@ class BundleSessions(ResourceSessionFactory[BundleSession]):
 
 
 class TalkingHarness(HarnessAdapter):
-    """The loop of agent, tools and user."""
+    """The loop of agent, tools and user. Limits count model calls; a rollout at one is over and judged."""
 
     def run_white_box(
         self, model_step: ModelStep, session: ResourceSession, limits: HarnessRunLimits | None = None
     ) -> HarnessRolloutResult:
-        limits, result = limits or HarnessRunLimits(), HarnessRolloutResult(done=True)
+        limits, result = limits or HarnessRunLimits(), HarnessRolloutResult()
         play: Play = session.play  # a BundleSession
-        while play.episode.turns < limits.max_turns and play.step():
-            step = model_step(list(play.episode.messages), session.list_tools(), limits.sampling)
-            run_sync(play.act(_message(step.response)))
+        made = 0
+        for _ in range(limits.max_turns):
+            if not play.step():
+                break
+            answer = model_step(list(play.episode.messages), session.list_tools(), limits.sampling).response
+            calls = answer.tool_calls[: limits.max_tool_calls_per_turn]
+            made += len(calls)
+            if limits.max_total_tool_calls is not None and made > limits.max_total_tool_calls:
+                break
+            asked = [(one.id, one.name, json.dumps(one.args)) for one in calls]
+            run_sync(play.act(assistant_message(answer.content, asked)))
+        result.done, result.metrics["truncated"] = play.is_over, not play.is_over
+        play.episode.stop("max_steps", "the limits of the harness")
         for call in (one for one in play.episode.tool_calls if one.by == "agent"):
             arguments = call.arguments if isinstance(call.arguments, dict) else {}
             result.tool_trace.append(ToolTraceEntry(call.name, arguments, ToolResult(data=call.content)))
@@ -105,12 +115,3 @@ class TalkingHarness(HarnessAdapter):
         self, session: ResourceSession, limits: HarnessRunLimits | None = None
     ) -> HarnessRolloutResult:
         raise NotImplementedError("The trainer samples each turn: use run_white_box.")
-
-
-def _message(response: Any) -> dict[str, Any]:
-    calls = [
-        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": json.dumps(one.args)}}
-        for one in response.tool_calls
-    ]
-    message = {"role": "assistant", "content": response.content}
-    return {**message, "tool_calls": calls} if calls else message

@@ -18,6 +18,8 @@ from reward_kit.agent.rollout.lesson import EndedByUser
 from reward_kit.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from reward_kit.agent.bundles.task import Task
 
 OVER = "The conversation is over."
@@ -110,6 +112,15 @@ class Play:
     def close(self) -> None:
         """Close the episode. May be called again."""
         self.episode.close()
+
+
+def assistant_message(text: str, calls: Iterable[tuple[str, str, str]] = ()) -> dict[str, Any]:
+    """A message in the OpenAI format, with the ids, names and arguments (JSON) of tool calls."""
+    made = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in calls
+    ]
+    return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
 
 
 def opened(dataset: str, options: dict[str, Any]) -> TaskBundle:

@@ -70,10 +70,8 @@ class BundleParts:
 
 def _prompt(play: Play) -> list[dict[str, Any]]:
     """The messages of a row, with a line for TRL to append the user's first one to."""
-    messages = list(play.episode.messages)
-    if play.talks and not (messages and messages[-1]["role"] == "user"):
-        messages.append({"role": "user", "content": ""})
-    return messages
+    opening = [{"role": "user", "content": ""}] if play.episode.user_opens else []
+    return [*play.episode.messages, *opening]
 
 
 def _get_reward(environment: Any) -> float | None:
@@ -106,7 +104,8 @@ def _method(tool: dict[str, Any]) -> Any:
         arguments = {name: value for name, value in given.items() if value is not None or name in required}
         return str(self._play.call_sync(tool["name"], arguments))
 
-    kinds = {name: TYPES.get(str(one.get("type")), str) for name, one in properties.items()}
+    first = {name: (one.get("anyOf") or [one])[0] for name, one in properties.items()}
+    kinds = {name: TYPES.get(str(one.get("type")), str) for name, one in first.items()}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("self", kind)]
     for name in sorted(properties, key=lambda name: name not in required):

@@ -63,6 +63,30 @@ def test_only_a_reply_is_said(bundle: Bundle) -> None:
     parts.bundle.close()
 
 
+def test_trl_reads_the_kinds_of_optional_arguments(bundle: Bundle) -> None:
+    bundle.rows(ROWS[1])
+    tools = bundle.folder / "tools.py"
+    more = "\n@R.tool\ndef seats(row: int, kinds: list[str] | None = None, most: int | None = None): ...\n"
+    tools.write_text(tools.read_text() + more)
+    parts = BundleParts(str(bundle.dataset))
+    kinds = parts.environment.seats.__annotations__
+    assert kinds == {"row": int, "kinds": list, "most": int, "return": str}
+    parts.bundle.close()
+
+
+def test_a_user_whose_line_was_the_last_does_not_open(bundle: Bundle) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "search_flights", "arguments": "{}"}}
+    begun = [
+        {"role": "user", "content": "Which flights are there?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "none"},
+    ]
+    bundle.rows({**ROWS[0], "initial_messages": begun}, ROWS[0] | {"id": "opens"})
+    parts = BundleParts(str(bundle.dataset), models={"user": user})
+    assert [row["prompt"][-1]["role"] for row in parts.rows] == ["tool", "user"]
+    parts.bundle.close()
+
+
 def test_a_failure_that_the_user_explains_has_no_reward(bundle: Bundle) -> None:
     parts = BundleParts(str(bundle.dataset), models={"user": user})
     assert [row["prompt"][-1]["content"] for row in parts.rows] == ["", ROW_LINE]

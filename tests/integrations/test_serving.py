@@ -368,6 +368,7 @@ async def test_rows_for_nemo_gym(folder: Path) -> None:
         assert inputs[0][-1] == {"role": "user", "content": "Put it on the shelf."}
         assert "say_to_user" in inputs[1][-1]["content"]
         names = [[tool["name"] for tool in row["responses_create_params"]["tools"]] for row in (alone, talk)]
+        assert alone["responses_create_params"]["parallel_tool_calls"] is True
         assert names == [["put", "wait", "leave"], ["put", "wait", "leave", "say_to_user"]]
         await server.post("/seed_session", {"row": "talk", "_ng_rollout_index": 1})
         opening = await server.http.post("/say_to_user", json={"text": "Hello, how can I help?"})

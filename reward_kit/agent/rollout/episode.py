@@ -265,14 +265,17 @@ class Episode:
 
     # --- what agent and user do
 
+    @property
+    def user_opens(self) -> bool:
+        """True if there is a user, who speaks next."""
+        return self.user is not None and not (self.lines and self.lines[-1].speaker == "user")
+
     async def start(self) -> str | None:
         """Let the user speak first, if there is one and the row does not begin with a line of theirs.
 
         Returns the user's line, or None.
         """
-        if self.user is None or (self.lines and self.lines[-1].speaker == "user"):
-            return None
-        return await self._hear(self.user)
+        return await self._hear(self.user) if self.user is not None and self.user_opens else None
 
     step = calls.begin_step
     count_call = calls.count_call

@@ -154,11 +154,12 @@ def _named(response: Response, session: str) -> Response:
 def _row(play: Play) -> dict[str, Any]:
     episode = play.episode
     given = list(episode.messages)  # those that the agent sees
-    if play.talks and not (given and given[-1]["role"] == "user"):
+    if play.episode.user_opens:
         given.append({"role": "user", "content": WAITING})
     tools = [*episode.tools, *([SAY_TOOL] if play.talks else [])]
     flat = [{"type": "function", **tool["function"], "strict": False} for tool in tools]
-    return {"responses_create_params": {"input": [*_items(given)], "tools": flat}, "row": episode.row.id}
+    asked = {"input": [*_items(given)], "tools": flat, "parallel_tool_calls": episode.parallel_tool_calls}
+    return {"responses_create_params": asked, "row": episode.row.id}
 
 
 def _items(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
