@@ -63,6 +63,14 @@ def remote_model(
     if limiters is not None:
         limiters.used = True
     model_args = model_args or {}
+    given = model_args.get("extra_headers") or {}
+    own = {"model", "messages", "tools", "stream"} & model_args.keys()
+    if own or not isinstance(given, dict):
+        fault = f"{min(own)!r} is no argument to set" if own else "'extra_headers' is no JSON object"
+        raise ModelSetupError(fault, place=f"model {name}", remedy="Change --model-arg or --user-model-arg.")
+    if given:  # one name in two spellings is sent twice
+        headers = {key.title(): value for key, value in given.items() if value is not None}
+        model_args = {**model_args, "extra_headers": headers}
     if model_args.get("return_token_ids"):  # for training, which needs these as well
         model_args = {"logprobs": True, **model_args}
     more.update(model_args=model_args, limiters=limiters)
@@ -79,6 +87,10 @@ def remote_model(
     called = OPENAI if endpoint is not None else resolve(name, provider)[1]
     made.note = bypass_proxies(addresses(called, made.model_args))
     return made
+
+
+PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})
+"""US dollars; LiteLLM would keep them for all models of the name, for as long as the process runs."""
 
 
 @dataclass(eq=False, repr=False)
@@ -100,6 +112,7 @@ class LiteLLMModel(RemoteModel):
         close = getattr(import_litellm(), "close_litellm_async_clients", None)
         if close is not None:
             await close()
+            import_litellm().in_memory_llm_clients_cache.flush_cache()  # else they were used again
 
     def _resolved(self) -> tuple[str, str]:
         return resolve(self.name, self.provider)
@@ -113,7 +126,7 @@ class LiteLLMModel(RemoteModel):
             "timeout": min(self.timeout, LONGEST_TIMEOUT),
             **CALL_SETTINGS,
             "temperature": self.temperature,
-            **self.model_args,
+            **{name: value for name, value in self.model_args.items() if name not in PRICES},
             **copy.deepcopy(options),  # LiteLLM rewrites tools, too, and all rollouts share them
         }
         if "tools" in options and "tools" not in _allowed(name, provider, self.model_args):
@@ -140,7 +153,9 @@ class LiteLLMModel(RemoteModel):
             answer = await asyncio.wait_for(asked, self.timeout + 1.0)
             if limiter is not None:
                 limiter.read_headers(response_headers(answer))
-            return read_answer(answer, request.model, request.provider, self._secrets)
+            given = {name: float(self.model_args.get(name) or 0.0) for name in PRICES}
+            prices = given if self.model_args.keys() & PRICES else None
+            return read_answer(answer, request.model, request.provider, self._secrets, prices)
 
 
 def check_model(name: str, provider: str | None = None, *, model_args: dict[str, Any] | None = None) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from contextlib import contextmanager
@@ -39,6 +40,12 @@ def import_litellm() -> ModuleType:
     If the program has imported it before, it stays as it is. Otherwise its loggers say nothing during calls
     that ``quiet`` surrounds. Other loggers keep the level and the filters that the program gave them.
     """
+    import httpx
+
+    # a redirect would send the conversation and the key to another address; LiteLLM's clients follow each
+    redirects: Any = httpx.Response.has_redirect_location
+    shown = property(lambda answer: not _quiet.get() and redirects.fget(answer))
+    httpx.Response.has_redirect_location = shown  # type: ignore[method-assign,assignment]
     if "litellm" in sys.modules:
         return sys.modules["litellm"]
     settings = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
@@ -169,14 +176,22 @@ def response_headers(answer: Any) -> dict[str, Any]:
     return {str(name).lower().removeprefix("llm_provider-"): value for name, value in headers.items()}
 
 
-def read_answer(answer: Any, model: str, provider: str, secrets: frozenset[str] = frozenset()) -> Completion:
-    """The completion in a LiteLLM answer; raises ``ValueError`` for one without choices."""
+def read_answer(
+    answer: Any,
+    model: str,
+    provider: str,
+    secrets: frozenset[str] = frozenset(),
+    prices: dict[str, float] | None = None,
+) -> Completion:
+    """The completion in a LiteLLM answer; raises ``ValueError`` for one without choices, or with an error."""
     if not answer.choices:
         raise ValueError("it has no choices")
     choice = answer.choices[0]
+    if error := (getattr(choice, OWN_FIELD, None) or {}).get("error"):
+        raise ValueError(f"it holds an error: {error}")
     return Completion(
         message=_message(choice.message),
-        usage=_usage(answer, model, provider),
+        usage=_usage(answer, model, provider, prices),
         finish_reason=label(str(choice.finish_reason or "stop"), secrets),
         model=label(str(answer.model or model), secrets),
         tokens=_tokens_of(answer, choice),
@@ -214,7 +229,7 @@ def _message(message: Any) -> Message:
     return kept
 
 
-def _usage(answer: Any, model: str, provider: str) -> Usage:
+def _usage(answer: Any, model: str, provider: str, prices: dict[str, float] | None = None) -> Usage:
     usage = getattr(answer, "usage", None)
     used = Usage(
         calls=1,
@@ -229,12 +244,13 @@ def _usage(answer: Any, model: str, provider: str) -> Usage:
         return used
     litellm = import_litellm()
     try:
-        cost = float(litellm.completion_cost(answer, model=model, custom_llm_provider=provider))
+        named = {"model": model, "custom_llm_provider": provider, "custom_cost_per_token": prices}
+        cost = float(litellm.completion_cost(answer, **named))
     except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
         cost = -1.0
     # for some names that its table lacks LiteLLM says 0
     names = {key for name in (answer.model, model) for key in (name, f"{provider}/{name}")}
-    is_priced = cost > 0 or (cost == 0 and not names.isdisjoint(litellm.model_cost))
+    is_priced = cost > 0 or (cost == 0 and (prices or not names.isdisjoint(litellm.model_cost)))
     if is_priced and (used.input_tokens or used.output_tokens):  # without tokens the cost is unknown
         used.cost = cost
     else:
@@ -331,6 +347,7 @@ def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
 def _entry(name: str) -> dict[str, Any] | None:
     loaded = getattr(sys.modules.get("litellm"), "model_cost", None)
     table = load_prices() if loaded is None else loaded  # once LiteLLM is loaded, prices may have been added
+    name = re.sub(r"^(ft:[^:]*):.*", r"\1", name)  # of a model that was trained further
     for key in (name, f"openai/{name}"):
         entry = table.get(key)
         if isinstance(entry, dict) and entry.get("litellm_provider") == "openai":

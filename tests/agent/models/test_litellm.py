@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -148,6 +149,75 @@ def test_one_model_serves_one_event_loop_after_another(stub_llm: StubServer) -> 
         return content
 
     assert [asyncio.run(ask()) for _ in range(2)] == ["Hi", "Hi"]
+
+
+async def test_a_closed_model_leaves_no_closed_connections_to_the_next(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    for _ in range(2):
+        asked = model(retries=0)
+        assert (await asked.complete(HELLO)).message["content"] == "Hi"
+        await asked.close()
+
+
+@pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
+async def test_a_redirect_is_not_followed(
+    stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", stub_llm.url)
+    other = StubServer()
+    other.script(NAME, ["Hi"])
+    stub_llm.script(NAME, [Answer(status=307, headers={"Location": f"{other.url}/chat/completions"})])
+    asked = LiteLLMModel(f"{provider}/{NAME}", retries=0)
+    with pytest.raises(ModelError, match="HTTP 307"):
+        await asked.complete(HELLO)
+    await asked.close()
+    other.close()
+    assert other.requests == []
+
+
+async def test_an_error_in_a_choice_is_no_answer(stub_llm: StubServer) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Half"}, "finish_reason": "error"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": NAME, "choices": [choice]}
+    choice["error"] = {"code": 502, "message": "connection lost"}
+    fault = await failure(stub_llm, Answer(body=json.dumps(answer).encode()), retries=0)
+    assert "it holds an error: {'code': 502, 'message': 'connection lost'}" in fault.fault
+
+
+async def test_a_price_is_that_of_one_model_alone(stub_llm: StubServer) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    costs = []
+    for price in (None, 0.0, 0.001, None):
+        names = ("input_cost_per_token", "output_cost_per_token")
+        own = {} if price is None else dict.fromkeys(names, price)
+        used = (await model(model_args=own).complete(HELLO)).usage
+        costs.append(used.cost)
+        assert used.unpriced_calls == 0
+    assert costs[1:3] == [0.0, pytest.approx(0.11)]
+    assert costs[0] == costs[3] > 0.0
+    assert not {"input_cost_per_token"} & stub_llm.requests[-2].keys()
+
+
+@pytest.mark.parametrize("client", ["direct", "litellm"])
+async def test_a_header_is_sent_once_in_any_spelling(stub_llm: StubServer, client: str) -> None:
+    stub_llm.script(NAME, ["Hi"])
+    given = {"extra_headers": {"authorization": "Bearer gateway", "x-none": None}}
+    asked = remote_model(f"openai/{NAME}", client=client, model_args=given)
+    await asked.complete(HELLO)
+    await asked.close()
+    sent = {name.lower(): value for name, value in stub_llm.request_headers[-1].items()}
+    assert (sent["authorization"], "x-none" in sent) == ("Bearer gateway", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"stream": True}, "'stream' is no argument"),
+        ({"extra_headers": "abc"}, "'extra_headers' is no JSON"),
+    ],
+)
+def test_what_is_not_to_be_set_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ModelSetupError, match=told):
+        remote_model(f"openai/{NAME}", client="litellm", model_args=given)
 
 
 @pytest.fixture
