@@ -24,7 +24,7 @@ LOOPBACK = "127.0.0.1"
 LONGEST_WAIT = 60.0
 """Seconds; nothing waits longer for its next attempt, whatever a server asks."""
 
-RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, *range(520, 525), 529, 530})
 """HTTP statuses that a later attempt may not meet again."""
 
 CONNECTION_LOST = frozenset(

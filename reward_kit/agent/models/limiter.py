@@ -15,8 +15,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.network import LONGEST_WAIT, quotas
 from reward_kit.agent.base.network import backoff as seconds_until_next
-from reward_kit.agent.base.network import quotas
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.errors import cannot_be_read, first_fault
 from reward_kit.agent.models.limits import AIMD, MINUTE, CircuitBreaker, RateLimits
@@ -201,6 +201,7 @@ class Limiter:
         if not fault.retryable or not (fault.status is None or refused or fault.status >= 500):
             if fault.status is not None:  # the provider has answered
                 self._is_back(now)
+            call.not_before = now + min(LONGEST_WAIT, fault.retry_after or 0.0)
             return False
         asked = min(self.patience, _with_jitter(fault.retry_after)) if fault.retry_after else 0.0
         call.failures += 1

@@ -243,6 +243,15 @@ class TestOutage:
 
 
 class TestFailuresByChance:
+    @pytest.mark.parametrize("status", [408, 409, 425, 503, 521, 530])
+    def test_a_named_wait_is_kept(self, status: int) -> None:
+        answers = iter([ModelError("later", status=status, retryable=True, retry_after=9.0)])
+        provider = Provider(verdict=lambda: next(answers, None))
+        results, seconds, _ = timed(provider, 1, 1)
+        assert served(results)
+        assert seconds >= 9.0
+        assert status in network.RETRYABLE_STATUS
+
     @pytest.mark.parametrize("fault", [lambda: refused(503), timed_out, unreachable])
     @pytest.mark.parametrize("share", [0.02, 0.2])
     def test_they_cost_little_time_and_no_rollout(
