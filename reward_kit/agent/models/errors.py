@@ -87,7 +87,8 @@ def cannot_be_read(fault: ModelError) -> bool:
 
 def first_fault(fault: ModelError) -> ModelError:
     """The fault of a run's first call, which the set-up has caused if it cannot pass."""
-    if type(fault) is not ModelError or fault.retryable:
+    is_setting = isinstance(fault, ModelInputError) and _OF_A_SETTING.search(fault.fault)
+    if not is_setting and (type(fault) is not ModelError or fault.retryable):
         return fault
     subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
     remedy = f"No call has been answered yet: check {subject}."
@@ -98,6 +99,7 @@ def first_fault(fault: ModelError) -> ModelError:
     return first
 
 
+_OF_A_SETTING = re.compile(r"max_\w*tokens\W.{0,40}too large|unrecognized request argument", re.IGNORECASE)
 _LASTING = {
     401: ("the provider refuses the key", "Check {key}."),
     402: ("the provider's quota is used up", "Check the account's plan and billing."),

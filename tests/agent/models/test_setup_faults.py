@@ -85,6 +85,23 @@ async def test_litellm_names_the_url_that_it_called(
 
 
 @CLIENTS
+@pytest.mark.parametrize(
+    "said",
+    [
+        "'max_tokens' is too large: 64000. This model's maximum context length is 32768 tokens",
+        "Unrecognized request argument supplied: content_filter",
+    ],
+)
+async def test_a_refused_setting_is_no_conversation_that_is_too_long(
+    stub_llm: StubServer, client: str, said: str
+) -> None:
+    stub_llm.script(NAME, [Answer(status=400, error=said)])
+    model = remote_model(f"openai/{NAME}", client=client, limiters=Limiters())
+    with pytest.raises(ModelSetupError, match="No call has been answered yet"):
+        await model.complete(HELLO)
+
+
+@CLIENTS
 async def test_a_refused_seed_is_named_and_can_be_left_out(stub_llm: StubServer, client: str) -> None:
     refusal = Answer(status=400, error="Unrecognized request argument supplied: seed")
     stub_llm.script(NAME, lambda request, _: refusal if "seed" in request else "Hi")
