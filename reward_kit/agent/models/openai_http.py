@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import urllib.request
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -222,7 +223,8 @@ class StatedError(Exception):
         stated = error if isinstance(error, dict) else {"message": error}
         self.body = body
         self.code = stated.get("code")
-        self.status_code: int | None = self.code if status is None and type(self.code) is int else status
+        named = re.fullmatch(r"[45]\d\d", str(self.code))
+        self.status_code: int | None = int(named[0]) if status is None and named else status
         self.litellm_response_headers = headers
         super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
 

@@ -230,9 +230,11 @@ async def test_an_error_in_a_choice_is_no_empty_answer(stub_llm: StubServer) -> 
     error = {"code": 502, "message": "upstream broke off"}
     failed = json.dumps({"choices": [{"finish_reason": "error", "error": error, "message": message}]})
     (_, direct), _ = await both(stub_llm, Answer(body=failed.encode()))
-    assert isinstance(direct, ModelError)
-    assert (direct.status, direct.retryable) == (502, True)
-    assert "HTTP 502: upstream broke off" in str(direct)
+    (_, by_text), _ = await both(stub_llm, Answer(body=failed.replace("502", '"502"').encode()))
+    for fault in (direct, by_text):
+        assert isinstance(fault, ModelError)
+        assert (fault.status, fault.retryable) == (502, True)
+        assert "HTTP 502: upstream broke off" in str(fault)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -297,7 +299,11 @@ async def test_fields_of_litellms_own_are_sent_by_neither(stub_llm: StubServer) 
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt-4o", "gpt-4.1-nano", "gpt-4-turbo-2024-04-09", "home-made", "qwen3", "deepseek-chat"]
+    "name",
+    [
+        *("gpt-4o", "gpt-4.1-nano", "gpt-4-turbo-2024-04-09", "home-made", "qwen3", "deepseek-chat"),
+        "ft:gpt-4o-2024-08-06:acme::abc123",
+    ],
 )
 async def test_a_call_costs_the_same(stub_llm: StubServer, name: str) -> None:
     usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 300}}
