@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import from_json
 
 from reward_kit.agent.base.encoding import LONG, parsed_json, plain
-from reward_kit.agent.base.text import encodable, foreign_name, text_of
+from reward_kit.agent.base.text import LONGEST_NAME, encodable, foreign_name, text_of
 from reward_kit.agent.base.types import ToolCall
 from reward_kit.errors import AgentError
 
@@ -162,7 +162,7 @@ class History:
 
     def _unique(self, given: Any) -> str:
         """An id not used before; nine letters and digits, the strictest form a provider asks for."""
-        call_id = foreign_name(given) if given else ""
+        call_id = foreign_name(given) if given and len(str(given)) <= LONGEST_NAME else ""
         while not call_id or call_id in self._used:
             self._issued += 1
             call_id = f"call{self._issued:05d}"

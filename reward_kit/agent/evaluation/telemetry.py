@@ -224,7 +224,7 @@ def _rollout(record: Trace, *, contents: bool) -> Span:
         **{f"reward_kit.{name}": getattr(record, name) for name in own},
         **{f"reward_kit.rollout.{name}": getattr(record, name) for name in ("index", "attempt", "seed")},
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
-        "reward_kit.cost": total_usage(record.usage.values()).cost,
+        "reward_kit.cost": _cost(total_usage(record.usage.values())),
         "error.type": kind,
         **(_provider_and_model(record.models["agent"]) if "agent" in record.models else {}),
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
@@ -240,6 +240,10 @@ def _rollout(record: Trace, *, contents: bool) -> Span:
         }
     name = f"invoke_agent {record.agent}"
     return Span(name, record.started, record.seconds, attributes, error, judgement=judgement)
+
+
+def _cost(usage: Usage) -> float | None:
+    return None if usage.unpriced_calls else usage.cost
 
 
 def _conversation(record: Trace) -> Attributes:
@@ -265,7 +269,7 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
         "error.type": None if call.error is None else "model_error",
     }
     if call.error is None:
-        attributes |= _usage(call.usage) | {"reward_kit.cost": call.usage.cost}
+        attributes |= _usage(call.usage) | {"reward_kit.cost": _cost(call.usage)}
         attributes["gen_ai.response.finish_reasons"] = [call.finish_reason]
     if contents and call.answer is not None:
         parts = [{"type": "text", "content": call.answer}]

@@ -157,6 +157,12 @@ def test_a_rollout_is_a_trace_of_its_model_calls_and_tool_calls(bundle: Bundle, 
         assert text not in everything
 
 
+def test_what_has_no_price_has_no_cost(bundle: Bundle, collector: Collector, stub_llm: StubServer) -> None:
+    stub_llm.script("gpt-4o-mini", [Answer(content="Hi", usage={})])
+    root, inside = collector.trace(play(bundle).id)
+    assert not [span for span in (root, *inside) if "reward_kit.cost" in attributes(span)]
+
+
 @pytest.mark.usefixtures("scripted")
 def test_contents_are_sent_in_the_form_of_the_conventions_if_asked_for(
     bundle: Bundle, collector: Collector, monkeypatch: pytest.MonkeyPatch

@@ -180,3 +180,4 @@ def test_a_conversation_that_a_row_begins_with_stays_as_it_is() -> None:
     said = [("user", "Hello"), ("agent", "Pong, I hear"), ("user", "Fine")]
     assert [(line.speaker, line.text) for line in history.lines] == said
     assert history.call("ping", {}, "c1") != "c1"
+    assert len(history.call("ping", {}, "c" * 300)) == 9  # one that a provider takes back
