@@ -63,8 +63,9 @@ async def check_deeply(
     """Add the findings of all rows with gold actions; ``told`` is called before each."""
     faulty = {row for one in report.errors if one.kind not in PLAYABLE for row in one.rows}
     deep = _DeepCheck(report, seeded)
+    today = datetime.now(UTC).isoformat(timespec="seconds")  # replays write equal times
     playable = [
-        (_at_fixed_time(task), base)
+        (replace(task, row=replace(task.row, now=task.row.now or today)), base)
         for task, base in seeded
         if task.row.actions is not None and task.row.id not in faulty
     ]
@@ -155,12 +156,6 @@ class _DeepCheck:
             yield Fault("no-op", text, "note")
 
 
-def _at_fixed_time(task: Task) -> Task:
-    """Freeze the task's clock, so that replays write equal times."""
-    now = task.row.now or datetime.now(UTC).isoformat(timespec="seconds")
-    return replace(task, row=replace(task.row, now=now))
-
-
 # --- rows that are alike
 
 SIMILAR = 0.8
@@ -189,7 +184,11 @@ def add_duplicates(
                 raise
             continue  # a file beside the dataset that is none
         alike = _alike(rows, theirs, least=SIMILAR)
-        pairs = {mine.id: (mine, their) for mine, their in alike if not _of_one_split(mine, their)}
+        pairs = {
+            mine.id: (mine, their)
+            for mine, their in alike
+            if (split := mine.metadata.get("split")) is None or split != their.metadata.get("split")
+        }
         if 2 * len(pairs) > max(len(rows), len(theirs)) and len(pairs) > 1:
             text = f"has {count(len(pairs), 'row')} of this dataset: it is another version, not another split"
             report.add("near-duplicate", name, text, grade="note")
@@ -214,11 +213,6 @@ def _alike(
             shared = 2 * (mine & theirs).total() / (mine.total() + theirs.total())
             if shared >= least:
                 yield row, other
-
-
-def _of_one_split(row: TaskRow, other: TaskRow) -> bool:
-    split = row.metadata.get("split")
-    return split is not None and split == other.metadata.get("split")
 
 
 def _gold(row: TaskRow) -> str:

@@ -86,7 +86,9 @@ async def call(
     if trace.stop_reason is not None:
         raise RolloutStopped(trace.stop_reason)
     if tool.__class__ is not str or tool not in registry.tools:
-        tool = _tool_name(tool)
+        if not isinstance(tool, str):
+            raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
+        tool = foreign_name(tool)
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
     if by == "agent" and not (episode.turn_is_open and episode.turn_has_steps):
@@ -142,12 +144,6 @@ def _stop_after(episode: Episode, tool: str, result: ToolResult, by: Side) -> No
         raise RolloutStopped("infrastructure_error")
     if not result.terminal:
         episode.check_running()
-
-
-def _tool_name(tool: Any) -> str:
-    if not isinstance(tool, str):
-        raise TypeError(f"a tool is called by its name, a str, not by {type(tool).__name__}")
-    return foreign_name(tool)
 
 
 def _plain_arguments(arguments: Any) -> dict[str, Any] | str:

@@ -130,11 +130,6 @@ def turn_request(rollout: Rollout, addresses: dict[str, str | None], token: str)
     )
 
 
-def closed_request(rollout: Rollout) -> bytes:
-    """Return the body that says that a rollout is over."""
-    return _encoded(rollout, "closed", stop_reason=rollout.stop_reason)
-
-
 def _encoded(rollout: Rollout, event: str, **fields: Any) -> bytes:
     identity = {name: getattr(rollout, name) for name in ("id", "row_id", "index", "seed")}
     identity["turn"] = rollout.turns
@@ -213,7 +208,7 @@ class HttpAgents:
         if self._http is not None:
             with contextlib.suppress(*_LOST, AgentError):  # TimeoutError is an OSError
                 async with asyncio.timeout(FAREWELL):
-                    await self._exchange(closed_request(rollout))
+                    await self._exchange(_encoded(rollout, "closed", stop_reason=rollout.stop_reason))
 
     async def _exchange(self, body: bytes) -> tuple[int, str, str | None]:
         """Return status, text and ``Location`` of the agent's answer."""

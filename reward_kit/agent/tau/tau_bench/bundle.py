@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tau_retail_task
 from reward_kit.agent import Database, TaskBundle
 from reward_kit.agent.tau.source import SourceError, new_folder, put
-from reward_kit.agent.tau.tau_bench.checkout import Checkout, Domain, Row, read_checkout
+from reward_kit.agent.tau.tau_bench.checkout import Checkout, Domain, read_checkout
 from reward_kit.errors import RewardKitError
 from tau_retail_task.tools import R
 
@@ -90,6 +90,7 @@ def port(source: str | Path, out: str | Path) -> Written:
     left_out = ", ".join(found.left_out)
     warnings = (f"These tools have no code here and are left out: {left_out}.",) if left_out else ()
     tools = {"tools": found.tools, "terminal": ["transfer_to_human_agents"], "parallel_tool_calls": False}
+    named = {"toolset": f"{target.name}.tools"}
     files: dict[str, str | bytes] = {
         **{f"retail_tools/{path.name}": path.read_bytes() for path in (BUNDLE / "tools").glob("*.py")},
         "retail_tools/item_details.py": (_WRITTEN / "item_details.py").read_bytes(),
@@ -99,7 +100,10 @@ def port(source: str | Path, out: str | Path) -> Written:
         "descriptions.json": json.dumps(tools, indent=2, ensure_ascii=False) + "\n",
         "seed.sql": sql,
         "README.md": _readme(target.name, found, seed, warnings),
-        **{file: _dataset(rows, target.name) for file, rows in found.rows.items()},
+        **{
+            file: "".join(f"{json.dumps({'id': row['id'], **named, **row})}\n" for row in rows)
+            for file, rows in found.rows.items()
+        },
         **found.texts,
     }
     with new_folder(target) as folder:
@@ -109,11 +113,6 @@ def port(source: str | Path, out: str | Path) -> Written:
         if rows:
             asyncio.run(_mark_refused(target / file))
     return Written(target, found, seed, warnings)
-
-
-def _dataset(rows: Sequence[Row], name: str) -> str:
-    lines = ({"id": row["id"], "toolset": f"{name}.tools", **row} for row in rows)
-    return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
 async def _mark_refused(dataset: Path) -> None:

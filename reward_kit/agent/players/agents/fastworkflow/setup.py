@@ -146,7 +146,10 @@ def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_argum
     """
     if not home.has_right_version:
         home.folder.mkdir(parents=True, exist_ok=True)
-        _keep_training(home)
+        for internal in home.internal_workflows():  # their training is in the environment, which is cleared
+            if any(internal.glob(f"{TRAINED}/*/threshold.json")):
+                kept = home.folder / KEPT / internal.name
+                shutil.copytree(internal / TRAINED, kept, dirs_exist_ok=True)
         make = (python or sys.executable, "-m", "venv", "--clear", home.venv)
         _run(*make, fault="the environment cannot be created", remedy=_REMEDY)
         # pip uses the index and proxy that the user has configured
@@ -154,13 +157,6 @@ def install(home: FastWorkflowHome, python: str | None, workflow: str, pip_argum
         _run(*pip, *pip_arguments, *PACKAGES, fault="pip cannot install FastWorkflow", remedy=_REMEDY)
     _restore_training(home)
     return prepare_workflow(home, workflow)
-
-
-def _keep_training(home: FastWorkflowHome) -> None:
-    """Copy what was trained in the environment, which is about to be cleared, beside it."""
-    for internal in home.internal_workflows():
-        if any(internal.glob(f"{TRAINED}/*/threshold.json")):
-            shutil.copytree(internal / TRAINED, home.folder / KEPT / internal.name, dirs_exist_ok=True)
 
 
 def _restore_training(home: FastWorkflowHome) -> None:

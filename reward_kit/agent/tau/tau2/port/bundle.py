@@ -189,7 +189,7 @@ def _own_code(domain: str, code: DomainCode, retrievers: Sequence[str], done: st
     toolkits = [code.toolkits[side] for side in ("agent", "user") if side in code.toolkits]
     imports = [f"from .theirs.{module} import {name}\n" for module, name in toolkits]
     arguments = [json.dumps(domain), *(name for _, name in toolkits)]
-    if code.has_sync:
+    if "sync" in code.modules:
         imports.append("from .theirs.sync import sync_tools\n")
         arguments.append("sync=sync_tools")
     first = "from reward_kit.agent.tau.tau2 import Domain\n"

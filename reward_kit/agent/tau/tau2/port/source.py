@@ -150,10 +150,6 @@ class DomainCode:
     modules: dict[str, str] = field(default_factory=dict)
     toolkits: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    @property
-    def has_sync(self) -> bool:
-        return "sync" in self.modules
-
 
 def read_code(source: Tau2Source, domain: str, agent: tuple[str, str] | None = None) -> DomainCode:
     """Copy the toolkits of a domain, all modules that they import, and the synchronisation of both sides.
