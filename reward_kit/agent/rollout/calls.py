@@ -109,7 +109,7 @@ async def call(
             db=episode.database,
             rollout=episode.rollout if by == "agent" else episode.user_rollout,
             pending=episode.pending_log,
-            on_overrun=episode.overrun,
+            on_overrun=None if episode.deadline is None else episode.deadline.end,
             after=episode.after_call,
         )
         call.content, call.status = result.content, result.status

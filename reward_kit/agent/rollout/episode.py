@@ -322,11 +322,6 @@ class Episode:
             self.stop("user_stop")
         return line
 
-    def overrun(self, why: str) -> None:
-        """End the time of the episode: a tool has ignored its cancellation."""
-        if self.deadline is not None:
-            self.deadline.end(why)
-
     # --- the end
 
     async def settle(self) -> None:

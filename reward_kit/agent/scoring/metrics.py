@@ -233,11 +233,6 @@ class RowResult:
         return self.passed
 
     @property
-    def turns_of_success(self) -> list[int]:
-        """The turn in which each successful rollout succeeded."""
-        return [outcome.turn_of_success or outcome.turns for outcome in self.outcomes if outcome.success]
-
-    @property
     def reward(self) -> float | None:
         """The mean reward of the judged rollouts."""
         return mean(self.rewards)

@@ -191,7 +191,8 @@ class EvaluationResult:
     @property
     def success_within_turns(self) -> dict[int, float]:
         """The share of rollouts that had succeeded within k turns, by k. It is not Pass^k."""
-        return success_within_turns([(row.n_scored, row.turns_of_success) for row in self.rows])
+        won = [(row.n_scored, (one for one in row.outcomes if one.success)) for row in self.rows]
+        return success_within_turns([(n, [one.turn_of_success or one.turns for one in of]) for n, of in won])
 
     @property
     def complete(self) -> bool:

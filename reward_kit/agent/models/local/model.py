@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.litellm import remote_model
-from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE
+from reward_kit.agent.models.local.backends import ARGUMENTS, TOOL_CALLS_IN_TEMPLATE, read_json
 from reward_kit.agent.models.local.server import logger
 from reward_kit.agent.models.openai_http import OpenAIModel
 from reward_kit.errors import ModelError, ModelSetupError
@@ -62,7 +62,9 @@ class LocalModel:
         self._asked = self._reached(self._model_args, temperature=self._temperature, **self._limits)
         if started:
             await self._try()
-        if self._temperature and self._server.never_samples:
+        file, backend = self._server.file, self._server.backend.name
+        settings = read_json(file.path / "generation_config.json")
+        if self._temperature and backend == "transformers" and not settings.get("do_sample"):
             logger.warning(
                 "warning: %s ignores the temperature: its generation_config.json does not set "
                 '"do_sample": true, which transformers requires',

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.models.local.backends import LocalFile, extra_arguments, find_backend, read_json
+from reward_kit.agent.models.local.backends import LocalFile, extra_arguments, find_backend
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
@@ -86,12 +86,6 @@ class ModelServer:
     def served_name(self) -> str:
         """The model's name in requests."""
         return self.backend.served or str(self._folder / "model")
-
-    @property
-    def never_samples(self) -> bool:
-        """True if the temperature has no effect."""
-        settings = read_json(self.file.path / "generation_config.json")
-        return self.backend.name == "transformers" and not settings.get("do_sample")
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines its answers: model files, program and arguments."""

@@ -184,24 +184,17 @@ class ReactUser(LLMUser):
         system = prompt(rollout, "user_react")
         if "{instruction}" not in (rollout.prompt_text("user_react") or ""):
             system = f"{prompt(rollout, 'user')}\n\n{system}".rstrip()
-        lines = [
-            line._replace(text=as_written(self._thoughts.get(place, ""), line.text))
-            if line.speaker == "user"
-            else line
-            for place, line in enumerate(rollout.lines)
-        ]
+        lines = list(rollout.lines)
+        for place, line in enumerate(rollout.lines):
+            if line.speaker == "user":
+                thought = f"Thought:\n{said}\n\n" if (said := self._thoughts.get(place)) else ""
+                lines[place] = line._replace(text=f"{thought}User Response:\n{line.text}")
         heard = swap_roles(lines, prompt(rollout, "greeting"), rollout.own_messages)
         return [{"role": "system", "content": system}, *heard]
 
     def read(self, answer: str) -> Draft:
         """The line of an answer, and its thoughts."""
         return labelled_draft(answer)
-
-
-def as_written(thought: str, line: str) -> str:
-    """Return a thought and a line in the form that the model is asked for."""
-    said = f"User Response:\n{line}"
-    return f"Thought:\n{thought}\n\n{said}" if thought else said
 
 
 def labelled_draft(answer: str) -> Draft:

@@ -194,7 +194,7 @@ def classify_failure(
         kind, detail = "user_error", f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
     elif stop_reason in _DECIDING_STOPS:
         kind, detail = cast("FailureKind", stop_reason), stop_detail or stop_reason
-    elif stop_reason in ("timeout", "budget") and (fault is None or not fault.is_wrong_call):
+    elif stop_reason in ("timeout", "budget") and (not fault or fault.made is None or fault.kind == "other"):
         detail = stop_detail or stop_reason
     elif fault is not None:
         kind, detail = fault.kind, fault.detail

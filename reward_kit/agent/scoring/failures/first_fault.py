@@ -180,11 +180,6 @@ class FirstFault:
             return False
         return not argument_differences(want.arguments, made.arguments)
 
-    @property
-    def is_wrong_call(self) -> bool:
-        """True if a call was wrong, not only missing or in another order."""
-        return self.made is not None and self.kind != "other"
-
 
 def first_fault(
     tool_calls: Sequence[ToolCall],
