@@ -26,8 +26,7 @@ from reward_kit.agent.models.answer_parts import usable_answer
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
 from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
-from reward_kit.agent.store.evaluation_file import reading
-from reward_kit.agent.store.layout import load_evaluation, read_notes, stored_usage
+from reward_kit.agent.store.layout import load_evaluation, paid_for_explanations, read_notes
 from reward_kit.agent.store.loading import load_rollout
 from reward_kit.agent.store.writer import Store
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError, StorageError
@@ -96,7 +95,8 @@ async def explain_async(
     with Store(stored.log_path) as store:
         store.continue_run()
         try:
-            await explainer.explain(stored.outcomes, store, spent=stored.spent.paid)
+            spent = stored.spent.paid + paid_for_explanations(store.path)
+            await explainer.explain(stored.outcomes, store, spent=spent)
         finally:
             stored = replace(stored, results={**stored.results, "explanations": explainer.result})
             store.add_note("results", stored.stored_results())
@@ -127,14 +127,13 @@ class Explainer:
     async def explain(self, outcomes: Sequence[Outcome], store: Store, *, spent: float = 0.0) -> None:
         """Judge those of ``outcomes`` that failed and are not judged yet by this model with this prompt.
 
-        ``store`` is that of the evaluation, ``spent`` is the cost of the rollouts. The result says if the
-        model did not answer. Raises ``StorageError`` if an explanation cannot be stored.
+        ``store`` is that of the evaluation, ``spent`` is the cost so far. The result says if the model
+        did not answer. Raises ``StorageError`` if an explanation cannot be stored.
         """
         failed = [outcome for outcome in outcomes if outcome.scored and not outcome.success]
         made: dict[str, Explanation] = {}
         try:
-            with reading(store.path) as connection:
-                self._spent = spent + stored_usage(connection, NOTE).total.paid
+            self._spent = spent
             for one in stored_explanations(store.path):
                 if (one.model, one.prompt) == (self.model.name, prompt_version()):
                     made[one.rollout] = one
@@ -349,11 +348,12 @@ def stored_explanations(path: Path) -> list[Explanation]:
         raise StorageError("holds a damaged explanation", place=str(path)) from error
 
 
-def read_explanations(path: Path, counted: Mapping[str, Any]) -> Explanations:
-    """The explanations that a run ``counted``; the notes in the evaluation at ``path`` hold them whole."""
-    known = {one.rollout: one for one in stored_explanations(path) if one.model == counted["model"]}
-    made = [known[one["id"]] for one in counted["rollouts"] if one["id"] in known]
-    return Explanations(counted["model"], made, counted["missing"], counted["reason"])
+def read_explanations(stored: EvaluationResult, counted: Mapping[str, Any]) -> Explanations:
+    """The explanations of an evaluation by the model of ``counted``, the note of a run."""
+    model, every = counted["model"], stored_explanations(stored.log_path)
+    known = {one.rollout: one for one in every if one.model == model}
+    failed = [known.get(one.id) for one in stored.outcomes if one.scored and not one.success]
+    return Explanations(model, [*filter(None, failed)], failed.count(None), counted["reason"])
 
 
 class Judgement(NamedTuple):

@@ -15,7 +15,7 @@ from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.sequential import RowProgress, decide
-from reward_kit.agent.store.layout import judged_places, read_evaluation
+from reward_kit.agent.store.layout import judged_places, paid_for_explanations, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import check_same, more_than_asked
 from reward_kit.errors import DatabaseError, StorageError, UsageError
@@ -94,6 +94,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
         tally.add_earlier(finished)
         for usage in (*before.usage.values(), *before.broken_off.usage.values()):
             tally.usage.add(usage)
+        tally.usage.cost += paid_for_explanations(store.path)
         plan.seconds_before = before.seconds
     for job in jobs_of(run.rows, asked, finished):
         if job.place in unjudged:
@@ -101,6 +102,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
         else:
             plan.jobs.append(replace(job, attempts=attempts.get(job.place, 0)))
     store.begin_run(run)
+    store.path.with_suffix(".json").unlink(missing_ok=True)  # the results of an earlier run
     return plan
 
 

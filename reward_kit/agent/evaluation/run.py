@@ -281,7 +281,7 @@ def _result(
         "compared_with": compared,
         "decision": rounds.decide(stored) if rounds is not None else None,
     }
-    results = {name: part for name, part in found.items() if part is not None}
+    results = {**stored.results, **{name: part for name, part in found.items() if part is not None}}
     return replace(stored, configuration=runner.config.to_json(), results=results)
 
 

@@ -131,12 +131,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    uri = path.absolute().as_uri()
+    uri, log = path.absolute().as_uri(), path.with_name(f"{path.name}-wal")
+    has_log = log.exists() and log.stat().st_size > 0
     try:
-        return _connected(f"{uri}?mode=rw")  # a read-only one would leave the files of WAL mode behind
+        # a read-only connection leaves the files of WAL mode behind; another would empty the log of a killed
+        # run, which then were the one that was written to last
+        return _connected(f"{uri}?mode={'ro' if has_log else 'rw'}")
     except sqlite3.OperationalError:  # a read-only or full disk allows no such files
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:
+        if has_log:
             raise
         return _connected(f"{uri}?immutable=1")
 

@@ -194,6 +194,12 @@ def stored_usage(connection: sqlite3.Connection, kind: str) -> BrokenOff:
     return found
 
 
+def paid_for_explanations(path: Path) -> float:
+    """US dollars that judgements have cost, which ``--max-cost`` counts and ``--max-tokens`` does not."""
+    with reading(path) as connection:
+        return stored_usage(connection, "explanation").total.paid
+
+
 def load_evaluation(name: Named, output_dir: str | Path = "runs") -> EvaluationResult:
     """Read the evaluation that ``name`` means; see ``find_stored``.
 
@@ -257,7 +263,9 @@ def _evaluation(
     for run in runs:
         toolsets |= json.loads(run["toolsets"])
         code |= json.loads(run["code"])
-    notes = _notes(connection, "results", last["run"])
+    notes = [{}, *_notes(connection, "results", last["run"])]
+    explained = [one["explanations"] for one in _notes(connection, "results") if "explanations" in one]
+    notes[-1] = ({"explanations": explained[-1]} if explained else {}) | notes[-1]
     # of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)
     usage = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
     return EvaluationResult(
@@ -275,7 +283,7 @@ def _evaluation(
         fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
         code=code,
         toolsets=toolsets,
-        results={name: dict(part) for name, part in notes[-1].items()} if notes else {},
+        results={name: dict(part) for name, part in notes[-1].items()},
     )
 
 

@@ -197,7 +197,8 @@ class EvaluationResult:
     @property
     def complete(self) -> bool:
         """True if every planned rollout is judged, and explained if that was asked for."""
-        explained = self.explanations is None or self.explanations.complete
+        asked = self.configuration.get("explain") is not None
+        explained = not asked or self.explanations is None or self.explanations.complete
         return self.status == "complete" and not self.unjudged and explained
 
     @property
@@ -251,7 +252,7 @@ class EvaluationResult:
         kind = resolve_name(_PARTS[name])
         try:
             if name == "explanations":
-                return kind(self.log_path, found)
+                return kind(self, found)
             return TypeAdapter(kind).validate_python(found)
         except DAMAGED as error:
             raise StorageError(f"holds damaged results: {error!r}", place=str(self.log_path)) from error

@@ -107,7 +107,7 @@ class Store:
             sync_folder(self.path.parent)
 
     def begin_run(self, run: Run) -> None:
-        """Store the settings of this run, and its rows; a row that is known keeps its fields."""
+        """Store the settings of this run, and its rows; a known row keeps its fields but ``n_rollouts``."""
         values = run.eval_id, time.time(), f"{os.getpid()} on {socket.gethostname()}"
         settings = map(self._text, (run.configuration, run.versions, run.code, run.toolsets))
         with self.transaction() as connection:
@@ -122,7 +122,8 @@ class Store:
             query = (
                 "INSERT INTO rows (row_id, n_rollouts, position, base, fields, fingerprints)"
                 " VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position"
+                " ON CONFLICT DO UPDATE SET n_rollouts = excluded.n_rollouts, position = excluded.position,"
+                " fields = json_patch(fields, json_object('n_rollouts', excluded.fields ->> 'n_rollouts'))"
             )
             for place, one in enumerate(run.rows):
                 texts = self._text(one.fields), self._text(one.fingerprints)

@@ -11,7 +11,7 @@ from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 from stub_server import Answer
 
-from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async, explain
 from reward_kit.agent.after.explainer import Explanations
 from reward_kit.agent.models import limits
 from reward_kit.agent.store.layout import load_evaluation
@@ -91,6 +91,29 @@ def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle
     assert explanations_of(first).authors == {"agent": 2}
     assert explanations_of(second).authors == {"user": 2}
     assert len(notes()) == 4
+
+
+def test_explanations_outlast_a_run_that_makes_none(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    run(bundle, explain=None)
+    explain("mine", model="openai/judge")
+    again = agent_eval(resume="mine", n_rollouts=4)
+    stored = load_evaluation("mine")
+    for result in (again, stored):
+        assert (len(explanations_of(result).made), explanations_of(result).missing) == (2, 1)
+        assert result.complete  # nobody asked for more
+    assert json.loads(stored.results_path.read_text())["explanations"]["made"] == 2
+
+
+def test_judgements_that_were_paid_count_on_a_resume(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("gpt-4o", [BLAMED])
+    paid = explanations_of(run(bundle, explain="openai/gpt-4o")).usage.cost
+    assert paid > 0.0
+    again = agent_eval(resume="mine", n_rollouts=6, max_cost=paid)
+    assert (again.status, len(again.outcomes)) == ("budget", 3)
+    asked = len(stub_llm.requests)
+    assert explanations_of(explain("mine", model="openai/judge", max_cost=paid)).missing == 2
+    assert len(stub_llm.requests) == asked
 
 
 def test_an_unusable_answer_is_asked_for_once_more(bundle: Bundle, stub_llm: Any) -> None:

@@ -256,7 +256,9 @@ def test_explanations_are_counted_with_their_cost() -> None:
         "judged agent, wrong_tool: It did [bold]this[/bold].",
     ):
         assert part in text
-    assert not result.complete
+    assert result.complete
+    asked = {**result.configuration, "explain": "openai/judge"}
+    assert not replace(result, configuration=asked).complete
 
 
 def tally_of(*outcomes: Outcome, planned: int = 10) -> Tally:

@@ -114,6 +114,33 @@ def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
         assert agent_eval(resume="latest").eval_id == "older"
 
 
+def test_reading_a_killed_evaluation_does_not_make_it_the_latest(bundle: Bundle) -> None:
+    run(bundle, eval_id="mine")
+    files = Path("runs/evals/mine.db"), Path("runs/evals/mine.db-wal")
+    with closing(sqlite3.connect(files[0], isolation_level=None)) as connection:
+        connection.execute("UPDATE evaluation SET status = 'running'")
+        for file in files:  # as they are when the writer is killed
+            copy = file.with_name(file.name.replace("mine", "killed"))
+            copy.write_bytes(file.read_bytes())
+            os.utime(copy, (1, 1))
+    assert load_evaluation("killed").status != "running"
+    assert Path("runs/evals/killed.db-wal").stat().st_size > 0
+    assert agent_eval(resume="latest").eval_id == "mine"
+
+
+def test_the_results_of_an_earlier_run_are_gone_while_one_runs(bundle: Bundle) -> None:
+    class Looks:
+        async def respond(self, rollout: Any) -> str:
+            seen.append(Path("runs/evals/mine.json").exists())
+            return "Hello"
+
+    seen: list[bool] = []
+    for n_rollouts in (1, 2):
+        run(bundle, agent=Looks, no_sim_user=True, n_rollouts=n_rollouts)
+        assert Path("runs/evals/mine.json").exists()
+    assert seen == [False] * 4
+
+
 def test_the_evaluations_that_may_be_meant_are_named(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"--resume '\.\./evals/mine' is not a valid file name"):
         agent_eval(resume="../evals/mine")
