@@ -25,7 +25,6 @@ from reward_kit.agent.reports.facts import (
     origin_facts,
     strategy,
 )
-from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.metrics import average, shown_ks
 from reward_kit.agent.scoring.numbers import (
     NOTHING,
@@ -183,7 +182,7 @@ def _standing_rows(comparisons: Sequence[EvaluationComparison]) -> tuple[list[tu
 
 def _head(side: str, stored: EvaluationResult) -> Iterator[str]:
     status = "" if stored.status == "complete" else f"{stored.status}, "
-    spent = money(total_usage(stored.usage.values()))
+    spent = money(stored.spent)
     cost = "" if spent == NOTHING else f", {spent}"
     rollouts = f"{sum(row.finished for row in stored.rows)} of {count(stored.planned, 'rollout')}"
     yield f"{side}  {stored.eval_id}: {one_line(strategy(stored), LONGEST_STRATEGY)}"
@@ -373,8 +372,9 @@ def comment_lines(gate: Gate) -> Iterator[str]:
     name = gate.stored.eval_id
     yield f"### {title}: {code(name)} against {code(gate.baseline.eval_id)}\n"
     if gate.decision.difference is not None:
-        before = average([pair.a.passed / pair.a.n_scored for pair in gate.pairs])
-        yield f"**Pass^1 {before:.3f} → {before + gate.decision.difference:.3f}**\n"
+        sides = zip(*((pair.a, pair.b) for pair in gate.pairs), strict=True)
+        before, now = (average([one.passed / one.n_scored for one in side]) for side in sides)
+        yield f"**Pass^1 {before:.3f} → {now:.3f}**\n"
     yield from (f"- {code(line)}" for line in gate_lines(gate))
     worse = [pair for pair in gate.pairs if pair.difference < 0]
     if worse and gate.exit_code:  # beside a better or equal result, it is chance

@@ -60,6 +60,14 @@ def test_without_a_difference_the_margin_or_the_last_round_ends_it(bundle: Bundl
     assert (verdict, rollouts < 36) == ("within the margin", True)
 
 
+def test_the_rounds_are_those_that_the_rows_ask_for_now(bundle: Bundle) -> None:
+    evaluate(bundle, "new", {name: played[:2] for name, played in NEVER.items()})
+    again = evaluate(bundle, "new", NEVER, resume="new", against="main", until_decided=True)
+    assert again.decision is not None
+    assert (again.decision.planned, ended(again)[0]) == (36, "worse")
+    assert compare("main", "new").rows[0].b.n == 2
+
+
 def test_a_killed_evaluation_decides_the_same_when_it_is_resumed(bundle: Bundle) -> None:
     plan = dict.fromkeys(NAMES, [1] * 2 + [0] * 4)
     first = evaluate(bundle, "new", plan, against="main", until_decided=True)

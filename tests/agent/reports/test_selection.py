@@ -110,6 +110,8 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
         failed = listed(path, Selection(by="rollouts", result="failed"))
         assert failed.rollouts[0].id == "again"  # it replaces the first
         assert failed.total == 5
+        store.add([played(11, reward=None, error="boom")])
+        assert listed(path, Selection(by="rollouts", result="reward_error")).total == 1
 
 
 def test_a_search_reads_what_was_stored_since_and_no_other_file_of_the_name(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from command import start, wait_for
 from flight_bundle import Bundle
 from stored_rollouts import query_so_far
 
-from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, evaluate_async
+from reward_kit.agent import EvaluationConfig, EvaluationResult, agent_eval, compare, evaluate_async
+from reward_kit.agent.reports.comparison import comparison_lines
 from reward_kit.agent.reports.facts import facts_of
 from reward_kit.agent.reports.listings import evaluation_cells
 from reward_kit.agent.rollout.outcome import total_usage
@@ -138,6 +139,7 @@ async def test_it_is_reported_apart_from_what_rollouts_have_used_that_are_over(b
     assert {role: usage.calls for role, usage in result.broken_off.usage.items()} == {"agent": 2, "user": 2}
     assert (result.spent.calls, result.spent.cost, result.spent.fresh_tokens) == (5, 5 * COST, 5 * TOKENS)
     assert result.averages.model_call_seconds == pytest.approx(0.5)
+    assert "1 of 3 rollouts, $2.50" in "\n".join(comparison_lines(compare(result, result)))
     plain = json.loads(result.results_path.read_text())
     assert plain["broken_off"] == result.broken_off.to_json()
     assert "broken_off" in kinds(result.log_path)

@@ -54,6 +54,7 @@ RESULTS = {
     "unjudged": ("not judged", "reward IS NULL"),
 }
 """Results of rollouts that a selection can ask for beside failure classes, in words and as SQL."""
+_OTHER_RESULT = ":result IN (failure, stop_reason, iif(error IS NULL, NULL, 'reward_error'))"
 KINDS = {
     "always": ("passed always", "judged > 0 AND passed = judged"),
     "sometimes": ("passed sometimes", "passed > 0 AND passed < judged"),
@@ -167,7 +168,7 @@ class Selection:
 
     def statement(self) -> tuple[str, dict[str, Any]]:
         """SQL that gives the numbers in order, below 0 if not passed; ``said`` tells which have the text."""
-        result = RESULTS.get(self.result, ("", ":result IN (failure, stop_reason)"))[1]
+        result = RESULTS.get(self.result, ("", _OTHER_RESULT))[1]
         chosen = [(self.result, result), (self.tool, _CALLS), (self.text, "said(seq)")]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
         values = {**asdict(self), "row": _like(self.row)}
