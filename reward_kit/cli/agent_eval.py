@@ -10,6 +10,7 @@ import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -182,8 +183,9 @@ def evaluated(config: EvaluationConfig, players: Mapping[Role, Any] | None = Non
             )
             result = run_in_loop(running)
     except (RewardKitError, KeyboardInterrupt):
-        if display.tally is not None and display.tally.done:
-            say(_resume_hint(config, display.tally), err=True)
+        tally = display.tally
+        if tally and tally.done and Path(config.output_dir, "evals", f"{tally.eval_id}.db").exists():
+            say(_resume_hint(config, tally), err=True)
         raise
     except SystemExit as error:
         raise BundleError(

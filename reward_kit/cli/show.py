@@ -178,6 +178,9 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
 
 def _folder(named: list[EvaluationResult], default: Path) -> Path:
     """The runs folder of the named evaluations; raises ``UsageError`` if there is none, or several."""
+    for file in (one.log_path for one in named if one.log_path.parent.name != "evals"):
+        fault, remedy = "it lies in no runs folder", "Put it there: RUNS/evals/NAME.db"
+        raise UsageError(fault, place=str(file), remedy=remedy)
     folders = {stored.folder.resolve() for stored in named} or {default.resolve()}
     if len(folders) > 1:
         fault = "the evaluations lie in several runs folders"

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from command import Command, serving
+from command import Command, run_command, serving
 from flight_bundle import Bundle
 from planned_agent import evaluate
 
@@ -54,6 +54,13 @@ def test_the_pages_are_served_to_browsers_of_this_machine_alone(bundle: Bundle) 
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert "Traceback" not in errors
+
+
+def test_a_file_outside_of_a_runs_folder_is_refused_with_the_reason(bundle: Bundle, command: Command) -> None:
+    file = evaluate(bundle, "first", {"a": [1]}).log_path
+    Path("solo.db").write_bytes(file.read_bytes())
+    ran = run_command("view", "solo.db", "--out", "pages")
+    assert (ran.code, "it lies in no runs folder. Put it there: RUNS/evals/NAME.db" in ran.err) == (2, True)
 
 
 def test_pages_as_files_lead_to_each_other(bundle: Bundle, command: Command) -> None:

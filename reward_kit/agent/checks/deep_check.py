@@ -234,25 +234,30 @@ AGREEING = 3
 """Failed rollouts with one end state from which they are a finding, if they are half of all failures too."""
 
 
+_ANY = {"n_rollouts": None}
+
+
 def add_run_findings(
     report: ValidationReport,
     evaluations: Sequence[Named],
     rows: Mapping[str, TaskRow],
     output_dir: str | Path,
 ) -> None:
-    """Add what the rollouts of all ``evaluations`` together say of each row."""
+    """Add what the rollouts of all ``evaluations`` together say of each row that is still the same."""
     ends: dict[str, list[tuple[str, ...] | None]] = {}  # None: passed
     golds: dict[str, tuple[str, ...]] = {}
     sql = f"SELECT row_id, reward, json FROM rollouts JOIN traces ON rollout = id WHERE {FINAL}"  # noqa: S608
     for name in evaluations:
         path = find_stored(name, output_dir)
         with reading(path) as connection:
-            of_rows = dict(connection.execute("SELECT row_id, gold_changes FROM rows"))
-            if not of_rows.keys() & rows.keys():
+            found = connection.execute("SELECT row_id, fields, gold_changes FROM rows").fetchall()
+            known = [(rows[row_id], json.loads(one), gold) for row_id, one, gold in found if row_id in rows]
+            if not known:
                 raise UsageError(f"evaluation {path.stem} has no row of this dataset", place="--evaluation")
-            golds |= {row: _lines(json.loads(gold)) for row, gold in of_rows.items() if gold and row in rows}
+            same = {row.id: gold for row, one, gold in known if row.reward_fields() | _ANY == one | _ANY}
+            golds |= {row_id: _lines(json.loads(gold)) for row_id, gold in same.items() if gold}
             for row_id, reward, trajectory in connection.execute(sql):
-                if row_id in rows and reward is not None:
+                if row_id in same and reward is not None:
                     calls = json.loads(trajectory)["tool_calls"]
                     steps = [change for call in calls for change in call["changes"]]
                     ends.setdefault(row_id, []).append(None if is_success(reward) else _lines(steps))

@@ -283,6 +283,11 @@ def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) 
     assert "warning: never-passed (1 row). Read the failed" in audited.out
     both = run_command(*command, "--evaluation", "right", "--strict", cwd=tmp_path)
     assert (both.code, "never-passed" in both.out, "agreed-failure" in both.out) == (1, False, True)
+    (folder / "task.jsonl").write_text(
+        json.dumps({**row, "system_prompt": "Be clear.", "n_rollouts": 9}) + "\n"
+    )
+    repaired = run_command(*command, cwd=tmp_path)
+    assert (repaired.code, "never-passed" in repaired.out, "agreed" in repaired.out) == (0, False, False)
     missing = run_command("validate", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
     assert missing.code == 2
     assert "nobody" in missing.err
