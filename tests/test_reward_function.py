@@ -84,7 +84,8 @@ class TestLocalCall:
         async def later(messages, **kwargs):
             return EvaluateResult(score=1)
 
-        for function in (later, lambda messages, **kwargs: 0.5, lambda messages, **kwargs: {"reward": 1}):
+        assert RewardFunction(func=later)(MESSAGES).score == 1
+        for function in (lambda messages, **kwargs: 0.5, lambda messages, **kwargs: {"reward": 1}):
             with pytest.raises(TypeError, match="Invalid return type from reward function"):
                 RewardFunction(func=function)(MESSAGES)
 
