@@ -114,7 +114,7 @@ def export(
     columns: str | Iterable[str] | None = None,
     min_reward: float | None = None,
     max_reward: float | None = None,
-    rows: str | Iterable[str] | None = None,
+    rows: str | int | Iterable[str | int] | None = None,
     unjudged: bool = False,
 ) -> Export:
     """The rollouts of the evaluation that ``name`` means (see ``load_evaluation``), row by row.
@@ -139,7 +139,7 @@ def export(
     ids = [row.row_id for row in stored.rows]
     asked = {*ids}
     if rows is not None:
-        named = rows.split(",") if isinstance(rows, str) else rows
+        named = str(rows).split(",") if isinstance(rows, str | int) else rows
         asked = {ids[position] for position in positions_of(ids, named, f"{stored.eval_id}: --rows")}
     low, high = (-inf if min_reward is None else min_reward), (inf if max_reward is None else max_reward)
     if not all(isinstance(bound, int | float) and bound == bound for bound in (low, high)):

@@ -211,7 +211,7 @@ def task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
         raise UsageError(f"there is no row {row}: the bundle has {len(bundle.tasks)}")
     known = {task.row.id: task for task in bundle.tasks}
     if row not in known:
-        raise UsageError(f"there is no row {row!r}{did_you_mean(row, known)}", place=str(bundle.dataset))
+        raise UsageError(f"there is no row {row!r}{did_you_mean(str(row), known)}", place=str(bundle.dataset))
     return known[row]
 
 

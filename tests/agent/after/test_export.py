@@ -53,6 +53,7 @@ class TestLines:
     def test_what_is_asked_for_is_given_and_the_rest_counted(self, bundle: Bundle) -> None:
         evaluate(bundle, "first", PLAN)
         good = export("first", min_reward=1, rows="a")
+        assert list(export("first", min_reward=1, rows=1)) == list(good)
         assert [(line["rollout"], line["row_rewards"]) for line in good] == [(1, [0, 1, 1]), (2, [0, 1, 1])]
         assert dict(good.left_out) == {"row": 3, "reward": 1}
         bad = export("first", max_reward=0.5, rows=["a", "b"], columns="reward, row_id")

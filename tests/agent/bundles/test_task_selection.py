@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import Bundle
 
-from reward_kit.agent.bundles.bundle import Task
+from reward_kit.agent.bundles.bundle import Task, TaskBundle
 from reward_kit.agent.bundles.seed import Seed
 from reward_kit.agent.bundles.task import select_tasks
 from reward_kit.agent.rewards import evaluate
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolRegistry
-from reward_kit.errors import BundleError
+from reward_kit.errors import BundleError, UsageError
 
 IDS = ["a", "b", "1", "d"]
 REGISTRY = ToolRegistry("none")
@@ -57,3 +58,8 @@ def test_what_is_not_there_is_told(options: dict[str, Any], expected: str) -> No
     with pytest.raises(BundleError) as caught:
         chosen(**options)
     assert expected in str(caught.value)
+
+
+def test_an_episode_of_no_row_is_refused(bundle: Bundle) -> None:
+    with TaskBundle.load(bundle.dataset) as opened, pytest.raises(UsageError, match="there is no row None"):
+        opened.episode(None)  # type: ignore[arg-type]
