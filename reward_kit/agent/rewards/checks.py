@@ -119,8 +119,8 @@ def missing_outputs(outputs: Iterable[str], said: Iterable[str], *, anywhere: bo
 _NUMBER = re.compile(r"(?<![\w.,:/])([1-9]\d{0,2}(?:,\d{3})+|\d+)(\.\d+)?(?![.,:/-]?\w)")
 """A number that is no part of a longer token such as a time, a date, a version or an id."""
 _INTO_NUMBER, _ON_IN_NUMBER = re.compile(r"\d[.,:/]$|-$"), re.compile(r"[.,:/-]\d")
-_DASHES = dict.fromkeys((*range(0x2010, 0x2016), 0x2212), "-")
-"""Hyphens, dashes and the minus sign, which models write."""
+_DASHES = dict.fromkeys((*range(0x2010, 0x2014), 0x2212), "-") | {0x2014: " ", 0x2015: " "}
+"""Hyphens, dashes and the minus sign, which models write; long dashes stand between words."""
 
 
 def _in_plain_numbers(text: str) -> str:
@@ -142,6 +142,7 @@ def _says(text: str, output: str) -> bool:
         within = _are_joined(before[-1:], output[0]) or _are_joined(output[-1], after[:1])
         within |= output[0].isdigit() and _INTO_NUMBER.search(before) is not None
         within |= output[-1].isdigit() and _ON_IN_NUMBER.match(after) is not None
+        within |= re.search(r"[^\W_]_$", before) is not None or re.match(r"_[^\W_]", after) is not None
         if not within:
             return True
     return False

@@ -109,20 +109,25 @@ def _made_up_columns(
 ) -> set[Column]:
     """The key columns for which a call inserted a row with a value that it was not given."""
     calls = getattr(rollout, "tool_calls", None) or ()
-    evidence = [(Changes.from_json(call.changes), _leaves(call.arguments)) for call in calls]
-    if hasattr(rollout, "gold"):
-        evidence.append((gold, _leaves([action.arguments for action in rollout.gold])))
-    not_given = {
-        column
-        for changes, given in evidence
-        for column, change in _inserted(changes)
-        if not _was_given(change, given)
-    }
+    if tools := {getattr(one, "name", None) for one in getattr(rollout, "gold", None) or ()} - {None}:
+        calls = [call for call in calls if call.name in tools]  # what gold names, no other tool may choose
+    evidence = [(Changes.from_json(call.changes), _leaves(call.arguments), True) for call in calls]
+    if hasattr(rollout, "gold"):  # of several actions, another one may have been given the value
+        evidence.append((gold, _leaves([one.arguments for one in rollout.gold]), len(rollout.gold) == 1))
+    found: dict[Column, set[bool | None]] = {}
+    for changes, given, is_sure in evidence:
+        for column, change in _inserted(changes):
+            found.setdefault(column, set()).add(_was_given(change, given, is_sure))
+    not_given = {column for column, answers in found.items() if False in answers or True not in answers}
     keys = {column for column, _ in _inserted(both)} - foreign.keys()
     return {
         column
         for column in not_given & keys
-        if not any(_is_named_after(column, other) for other in keys if other[0] != column[0])
+        if not any(
+            _is_named_after(column, (table, key)) and (column[1] != key or key.startswith(table[:-1]))
+            for table, key in keys
+            if table != column[0]
+        )
     }
 
 
@@ -133,15 +138,19 @@ def _inserted(changes: Iterable[RowChange]) -> Iterator[tuple[Column, RowChange]
             yield _column(change.table, *change.key), change
 
 
-def _was_given(change: RowChange, given: Iterable[str]) -> bool:
-    """True if the key of a row was in the arguments ``given``, and not for another column of the row."""
+def _was_given(change: RowChange, given: Iterable[str], is_sure: bool) -> bool | None:
+    """True if the key was in the arguments ``given``; None for a short one that may be there by chance."""
     ((name, value),) = (change.key or {}).items()
-    key = _squeezed(value)
+    key, leaves = _squeezed(value), Counter(given)
     others = Counter(_squeezed(other) for column, other in change.content.items() if column != name)
-    return any(
-        key == leaf or (min(len(key), len(leaf)) >= SHORTEST_TEXT and (key in leaf or leaf in key))
-        for leaf in Counter(given) - others
-    )
+
+    def fits(some: Counter[str]) -> bool:
+        near = [leaf for leaf in some if min(len(key), len(leaf)) >= SHORTEST_TEXT]
+        return key in some or any(key in leaf or leaf in key for leaf in near)
+
+    if not fits(leaves):
+        return False
+    return True if len(key) >= SHORTEST_TEXT or (is_sure and fits(leaves - others)) else None
 
 
 def _leaves(arguments: Any) -> list[str]:

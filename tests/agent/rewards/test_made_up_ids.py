@@ -77,7 +77,7 @@ async def verdict(folder: Path, kind: str, done: list[Any], gold: list[Any], **o
         db, gold_db = (episode.database.read_only() for episode in states)
 
         done_calls = states[0].tool_calls
-        gold_calls = [SimpleNamespace(arguments=call.arguments) for call in states[1].tool_calls]
+        gold_calls = [SimpleNamespace(name=one.name, arguments=one.arguments) for one in states[1].tool_calls]
         rollout = SimpleNamespace(tool_calls=done_calls, gold=gold_calls)
         found = database_equal_up_to_ids(db, gold_db, rollout, **options)
         for episode in states:
@@ -116,6 +116,8 @@ async def test_an_id_that_the_agent_chose_counts(tmp_path: Path) -> None:
         assert found.score == 0.0
     found = await verdict(tmp_path, "numbers", [("take", 3)], [("take", 2)], ids=["bookings.id"])
     assert found.score == 1.0
+    done, gold = [("book", 2, "seat")], [("seat", 2, 2)]  # another tool chooses what gold has named
+    assert (await verdict(tmp_path, "numbers", done, gold)).score == 0.0
     both = [[("seat", number, 2)] for number in (9, 2)]  # its key is another argument, too
     assert (await verdict(tmp_path, "numbers", *both)).score == 0.0
 
@@ -181,3 +183,54 @@ async def test_ids_with_equal_neighbours_are_told_apart_by_trying(
                 database_equal_up_to_ids(*views, ids=["nodes.id"])
         else:
             assert database_equal_up_to_ids(*views, ids=["nodes.id"]).score == score
+
+
+def bunks() -> ToolRegistry:
+    registry = ToolRegistry("bunks")
+
+    @registry.tool(description="Add a room", parameters={"number": int})
+    async def add(number: int, db: Any) -> None:
+        await db.execute("INSERT INTO rooms(number) VALUES (:n)", {"n": number})
+
+    @registry.tool(description="Book and pay by codes", parameters={"name": str})
+    async def book(name: str, db: Any) -> Any:
+        sql = "INSERT INTO bookings VALUES (abs(random()), :n) RETURNING code"
+        return await db.fetch_val(sql, {"n": name})
+
+    @registry.tool(description="Pay", parameters={"booking": int})
+    async def pay(booking: int, db: Any) -> Any:
+        await db.execute("INSERT INTO payments VALUES (abs(random()), :b)", {"b": booking})
+
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("done", "gold", "score"),
+    [
+        ([("add", 9)], [("add", 2)], 0.0),  # 2 is the number of its beds, too
+        ([("book", "a"), ("book", "b"), ("pay", 0)], [("book", "b"), ("book", "a"), ("pay", 1)], 1.0),
+        ([("book", "a"), ("book", "b"), ("pay", 1)], [("book", "b"), ("book", "a"), ("pay", 1)], 0.0),
+    ],
+)
+async def test_keys_of_one_name_and_values_that_a_row_repeats(
+    tmp_path: Path, done: list[Any], gold: list[Any], score: float
+) -> None:
+    sql = """CREATE TABLE rooms(number INTEGER PRIMARY KEY, beds INTEGER DEFAULT 2);
+    CREATE TABLE bookings(code INTEGER PRIMARY KEY, name TEXT);
+    CREATE TABLE payments(code INTEGER PRIMARY KEY, booking_code INTEGER);"""
+    states = []
+    with Database.seed(tmp_path / "base.db", sql) as base:
+        for calls in (done, gold):
+            episode = Episode(small_task(tmp_path, registry=bunks()), base=base, seed=len(states))
+            states.append(episode)
+            results: list[Any] = []
+            for name, value in calls:
+                given = {"add": "number", "book": "name", "pay": "booking"}[name]
+                value = results[value] if name == "pay" else value
+                results.append((await episode.call(name, {given: value})).value)
+        rollout = SimpleNamespace(tool_calls=states[0].tool_calls, gold=states[1].tool_calls)
+        db, gold_db = (episode.database.read_only() for episode in states)
+        found = database_equal_up_to_ids(db, gold_db, rollout)
+        for episode in states:
+            episode.close()
+    assert found.score == score, found.reason
