@@ -89,7 +89,7 @@ class RowCounts:
         V is the mean variance of the rows' values, divided by the number of rows. The variance of C(c, k) /
         C(n, k) at success rate p is the sum over j of P(j) p^(2k - j), less p^(2k), with the chance P(j) that
         two choices of k from n rollouts share j (Hoeffding 1948). The moments of p are those of a beta
-        posterior of each row; its prior is fitted to all rows, and affects V alone.
+        posterior of each row; its prior is fitted to the rows with as many rollouts, and affects V alone.
         """
         values = self.values(k)
         rows, expected, variance = values.total(), 0.0, 0.0
@@ -113,9 +113,12 @@ class RowCounts:
     @cached_property
     def _moments(self) -> Mapping[int, Sequence[float]]:
         """By n the sums of the posterior E[p^r], r = 0 to 2n, over the rows with n rollouts."""
-        a, b = self.prior
         sums: dict[int, list[float]] = {}
+        alike = {
+            n: RowCounts(row for row in self._rows.elements() if row[0] == n).prior for n, _ in self._rows
+        }
         for (n, c), number in self._rows.items():
+            a, b = alike[n]
             found = sums.setdefault(n, [0.0] * (2 * n + 1))
             moment = float(number)
             for r in range(2 * n + 1):
@@ -215,7 +218,7 @@ def mean_intervals(
     """The intervals of the mean over rows of the rows' means of any numbers, or of their rise from ``base``.
 
     Student's t: for *tasks like these* with the standard error of the rows' means, clustered by row (Miller
-    2024, "Adding Error Bars to Evals", arXiv 2411.00640), for *these tasks* with the pooled variance within
+    2024, "Adding Error Bars to Evals", arXiv 2411.00640), for *these tasks* with the variances within
     rows. None without any spread to estimate it from. The normal distribution is too narrow for few rows
     (Bowyer, Aitchison and Ivanova 2025, arXiv 2503.01747). Raises ``OverflowError`` for too large numbers.
     """
@@ -228,8 +231,15 @@ def mean_intervals(
     within, freedom = 0.0, 0
     for side, averages in zip(sides, means, strict=True):
         repeated = sum(len(row) - 1 for row in side)
-        squares = math.fsum((x - mean) ** 2 for row, mean in zip(side, averages, strict=True) for x in row)
-        within += squares / max(repeated, 1) * math.fsum(1 / len(row) for row in side) / len(side) ** 2
+        squares = [math.fsum((x - mean) ** 2 for x in row) for row, mean in zip(side, averages, strict=True)]
+        pooled = math.fsum(squares) / max(repeated, 1)  # of a row with a single rollout
+        within += (
+            math.fsum(
+                (own / (len(row) - 1) if len(row) > 1 else pooled) / len(row)
+                for own, row in zip(squares, side, strict=True)
+            )
+            / len(side) ** 2
+        )
         freedom += repeated
         if repeated == 0:
             within = -math.inf

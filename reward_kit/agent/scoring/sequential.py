@@ -284,10 +284,11 @@ class RowRates:
         found: list[float | None] = []
         for variance in (0.0, between):
             low, high = 0.0, max(self.mean, 1 - self.mean)
-            room = high >= quantiles * math.sqrt(variance + self._within(high) / (rows * rollouts))
+            room = high >= quantiles * math.sqrt(variance + self._within(high, rollouts) / (rows * rollouts))
             for _ in range(40):  # the variance within B's rows depends on the difference
                 size = (low + high) / 2
-                enough = size >= quantiles * math.sqrt(variance + self._within(size) / (rows * rollouts))
+                within = self._within(size, rollouts) / (rows * rollouts)
+                enough = size >= quantiles * math.sqrt(variance + within)
                 low, high = (low, size) if enough else (size, high)
             found.append(high if room else None)
         return found[0], found[1]
@@ -300,13 +301,14 @@ class RowRates:
         """
         quantiles = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf((1 + power) / 2)
         number = 2 * rollouts  # of a row in both evaluations; estimated as in sequential.decide
-        spread = self._within(0.0) / 2
+        spread = self._within(0.0, rollouts) / 2
         jeffreys = (number * (number * spread + 0.5) + 0.25) / ((number + 1) * (number + 2))
         return quantiles * math.sqrt(2 * max(spread, jeffreys) / (rows * rollouts))
 
-    def _within(self, difference: float) -> float:
+    def _within(self, difference: float, rollouts: int) -> float:
         other = self.mean + math.copysign(difference, 0.5 - self.mean)
-        return sum(max(mean * (1 - mean) - self.spread**2, 0.0) for mean in (self.mean, other))
+        spread = self.spread if rollouts > 1 else 0.0  # of one rollout nobody can tell the rows' rates
+        return sum(max(mean * (1 - mean) - spread**2, 0.0) for mean in (self.mean, other))
 
 
 def row_rates(
