@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from reward_kit.agent.base.text import did_you_mean
-from reward_kit.agent.base.types import SIDES, check_one_of
+from reward_kit.agent.base.types import SIDES, STOP_TOKEN, check_one_of
 from reward_kit.agent.rows.task_row import TaskRow
 from reward_kit.agent.tools.registry import ToolRegistry
 from reward_kit.errors import BundleError, RewardError, UsageError
@@ -88,6 +88,11 @@ class Task:
         """The functions that run after each call of either side."""
         sides = (self.registry, self.user_registry)
         return tuple(one for side in sides for one in side.functions["after_call"].values())
+
+    @property
+    def stop_tokens(self) -> list[str]:
+        """Texts by which the user ends a rollout: ``###STOP###``, and the lines of ``prompts/stop.txt``."""
+        return [STOP_TOKEN, *filter(None, map(str.strip, self.prompts.get("stop", "").splitlines()))]
 
     def copied(self) -> Task:
         """This task for one rollout, whose code may change the row."""

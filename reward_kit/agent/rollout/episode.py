@@ -18,7 +18,7 @@ from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, plain
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
-from reward_kit.agent.base.types import STOP_TOKEN, RolloutStopped, Usage, check_one_of
+from reward_kit.agent.base.types import RolloutStopped, Usage, check_one_of
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.task import SOLO, base_of, solo_task, task_of
 from reward_kit.agent.models.function import checked_models
@@ -318,7 +318,7 @@ class Episode:
         line = foreign_text(line, LONGEST_VALUE)
         self.history.say("user", {"role": "user", "content": line})
         self.speaker = "agent"
-        if any(token in line for token in (STOP_TOKEN, *self.task.prompts.get("stop", "").split())):
+        if any(token in line for token in self.task.stop_tokens):
             self.stop("user_stop")
         return line
 

@@ -166,16 +166,17 @@ def find_user_faults(
     """
     straight = [(speaker, _straight(text)) for speaker, text in lines]
     spoken = list(_spoken(straight, given))
+    ended = spoken[-1] if spoken and stop_reason == "user_stop" else None  # also by a token of the bundle's
     faults = [
         *(_wrong_details(spoken, straight, instruction, tool_calls, shown) if instruction else ()),
         *_repeated(spoken),
-        *(fault for each in spoken for fault in _faults_of_line(each)),
+        *(fault for each in spoken for fault in _faults_of_line(each, each is ended)),
         *(
             UserFault("sent_back", turn, excerpt(line, LONGEST_QUOTE), decisive=False)
             for turn, line in (sent_back or {}).items()
         ),
     ]
-    unheard = spoken[:-1] if stop_reason == "user_stop" else spoken  # a bundle's own token may have ended it
+    unheard = [each for each in spoken if each is not ended]
     faults += (
         UserFault("stop_token_misspelt", each.turn, excerpt(each.text, LONGEST_QUOTE), decisive=False)
         for each in unheard
@@ -186,11 +187,13 @@ def find_user_faults(
     return sorted(faults, key=lambda fault: (fault.turn, USER_FAULT_KINDS.index(fault.kind)))
 
 
-def confirms_and_leaves(heard: str, line: str) -> bool:
-    """True if ``line`` says yes to what the agent asked in ``heard``, and ends the conversation."""
-    if STOP_TOKEN not in line:
+def confirms_and_leaves(heard: str, line: str, tokens: Sequence[str] = (STOP_TOKEN,)) -> bool:
+    """True if ``line`` says yes to what the agent asked in ``heard``, and ends with one of the ``tokens``."""
+    said = _straight(line)
+    for token in tokens:
+        said = said.replace(token, "")
+    if said == _straight(line):
         return False
-    said = _straight(line).replace(STOP_TOKEN, "")
     return _asks(_straight(heard)) and any(map(_YES.search, _sentences(said)))
 
 
@@ -289,28 +292,19 @@ def _repeated(spoken: Sequence[_Spoken]) -> Iterator[UserFault]:
             yield UserFault("repeats_itself", turn, detail, decisive=not any(_details(text)))
 
 
-def _faults_of_line(each: _Spoken) -> Iterator[UserFault]:
+def _faults_of_line(each: _Spoken, ends: bool) -> Iterator[UserFault]:
     said = each.text.replace(STOP_TOKEN, " ").strip(" \t\n\"'`*.!")
-    stops = STOP_TOKEN in each.text
-    if _may_be_of_agent(said) and _AGENT.search(said):
+    stops, whole = STOP_TOKEN in each.text, excerpt(said, LONGEST_QUOTE)
+    # most lines hold none of these words; the search for all phrases takes much longer
+    if (not said.isascii() or any(word in said.lower() for word in _OF_AGENTS)) and _AGENT.search(said):
         # In its last line a polite model takes over the agent's phrases, which does no harm.
-        yield UserFault("speaks_as_agent", each.turn, excerpt(said, LONGEST_QUOTE), decisive=not stops)
-    if stops and said and not (each.text.rstrip().endswith(STOP_TOKEN) and _is_goodbye(said)):
-        whole = excerpt(each.text, LONGEST_QUOTE)
-        yield UserFault("stop_token_in_text", each.turn, whole, decisive=False)
+        yield UserFault("speaks_as_agent", each.turn, whole, decisive=not (stops or ends))
+    is_goodbye = len(said.split()) <= LONGEST_GOODBYE and _GOODBYE.search(said) and not _is_request(said)
+    if stops and said and not (each.text.rstrip().endswith(STOP_TOKEN) and is_goodbye):
+        quoted = excerpt(each.text, LONGEST_QUOTE)
+        yield UserFault("stop_token_in_text", each.turn, quoted, decisive=False)
     if _THOUGHT.search(said):
-        yield UserFault("thought_aloud", each.turn, excerpt(said, LONGEST_QUOTE), decisive=False)
-
-
-def _may_be_of_agent(said: str) -> bool:
-    """False if no phrase of an agent can be in ``said``: the search for all of them takes much longer."""
-    small = said.lower()
-    return not said.isascii() or any(word in small for word in _OF_AGENTS)
-
-
-def _is_goodbye(said: str) -> bool:
-    is_short = len(said.split()) <= LONGEST_GOODBYE
-    return is_short and _GOODBYE.search(said) is not None and not _is_request(said)
+        yield UserFault("thought_aloud", each.turn, whole, decisive=False)
 
 
 def _is_request(text: str) -> bool:

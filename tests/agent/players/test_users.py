@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from flight_bundle import GOLD, Bundle
-from small_task import InProcessModel, small_task, wants
+from small_task import InProcessModel, ScriptedUser, small_task, wants
 
-from reward_kit.agent import agent_eval, load_agent
+from reward_kit.agent import TaskBundle, agent_eval, load_agent
 from reward_kit.agent.players.names import user_of
 from reward_kit.agent.players.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
@@ -97,3 +97,11 @@ def test_a_user_with_no_part_in_any_row_is_an_error(bundle: Bundle, strategy: st
     with pytest.raises(UsageError, match=f"--user {strategy} has no effect: none of the selected rows"):
         agent_eval(bundle.dataset, user=strategy, models=models, task_ids="single")
     assert models["agent"].seen == []
+
+
+@pytest.mark.parametrize(("line", "ends"), [("I CALL about seat 2.", False), ("Bye. CALL ENDED", True)])
+async def test_a_line_of_stop_txt_is_one_token(bundle: Bundle, line: str, ends: bool) -> None:
+    bundle.write("prompts/stop.txt", "CALL ENDED\n\nHANGS UP\n")
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, user=ScriptedUser([line])) as episode:
+        await episode.say("Hello")
+        assert (episode.stop_reason == "user_stop") is ends

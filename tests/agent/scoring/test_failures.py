@@ -225,3 +225,9 @@ _STATEMENTS = st.lists(
 @settings(max_examples=often(60))
 def test_there_are_differences_exactly_if_states_differ(base: Database, actual: Any, expected: Any) -> None:
     lines_of(base, actual, expected)
+
+
+def test_a_wrong_call_stands_for_the_expected_one_that_it_is_closest_to() -> None:
+    expected = [ExpectedCall("add", {"item": item, "n": item}, writes=True) for item in (1, 2, 3)]
+    calls = [made("add", {"item": 3, "n": 9}), made("add", {"item": 1, "n": 1})]
+    assert failed(calls, *expected).detail == "add: n: expected 3, got 9"

@@ -156,6 +156,14 @@ def test_an_agents_line_from_the_user_is_a_fault(line: str) -> None:
     assert only(OPENING, ASKS, line) == ("speaks_as_agent", 1, True)
 
 
+def test_the_line_that_ends_a_rollout_by_a_token_of_the_bundle_is_not_decisive() -> None:
+    options: dict[str, Any] = {"instruction": INSTRUCTION, "tool_calls": []}
+    for stop_reason, decisive in (("user_stop", False), ("max_steps", True)):
+        lines = [("user", OPENING), ("agent", ASKS), ("user", "How can I help you? ##END##")]
+        (fault,) = find_user_faults(lines=lines, stop_reason=stop_reason, **options)
+        assert (fault.kind, fault.decisive) == ("speaks_as_agent", decisive)
+
+
 def test_the_same_line_three_times_is_a_fault() -> None:
     line = "I want to have my lamp returned."
     assert kinds(line, ASKS, f"{line} ", "Which order?") == []

@@ -93,7 +93,8 @@ class LLMUser:
             empty += 1
             draft = self.read(text_of(completion.message.get("content")))
             heard = rollout.lines[-1].text if rollout.lines else ""
-            if draft.line and confirms_and_leaves(heard, draft.line) and rollout.send_back(draft.line):
+            tokens = episode_of(rollout).task.stop_tokens
+            if confirms_and_leaves(heard, draft.line, tokens) and rollout.send_back(draft.line):
                 note = prompt(rollout, "user_again", line=draft.line, advice=TOO_EARLY)
                 return await self.draft(rollout, add_note(messages, note))
             if draft.line:

@@ -120,7 +120,12 @@ def classify(
     if wanted is not None and made != wanted and not is_exact(reward):
         wanted, made = in_one_spelling(wanted, made)
     outputs = record.row.scored_outputs
-    unsaid = missing_outputs(outputs, said_to_user(record.messages), anywhere=anywhere) if outputs else []
+    said = said_to_user(record.messages[record.opening :])
+    unsaid = missing_outputs(outputs, said, anywhere=anywhere) if outputs else []
+    metrics = (record.result or {}).get("metrics") or {}
+    parts = [metrics[part]["score"] for part in ("data", "database", "checks", "end_goal") if part in metrics]
+    accepts = min(parts) >= 1 if parts else record.row.score_by is not None  # the data, or judges none
+    wanted = made if wanted is not None and accepts else wanted
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted, unsaid)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
     record.failure = None

@@ -253,23 +253,22 @@ def _relevant(
 
 
 def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], aligned: Alignment) -> Pairs:
-    """For each missing call, by position, the closest call of the same tool.
+    """For missing calls, by position, the closest call of the same tool; the closest pairs first.
 
     A call that changed rows is preferred to a refused one: it did the harm.
     """
-    pairs: dict[int, tuple[ExpectedCall, ToolCall]] = {}
     free = [*surplus, *aligned.attempts]
-    for place, want in missing.items():
-        fitting = [
-            one
-            for one in free
-            if (one.name, one.by) == (want.name, want.by) and _may_stand_for(one, want, aligned)
-        ]
-        if fitting:
-            made = min(fitting, key=lambda call: (not call.changes, distance(want.arguments, call.arguments)))
-            pairs[place] = want, made
-            free = [call for call in free if call is not made]
-    return pairs
+    fitting = sorted(
+        (not one.changes, distance(want.arguments, one.arguments), place, number)
+        for place, want in missing.items()
+        for number, one in enumerate(free)
+        if (one.name, one.by) == (want.name, want.by) and _may_stand_for(one, want, aligned)
+    )
+    pairs: dict[int, int] = {}
+    for *_, place, number in fitting:
+        if place not in pairs and number not in pairs.values():
+            pairs[place] = number
+    return {place: (missing[place], free[number]) for place, number in sorted(pairs.items())}
 
 
 def _may_stand_for(call: ToolCall, want: ExpectedCall, aligned: Alignment) -> bool:
