@@ -239,3 +239,15 @@ def test_an_unfinished_evaluation_stays_so_with_all_its_rows(bundle: Bundle) -> 
     assert (done.status, done.planned, done.complete) == ("budget", first.planned, False)
     assert done.fingerprints["a"] == first.fingerprints["a"]
     assert next(done.records()).row.id == "a"
+
+
+def test_states_count_from_the_seed_of_their_rollout_whatever_ran_since(
+    bundle: Bundle, finished: EvaluationResult
+) -> None:
+    seed = bundle.folder / "seed.sql"
+    seed.write_text(f"{seed.read_text()}UPDATE flights SET origin = 'LAX';\n")
+    agent_eval(bundle.dataset, agent="gold", eval_id="second")
+    for record in finished.records():
+        changes = record.reward_arguments()["db"].changes()
+        assert {change.table for change in changes} <= {"bookings", "flights"}
+        assert "origin" not in str(changes.lines())

@@ -64,7 +64,7 @@ class RunsFolder:
         self.evals = self.root / "evals"
         self._bases = self.root / ".bases"
         self._checked: set[str] = set()
-        self._made: set[str] = set()
+        self._made: dict[str, Path] = {}
         with as_storage_error(self.root):
             is_new = not self.root.exists()
             self.evals.mkdir(parents=True, exist_ok=True)
@@ -99,18 +99,21 @@ class RunsFolder:
         """The folder of a row, with ``base.db`` in it; ``StorageError`` if it is a link to elsewhere."""
         folder = self.root / row_id
         if row_id in self._made:
-            return folder
+            return self._made[row_id]
         if folder.is_symlink():
             raise StorageError(
                 "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
             )
         base, link = self.base(seed), folder / "base.db"
+        if link.exists() and not link.samefile(base):  # the databases there count from another seed
+            folder = folder / seed.key
+            link = folder / "base.db"
         with as_storage_error(folder):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True, parents=True)
             if not (link.exists() and link.samefile(base)):
                 link_or_copy(base, link)
             sync_folder(self.root)
-        self._made.add(row_id)
+        self._made[row_id] = folder
         return folder
 
     def save_final(self, database: Database, task: Task, rollout: str) -> str:
@@ -120,7 +123,7 @@ class RunsFolder:
         with as_storage_error(path):
             database.export(path)
             sync_folder(folder)
-        return f"{folder.name}/{path.name}"
+        return path.relative_to(self.root).as_posix()
 
     def sweep(self, rows: Container[str]) -> None:
         """Remove the temporary files of killed processes from the folders of ``rows``."""
