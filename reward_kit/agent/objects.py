@@ -69,6 +69,9 @@ class Objects(MutableMapping[str, "Kind"]):
         for kind in self._kinds.values():
             kind.write()
 
+    def __contains__(self, kind: object) -> bool:
+        return kind in list(self)
+
     def __getitem__(self, kind: str) -> Kind:
         found = self._kinds.get(kind)
         if found is None:
@@ -124,8 +127,8 @@ class Kind(MutableMapping[str, Any]):
         return self._read(key, row[0])
 
     def _read(self, key: str, text: str) -> Any:
-        self._texts[key] = text
         value = json.loads(text) if self._model is None else self._model.model_validate_json(text)
+        self._texts[key] = _text(self._name, key, value)  # as it would be written unchanged
         self._known[key] = value
         return value
 
@@ -191,7 +194,7 @@ class Kind(MutableMapping[str, Any]):
             before = self._texts.get(key)
             if before is None:
                 self._db.execute(_INSERT, (self._name, key, text))
-            elif before != text and json.dumps(json.loads(before), ensure_ascii=False) != text:
+            elif before != text:
                 self._db.execute(_UPDATE, (text, self._name, key))
             self._texts[key] = text
         self._added.clear()
@@ -199,9 +202,8 @@ class Kind(MutableMapping[str, Any]):
 
 
 def _text(kind: str, key: str, value: Any) -> str:
-    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     try:
-        return json.dumps(plain, ensure_ascii=False, default=_of_model)
+        return json.dumps(value, ensure_ascii=False, default=_of_model)
     except (TypeError, ValueError) as error:
         raise BundleError(f"{kind} {key!r} cannot be written as JSON: {error}") from error
 

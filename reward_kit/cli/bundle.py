@@ -60,11 +60,13 @@ def pack(bundle: str, target: str | None, licence: str | None) -> None:
     has the hash of each file, which is checked when it is unpacked. Results, caches and hidden files are left
     out; files with keys are refused.
     """
+    from reward_kit.agent.bundles import source
     from reward_kit.agent.bundles.bundle import read_bundle
     from reward_kit.agent.bundles.new_bundle import has_starters_readme
-    from reward_kit.agent.bundles.source import pack as pack_folder
 
     with read_bundle(bundle) as rows:
+        if rows.dataset.name != source.DATASET:
+            raise UsageError(f"an archive is played by its {source.DATASET}: name the folder", place=bundle)
         file = Path(target or f"{rows.folder.name}.tar.gz")
         if not file.name.endswith((".tar.gz", ".tgz")):
             raise UsageError("is not a name of a .tar.gz file", place=f"--out {file}")
@@ -72,7 +74,7 @@ def pack(bundle: str, target: str | None, licence: str | None) -> None:
             warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
         if has_starters_readme(rows.folder):
             warn("README.md is still the one that reward-kit init wrote: say in it what the bundle measures")
-        digest = pack_folder(rows.folder, file, rows=len(rows.rows), licence=licence)
+        digest = source.pack(rows.folder, file, rows=len(rows.rows), licence=licence)
         say(f"{file}: {count(len(rows.rows), 'row')}, {file.stat().st_size} bytes, sha256 {digest}")
 
 

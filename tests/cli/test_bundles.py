@@ -192,6 +192,18 @@ def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
     assert "Pass^1 1.000" in ran.out, ran.err
 
 
+def test_data_of_any_name_is_packed_and_another_dataset_is_refused(library: Path) -> None:
+    (library / "build").mkdir()
+    for name in ("build/books.json", "events.log"):
+        (library / name).write_text("[]")
+    run_command("pack", "library_task", "-o", "a.tar.gz")
+    with tarfile.open("a.tar.gz") as archive:
+        assert {"build/books.json", "events.log"} <= {name.partition("/")[2] for name in archive.getnames()}
+    (library / "hard.jsonl").write_text((library / "task.jsonl").read_text())
+    refused = run_command("pack", "library_task/hard.jsonl")
+    assert (refused.code, "an archive is played by its task.jsonl" in refused.err) == (2, True)
+
+
 def test_a_packed_bundle_that_was_changed_is_refused(library: Path) -> None:
     run_command("pack", "library_task")
     with tarfile.open("library_task.tar.gz") as archive:

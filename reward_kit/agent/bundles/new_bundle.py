@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import keyword
 import re
 import shlex
@@ -149,7 +150,7 @@ def _parsed(text: str, path: Path) -> Any:
             return parsed_json(text)
         import yaml
 
-        return yaml.safe_load(text)
+        return json.loads(json.dumps(yaml.safe_load(text), default=str))  # dates are texts
     except ImportError:
         remedy = "Convert it to JSON, or install PyYAML."
         raise RewardKitError("is read by PyYAML, which is missing", place=str(path), remedy=remedy) from None
@@ -185,7 +186,7 @@ def _outline(
 
 
 def _resolved(document: Any, value: Any, within: tuple[str, ...] = ()) -> Any:
-    """``value`` with schemas in place of references; a schema ``within`` itself becomes any value."""
+    """``value`` with schemas in place of references; one ``within`` itself, or five others, is any value."""
     if isinstance(value, list):
         return [_resolved(document, one, within) for one in value]
     if not isinstance(value, dict):
@@ -193,7 +194,7 @@ def _resolved(document: Any, value: Any, within: tuple[str, ...] = ()) -> Any:
     reference = value.get("$ref")
     if not isinstance(reference, str):
         return {name: _resolved(document, one, within) for name, one in value.items()}
-    if reference in within:
+    if reference in within or len(within) == 5:  # schemas that refer to each other grow without end
         return {}
     target = document
     for part in reference.removeprefix("#/").split("/"):

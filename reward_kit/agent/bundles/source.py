@@ -117,7 +117,7 @@ def check_manifest(folder: Path) -> None:
 # --- packing
 
 
-JUNK = frozenset({"runs", "__pycache__", "node_modules", "venv", "build", "dist"})
+JUNK = frozenset({"runs", "__pycache__", "node_modules", "venv"})
 """Folders that are no part of a bundle, as are hidden files and folders."""
 _SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx")
 
@@ -130,7 +130,7 @@ def bundle_files(folder: Path) -> Iterator[Path]:
             continue
         if path.is_symlink():
             raise BundleError("is a link, which cannot be packed", place=str(path), remedy="Copy its target.")
-        if path.is_file() and path.suffix not in (".pyc", ".log") and str(inner) != MANIFEST:
+        if path.is_file() and path.suffix != ".pyc" and str(inner) != MANIFEST:
             yield path
 
 

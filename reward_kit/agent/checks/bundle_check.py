@@ -159,7 +159,7 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
         except BundleError as error:
             report.add("solo", f"{task.row.place} {task.row.id}", str(error), [task.row.id])
     sides = (side for task in tasks for side in (task.registry, task.user_registry))
-    for tool in {tool.place: tool for side in sides for tool in side.tools.values()}.values():
+    for tool in {(tool.place, tool.name): tool for side in sides for tool in side.tools.values()}.values():
         path, _, line = tool.place.rpartition(":")
         for text in tool.undescribed:
             report.add("toolset", f"{Path(path).name}:{line} {tool.name}", text)

@@ -50,7 +50,7 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
             called.add((action.by, action.name))
             given |= {name: one for name, one in action.arguments.items() if not is_reference(one)}
     tools = {
-        tool.place: (tool, by, task, base)
+        (tool.place, tool.name): (tool, by, task, base)
         for task, base in reversed(seeded)
         for by in SIDES
         for tool in task.registry_of(by).tools.values()

@@ -216,9 +216,10 @@ def _alike(
 
 
 def _gold(row: TaskRow) -> str:
-    """The calls that both rows have to share, but for their order; the goal of rows without any."""
+    """The calls that both rows have to share, but for their order, or their goal; and their data."""
     calls = sorted(json.dumps([one.name, one.arguments], sort_keys=True) for one in row.actions or ())
-    return json.dumps([calls, row.outputs, row.end_goal_sql, row.actions is None])
+    data = row.seed_sql, str(row.now), [one.to_json() for one in row.setup or ()]
+    return json.dumps([calls, row.outputs, row.end_goal_sql, row.actions is None, data])
 
 
 def _words(row: TaskRow) -> Counter[str]:

@@ -233,6 +233,11 @@ def test_rows_of_another_split_that_ask_for_the_same_are_found(tmp_path: Path) -
         report_of(folder, against=[folder / "nowhere.jsonl"])
 
 
+def test_the_same_question_on_other_data_is_another_row(tmp_path: Path) -> None:
+    folder = write(tmp_path, SOUND, SOUND | {"now": "2020-01-01"})
+    assert [one for one in report_of(folder).findings if one.kind == "near-duplicate"] == []
+
+
 def test_rows_of_one_split_in_two_files_are_not_compared(tmp_path: Path) -> None:
     folder = write(tmp_path, SOUND | {"metadata": {"split": "test"}}, ANSWER)
     (folder / "older.jsonl").write_text((folder / "task.jsonl").read_text().splitlines()[0] + "\n")

@@ -52,6 +52,22 @@ def test_touched_objects_are_written_and_no_others(database: Database) -> None:
     assert plain(database)["tickets"]["T1"]["tags"] == ["a", "b"]
 
 
+def test_an_object_that_a_model_writes_otherwise_is_only_read(database: Database) -> None:
+    class Ticket(BaseModel):
+        subject: str
+        is_open: bool = True
+
+    with Objects(database.sync, {"tickets": Ticket}) as data:
+        assert data["tickets"]["T2"].is_open
+        data["tickets"]["T1"].subject = "Water"
+    assert [change.key for change in database.sync.changes()] == [{"kind": "tickets", "id": "T1"}]
+
+
+def test_a_kind_that_is_not_there_is_not_in_it(database: Database) -> None:
+    with Objects(database.sync) as data:
+        assert ("tickets" in data, "nope" in data) == (True, False)
+
+
 def test_an_exception_writes_nothing(database: Database) -> None:
     def fail(data: Objects) -> None:
         del data["tickets"]["T1"]
