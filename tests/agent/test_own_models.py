@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from small_task import wants
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.base.types import Completion, Usage
-from reward_kit.errors import ModelSetupError, UsageError
+from reward_kit.errors import ModelError, ModelSetupError, UsageError
 
 SEARCH = {"origin": "SFO", "dest": "JFK", "date": "x"}
 NO_USAGE: Any = None
@@ -225,3 +226,62 @@ def test_a_call_has_a_time(bundle: Bundle, model: Any) -> None:
 def test_the_time_of_a_rollout_is_not_taken_for_that_of_a_call(bundle: Bundle) -> None:
     result = run(bundle, hang, timeout=0.2, call_timeout=100.0)
     assert {outcome.stop_reason for outcome in result.outcomes} == {"timeout"}
+
+
+def test_a_function_gets_copies_which_it_may_change(bundle: Bundle) -> None:
+    def policy(messages: list[Any], tools: list[Any]) -> Any:
+        seen.append((len(messages), len(tools)))
+        messages[0]["content"] = "changed"
+        messages.insert(0, {"role": "system", "content": "mine"})
+        tools.clear()
+        return "Done."
+
+    seen: list[tuple[int, int]] = []
+    result = run(bundle, policy)
+    assert seen[0] == seen[1]
+    for record in result.records():
+        assert [message["role"] for message in record.messages] == ["user", "assistant"]
+        assert record.messages[0]["content"] != "changed"
+
+
+class Down:
+    """A model whose provider is down."""
+
+    name = "down"
+
+    async def complete(self, messages: Any, **_: Any) -> Any:
+        raise ModelError("the provider is down", retryable=True)
+
+
+class Asks:
+    """Asks its model twice at once."""
+
+    async def respond(self, rollout: Any) -> Any:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(rollout.complete()) for _ in range(2)]
+        return asked[0].result().message
+
+
+def test_a_fault_of_the_provider_is_one_in_a_group_of_tasks_too(bundle: Bundle) -> None:
+    result = run(bundle, Down(), agent=Asks)
+    assert {outcome.stop_reason for outcome in result.outcomes} == {"infrastructure_error"}
+
+
+class Slow(Policy):
+    """Answers too late."""
+
+    async def complete(self, messages: Any, **_: Any) -> Completion:
+        await asyncio.sleep(0.6)
+        self.closed += 100
+        return Completion({"role": "assistant", "content": self.said}, Usage(1, cost=1.0))
+
+
+def test_a_model_call_ends_with_its_rollout(bundle: Bundle) -> None:
+    def agent(rollout: Any) -> Any:
+        return rollout.complete().message
+
+    slow = Slow("Hi")
+    result = run(bundle, slow, agent=agent, timeout=0.2)
+    assert [outcome.stop_reason for outcome in result.outcomes] == ["timeout"] * 2
+    time.sleep(0.6)
+    assert slow.closed < 100

@@ -179,7 +179,7 @@ _threads = _Threads()
 _of_thread = _OfThread()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]  # a forked child has no threads
+    os.register_at_fork(after_in_child=lambda: (_threads.__init__(), _loop.cache_clear()))  # type: ignore[misc,has-type]
 
 
 async def in_thread(function: Callable[[], T]) -> T:

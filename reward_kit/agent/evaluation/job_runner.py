@@ -65,7 +65,7 @@ class JobRunner:
 
     async def _run(self, job: Job) -> asyncio.Task[None]:
         """Play a job until its outcome is final, and save every attempt; returns the storing of the last."""
-        repeats, user_repeats = self.config.retries, self.config.retry_user_errors
+        repeats, user_repeats = self.config.retries, max(0, self.config.retry_user_errors - job.attempts)
         if self.description.replays:
             repeats = user_repeats = 0  # a recording comes out the same each time
         for attempt in count(job.attempts):

@@ -15,6 +15,7 @@ from reward_kit.agent.evaluation.progress import Tally
 from reward_kit.agent.rollout.outcome import REWARD_ERROR
 from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.scoring.sequential import RowProgress, decide
+from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.layout import judged_places, paid_for_explanations, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import check_same, more_than_asked
@@ -90,7 +91,9 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
             for outcome in before.outcomes
             if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
         }
-        attempts = {(one.row_id, one.index): one.attempt + 1 for one in before.outcomes}
+        query = "SELECT row_id, idx, max(attempt) + 1 FROM rollouts GROUP BY row_id, idx"
+        with reading(store.path) as connection:
+            attempts = {(row_id, index): made for row_id, index, made in connection.execute(query)}
         tally.add_earlier(finished)
         for usage in (*before.usage.values(), *before.broken_off.usage.values()):
             tally.usage.add(usage)

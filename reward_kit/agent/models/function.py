@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
+from reward_kit.agent.base.encoding import copied
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import MOST_COUNTED, Completion, Usage, check_number, counted
 from reward_kit.agent.base.worker_thread import in_thread
@@ -83,7 +84,8 @@ class FunctionModel:
     ) -> Completion:
         """Return what the function makes of ``messages``."""
         options = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
-        call = partial(self._function, messages, **{name: options[name] for name in self._options})
+        given = {name: copied(options[name]) for name in self._options}  # which the function may change
+        call = partial(self._function, copied(messages), **given)
         answer = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
         return _completion(await answer if inspect.isawaitable(answer) else answer)
 

@@ -104,6 +104,9 @@ class OwnFactory:
 
     def trial(self) -> Any:
         """Return the product that the next call returns."""
+        if self._is_shared and self.sees_answers:
+            fault = "one object cannot play all rollouts, since it sees the answers of each"
+            raise BundleError(fault, place=self._place, remedy="Name its class instead.")
         if self._trial is None:
             with foreign_code(f"{self._spec}() raised", self._place):
                 made = _Lent(self._found) if self._is_shared else self._found()

@@ -186,6 +186,8 @@ async def complete(
     if tools and not episode.limits.parallel_tool_calls:
         options["parallel_tool_calls"] = False
     step, turn, started, clock = trace.steps, trace.turns, unix_time(), perf_counter()
+    task = asyncio.current_task()
+    episode.in_flight.append(task)
     try:
         completion = await answer_of(
             model,
@@ -204,6 +206,8 @@ async def complete(
             episode.refused = error  # all others will meet it too, even if this agent carries on
             episode.stop("infrastructure_error", str(error))
         raise
+    finally:
+        episode.in_flight.remove(task)
     call = ModelCall(
         role,
         step,

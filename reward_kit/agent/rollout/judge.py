@@ -18,7 +18,7 @@ from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
     from pydantic import ValidationError
@@ -174,7 +174,10 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         raise RewardError(f"returned the score {_shown(score)}, not a finite number", place=place)
     if score.__class__ is not float:
         result.score = float(score)
-    for name, number in _further_numbers(result):
+    numbers = {f"the metric {name!r}": metric.score for name, metric in result.metrics.items()}
+    for step in getattr(result, "step_outputs", None) or ():
+        numbers[f"the base_reward of step {step.step_index!r}"] = step.base_reward
+    for name, number in numbers.items():
         if not math.isfinite(number):
             remedy = "Leave it out where there is none: means are over the rollouts that have it."
             raise RewardError(f"returned {name} of {number}, not a finite number", place=place, remedy=remedy)
@@ -201,13 +204,6 @@ def _dumped(result: EvaluateResult | RewardOutput) -> dict[str, Any]:
     from reward_kit.models import RewardOutput
 
     return result.to_dict() if isinstance(result, RewardOutput) else result.model_dump()
-
-
-def _further_numbers(result: EvaluateResult | RewardOutput) -> Iterator[tuple[str, float]]:
-    for name, metric in result.metrics.items():
-        yield f"the metric {name!r}", metric.score
-    for step in getattr(result, "step_outputs", None) or ():
-        yield f"the base_reward of step {step.step_index!r}", step.base_reward
 
 
 def _result_fault(error: BaseException | None) -> str | None:

@@ -160,15 +160,18 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
             await episode.say(reply)
     except asyncio.CancelledError:
         raise
-    except ModelError as error:
-        refuses_conversation = isinstance(error, ModelInputError)  # which is its speakers' doing
-        reason = _fault_of(episode.speaker) if refuses_conversation else "infrastructure_error"
-        episode.refused = episode.refused or (error if isinstance(error, ModelSetupError) else None)
-        episode.stop(reason, str(error))
-    except BaseException as error:  # the border to the code of agent and user
-        if ends_task(error):
+    except BaseException as raised:  # the border to the code of agent and user
+        error = raised
+        while isinstance(error, BaseExceptionGroup):  # of a TaskGroup
+            error = error.exceptions[0]
+        if isinstance(error, ModelError):
+            refuses_conversation = isinstance(error, ModelInputError)  # which is its speakers' doing
+            reason = _fault_of(episode.speaker) if refuses_conversation else "infrastructure_error"
+            episode.refused = episode.refused or (error if isinstance(error, ModelSetupError) else None)
+            episode.stop(reason, str(error))
+        elif ends_task(error):
             raise
-        if episode.trace.stop_reason is None:
+        elif episode.trace.stop_reason is None:
             episode.stop(_fault_of(episode.speaker), fault_line(error))
             logger.debug("the %s of %s failed", episode.speaker, episode.row.id, exc_info=error)
 

@@ -301,12 +301,6 @@ class TaskView:
 PLAYERS = "its agent or user"
 
 
-def spent_of(spent: float, most: float) -> str:
-    """``5.02 of 5.00 USD are spent``; of less than ten cents two digits."""
-    decimals = 2 if most >= 0.1 or not most else min(12, 1 - math.floor(math.log10(most)))
-    return f"{spent:.{decimals}f} of {most:.{decimals}f} USD are spent"
-
-
 @dataclass(frozen=True, slots=True)
 class Budget:
     """US dollars and tokens that may be used: the options ``<option>-cost`` and ``<option>-tokens``."""
@@ -318,7 +312,9 @@ class Budget:
     def used_up(self, cost: float, tokens: int) -> str | None:
         """The limit that is reached and its option: ``5200 of 5000 tokens are used (--max-tokens)``."""
         if self.max_cost is not None and cost >= self.max_cost:
-            return f"{spent_of(cost, self.max_cost)} ({self.option}-cost)"
+            most = self.max_cost  # of less than ten cents two digits
+            decimals = 2 if most >= 0.1 or not most else min(12, 1 - math.floor(math.log10(most)))
+            return f"{cost:.{decimals}f} of {most:.{decimals}f} USD are spent ({self.option}-cost)"
         if self.max_tokens is not None and tokens >= self.max_tokens:
             return f"{tokens} of {self.max_tokens} tokens are used ({self.option}-tokens)"
         return None

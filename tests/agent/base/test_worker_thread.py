@@ -2,6 +2,9 @@
 
 import asyncio
 import contextvars
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -41,3 +44,19 @@ async def test_the_callers_context_is_seen_and_not_changed() -> None:
 
     assert await in_thread(change) == "outside"
     assert VARIABLE.get() == "outside"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks there")
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    code = """
+import os, signal
+from reward_kit.agent.base.worker_thread import run_sync
+async def answer(): return 5
+assert run_sync(answer()) == 5
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    os._exit(run_sync(answer()))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "5\n", done.stderr

@@ -223,3 +223,12 @@ def test_what_no_import_finds_is_to_be_given_again(bundle: Bundle, role: str, ki
     assert told.startswith(f"--{role} {name_of(given[kind])}: {HERE} has no {attribute}; it has Counting, ")
     assert told.endswith(f". If it was given from Python, give it again: agent_eval(resume=..., {role}=...).")
     assert len(agent_eval(resume="begun", n_rollouts=2, **{role: given[kind]}).outcomes) == 2
+
+
+class SeesAnswers(Counting):
+    sees_answers = True
+
+
+def test_one_object_that_sees_answers_cannot_play_all_rollouts(bundle: Bundle) -> None:
+    with pytest.raises(BundleError, match="cannot play all rollouts, since it sees the answers of each"):
+        agent_eval(bundle.dataset, agent=SeesAnswers(), no_sim_user=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
 from reward_kit.agent.base.text import one_line
+from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.rows.field_checks import resolve_references
 from reward_kit.errors import BundleError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rows.task_row import Action
     from reward_kit.agent.store.loading import Recordings
 
-CUT_OFF = frozenset({"max_steps", "timeout", "budget", "agent_error", "user_error", "infrastructure_error"})
+CUT_OFF = {*UNJUDGED_STOPS, "max_steps", "timeout", "budget", "agent_error", "user_stop"}
 """Stop reasons that nothing in the messages brings about."""
 
 

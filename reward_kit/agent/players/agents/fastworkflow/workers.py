@@ -119,7 +119,11 @@ class WorkerProcess:
         errors = asyncio.ensure_future(self._log(process.stderr, process.pid, last_lines))
         try:
             async for line in process.stdout:
-                self._receive(json.loads(hide(line.decode())))
+                message = json.loads(hide(line.decode()))
+                if "event" not in message:
+                    self._waiting.answer(message["id"], message)
+                elif listener := self.rollouts.get(message["rollout"]):
+                    listener(message)
             await process.wait()
             await asyncio.wait({errors}, timeout=1.0)  # a child may keep the pipe open
         finally:
@@ -127,13 +131,6 @@ class WorkerProcess:
             end = "an invalid line" if process.returncode is None else f"exit code {process.returncode}"
             said = "; ".join(filter(str.strip, last_lines))
             self._lose(process, f"a worker exited unexpectedly ({end})" + (f": {said}" if said else ""))
-
-    def _receive(self, message: Answer) -> None:
-        if "event" in message:
-            if listener := self.rollouts.get(message["rollout"]):
-                listener(message)
-        else:
-            self._waiting.answer(message["id"], message)
 
     async def _log(self, lines: asyncio.StreamReader, pid: int, last_lines: collections.deque[str]) -> None:
         async for line in lines:
