@@ -56,14 +56,14 @@ def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> Evaluat
 
     dataset, given = _marked(request)
     options = {name: value for name, value in given.items() if name not in _OWN}
-    known = [*OPTIONS, *_OWN, "models"]
+    known = [*OPTIONS.keys() - {"dataset"}, *_OWN, "models"]
     for name in given:
         if name not in known:
             pytest.fail(f"@pytest.mark.{MARK}: unknown {name}={did_you_mean(name, known)}", pytrace=False)
     if "n" in given:
         options["n_rollouts"] = given["n"]
     try:
-        result = evaluate(dataset, output_dir=tmp_path / "runs", quiet=True, **options)
+        result = evaluate(dataset, **{"output_dir": tmp_path / "runs", "quiet": True, **options})
     except RewardKitError as error:
         fault = str(error)
     else:

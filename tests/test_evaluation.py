@@ -87,6 +87,12 @@ def test_older_forms_of_evaluate(metric, samples, parameters):
     assert preview_evaluation(metric_folders=[metric("m", main)], sample_file=samples).results[0].score == 2.0
 
 
+async def test_an_async_reward_is_awaited_also_where_a_loop_runs(metric, samples):
+    main = "async def evaluate(messages, **kwargs):\n    return {'score': 0.5, 'reason': 'fine'}\n"
+    result = preview_evaluation(metric_folders=[metric("m", main)], sample_file=samples)
+    assert {one.score for one in result.results} == {0.5}
+
+
 class TestFaults:
     def test_what_the_arguments_must_say(self, metric, samples, tmp_path):
         pair = metric("words", WORDS)

@@ -10,7 +10,7 @@ TESTS = """
 import pytest
 
 
-@pytest.mark.bundle("library_task", agent="gold", n=2, min_pass1=1.0)
+@pytest.mark.bundle("library_task", agent="gold", n=2, min_pass1=1.0, output_dir="kept")
 def test_gold_actions(bundle_evaluation):
     assert bundle_evaluation.n_scored == 6
 
@@ -58,6 +58,7 @@ def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
     done = run_python(f"import pytest; pytest.main({PYTEST})", folder)
     shown = done.out + done.err
     assert "2 passed" in shown, shown
+    assert list((folder / "kept" / "evals").glob("*.db"))
     assert "1 failed" in shown
     assert "4 errors" in shown
     for said in (

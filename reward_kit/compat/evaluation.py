@@ -7,7 +7,6 @@ returns something other than a result is reported as failed, without a score.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import importlib.util
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.errors import RewardKitError
 from reward_kit.models import EvaluateResult, RewardOutput
+from reward_kit.reward_function import awaited
 
 from .common_utils import json_lines
 
@@ -308,8 +308,7 @@ def _judge_sample(evaluate: Callable[..., Any], sample: Sample) -> EvaluateResul
         result = evaluate(
             **{name: value for name, value in sample.items() if takes_any or name in parameters}
         )
-    if inspect.iscoroutine(result):
-        result = asyncio.run(result)
+    result = awaited(result)
     if isinstance(result, RewardOutput):
         return result.to_evaluate_result()
     return result if isinstance(result, EvaluateResult) else EvaluateResult.model_validate(result)

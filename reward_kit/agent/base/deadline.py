@@ -44,7 +44,8 @@ async def bounded(
     (``CANCELLATION_GRACE`` by default) to end. One that is still not done then is abandoned.
     """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(_retrieved)
+    # asyncio reports no error of an abandoned task that was asked for
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     limit = Deadline(timeout, task)
     either: set[asyncio.Future[Any]] = {task, limit.passed}
     in_time = False
@@ -69,12 +70,6 @@ async def end_tasks(tasks: Collection[asyncio.Task[Any]], *, grace: float | None
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=timeout)
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from reporting the error of an abandoned task."""
-    if not task.cancelled():
-        task.exception()
 
 
 class OutOfTimeError(Exception):

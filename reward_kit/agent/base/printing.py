@@ -32,11 +32,6 @@ class Styled(str):
         made.part, made.style = slice(start, len(text) if end is None else end), style
         return made
 
-    def painted(self) -> str:
-        """The line with escape sequences; its own control characters are shown."""
-        before, middle, after = self[: self.part.start], self[self.part], self[self.part.stop :]
-        return f"{tamed(before)}{click.style(tamed(middle), **self.style)}{tamed(after)}"
-
 
 def folded(line: str, width: int | None, hang: int = 2, *, break_long_words: bool = True) -> list[str]:
     """A line in parts of at most ``width`` (None: unlimited), the later ones ``hang`` columns further in.
@@ -73,7 +68,9 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     in_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
         if in_colour and isinstance(line, Styled):
-            click.echo(line.painted(), file=stream)
+            before, middle, after = line[: line.part.start], line[line.part], line[line.part.stop :]
+            styled = click.style(tamed(middle), **line.style)
+            click.echo(f"{tamed(before)}{styled}{tamed(after)}", file=stream)
         else:
             say(line, file=stream)
 

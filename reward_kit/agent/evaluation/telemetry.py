@@ -105,7 +105,10 @@ class Telemetry:
         from opentelemetry.context import Context
 
         try:
-            rollout, *calls = spans_of(record, contents=self._contents)
+            contents = self._contents  # messages, arguments and results
+            rollout = _rollout(record, contents=contents)
+            calls = [_chat(call, record.models, contents=contents) for call in record.model_calls]
+            calls += [_tool(call, contents=contents) for call in record.tool_calls]
             with self._lock:
                 self._ids.trace_id = int(record.id, 16)
                 inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
@@ -203,13 +206,6 @@ class Span(NamedTuple):
     error: str | None = None
     is_client: bool = False
     judgement: Attributes | None = None
-
-
-def spans_of(record: Trace, *, contents: bool) -> Iterator[Span]:
-    """The span of the rollout, then those in it; ``contents`` adds messages, arguments and results."""
-    yield _rollout(record, contents=contents)
-    yield from (_chat(call, record.models, contents=contents) for call in record.model_calls)
-    yield from (_tool(call, contents=contents) for call in record.tool_calls)
 
 
 def _rollout(record: Trace, *, contents: bool) -> Span:

@@ -358,6 +358,8 @@ def gate_lines(gate: Gate) -> Iterator[str]:
     yield str(gate.decision)
     if gate.lost:
         yield f"certainly worse, although they always succeeded in the baseline: {', '.join(gate.lost)}"
+    if unjudged := sum(pair.b.unjudged.total() for pair in gate.pairs):
+        yield f"not judged: {count(unjudged, 'rollout')} of these rows"
     if gate.stored.status != "complete":
         yield f"the evaluation is not complete ({gate.stored.status}: {one_line(gate.stored.reason or '')})"
     if gate.left_out:

@@ -196,7 +196,12 @@ def trees_of(evals: Path, evaluation: str, rollout: str | None = None) -> list[T
             stored = load_evaluation(file)
             name, page = f"{of}@{origin.step} {stored.eval_id}", f"evals/{stored.eval_id}"
             is_here = evaluation == stored.eval_id
-            text = _standing(stored, origin)
+            first, reward = stored.pass_power.get(1), stored.averages.reward
+            held = first and first.intervals.these_tasks
+            rate = f" {bracketed(held)}" if held else ""
+            text = f"{stored.passed} of {stored.n_scored} passed{rate}, reward "
+            text += f"{score(reward.value if reward else None)}, {strategy(stored)}"
+            text += ", another tool result" if origin.tool_result is not None else ""
             yield TreeLine(f"{stem}{drawn}", name, text, page, stored.eval_id, is_here)
             if depth:
                 numbers = {one.id: f"#{one.index + 1}" for one in stored.outcomes}
@@ -219,12 +224,3 @@ def tree_lines(lines: Iterable[TreeLine], width: int | None) -> Iterator[str]:
     for line in lines:
         below = line.stem.replace("├─", "│ ").replace("└─", "  ")
         yield from wrap(str(line), width or 1000, subsequent_indent=f"{below}  ", break_on_hyphens=False)
-
-
-def _standing(stored: EvaluationResult, origin: Origin) -> str:
-    """The number of branches that passed, with its interval, their mean reward, and who played them."""
-    first, reward = stored.pass_power.get(1), stored.averages.reward
-    rate = f" {bracketed(first.intervals.these_tasks)}" if first and first.intervals.these_tasks else ""
-    passed = f"{stored.passed} of {stored.n_scored} passed{rate}"
-    replaced = ", another tool result" if origin.tool_result is not None else ""
-    return f"{passed}, reward {score(reward.value if reward else None)}, {strategy(stored)}{replaced}"

@@ -208,7 +208,9 @@ class PythonFile:
     def arguments(self, node: ast.expr, function: str) -> dict[str, ast.expr]:
         """Return the keyword arguments of a call of ``function`` or ``anything.function``."""
         expected = f"{function}(name=value, ...)"
-        if not isinstance(node, ast.Call) or node.args or _last_name(node.func) != function:
+        called = getattr(node, "func", None)
+        name = getattr(called, "attr", getattr(called, "id", None))
+        if not isinstance(node, ast.Call) or node.args or name != function:
             raise self.fault(node, expected)
         named = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
         if len(named) != len(node.keywords):
@@ -255,9 +257,3 @@ def _named(tree: ast.AST, kind: type[_Node], name: str) -> Iterator[_Node]:
 
 def _mentions(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
-
-
-def _last_name(function: ast.expr) -> str | None:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else None

@@ -75,7 +75,9 @@ class ToolRegistry:
         """Tools that can be called where they are not among ``tools``, too."""
         self.functions: dict[FunctionKind, dict[str, Tool]] = {"setup": {}, "check": {}, "after_call": {}}
         """Functions that no model is offered."""
-        self.folder = _bundle_folder(maker)
+        path = Path(maker.f_globals.get("__file__") or "").resolve()
+        is_package = (path.name, path.parent.name) == ("__init__.py", "tools")
+        self.folder = (path.parents[is_package]) if maker.f_globals.get("__file__") else None
         self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):
@@ -354,11 +356,3 @@ def _caller() -> FrameType:
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _bundle_folder(maker: FrameType) -> Path | None:
-    """The folder of the module that made the registry; the one above for ``tools/__init__.py``."""
-    if not (file := maker.f_globals.get("__file__")):
-        return None
-    path = Path(file).resolve()
-    return path.parent.parent if (path.name, path.parent.name) == ("__init__.py", "tools") else path.parent

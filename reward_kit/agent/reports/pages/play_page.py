@@ -107,7 +107,8 @@ class PlayPage:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         answer = self._answer
         if answer is not None and form.get("turn") == str(len(self._texts)):  # it was not sent twice
-            answer.get_loop().call_soon_threadsafe(_settle, answer, self._command(form))
+            text = self._command(form)
+            answer.get_loop().call_soon_threadsafe(lambda: answer.done() or answer.set_result(text))  # type: ignore[func-returns-value]
         return RedirectResponse(request.url.path, 303)
 
     def _command(self, form: dict[str, str]) -> str | None:
@@ -120,11 +121,6 @@ class PlayPage:
             fields = [(one, form.get(f"{ARGUMENT}{one.name}")) for one in fields_of(tool)]
             given = json.dumps({one.name: _value(one, text) for one, text in fields if text is not None})
         return f"/call {form['tool']} {given}"
-
-
-def _settle(answer: asyncio.Future[str | None], text: str | None) -> None:
-    if not answer.done():
-        answer.set_result(text)
 
 
 def fields_of(tool: dict[str, Any]) -> list[Field]:

@@ -151,15 +151,11 @@ def _add_expected(steps: list[Step], record: Trace, differing: Sequence[Any]) ->
             for call in record.tool_calls
             if matched.get(call.index, position if call.name not in later else len(expected)) > position
         )
-        anchor = next(filter(None, following), None) or _last_reply(steps)
+        own = [step for step in steps if step.entry is not None and step.entry.role == "assistant"]
+        last = own[-1] if own and own[-1].call is None else None  # a text that no call follows
+        anchor = next(filter(None, following), last)
         at = next((at for at, step in enumerate(steps) if step is anchor), len(steps))
         steps.insert(at, Step(expected=want))
-
-
-def _last_reply(steps: Sequence[Step]) -> Step | None:
-    """The agent's last text, unless a call follows it."""
-    own = [step for step in steps if step.entry is not None and step.entry.role == "assistant"]
-    return own[-1] if own and own[-1].call is None else None
 
 
 def _identity(row: Mapping[str, Any]) -> Identity | None:

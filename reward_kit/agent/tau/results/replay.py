@@ -60,7 +60,14 @@ class RecordedRun:
         other content.
         """
         results = read_results(path)
-        _check_domain(path, results.domain, tasks[0].folder.name)
+        folder, domain = (
+            tasks[0].folder.name,
+            results.domain,
+        )  # the folder of a ported bundle names its domain
+        ported = folder.removeprefix("tau2_")
+        if domain is not None and ported != folder and not domain.startswith(ported):
+            fault = f"the file is of the domain {cut(domain, 80)}, the bundle of {ported}"
+            raise BundleError(fault, place=f"{path}: $.info.environment_info", remedy=_OTHER_DATASET)
         ids = task_ids([task.row for task in tasks], is_tau2=results.domain is not None)
         by_id = {ids[task.row.id]: task for task in tasks}
         of_row: dict[str, list[Trial]] = {}
@@ -132,14 +139,6 @@ class RecordedRun:
             tuple(self.missing),
             graded_as=tuple(named),
         )
-
-
-def _check_domain(path: str, domain: str | None, folder: str) -> None:
-    """Raise ``BundleError`` if a ported bundle, whose folder names its domain, is of another."""
-    ported = folder.removeprefix("tau2_")
-    if domain is not None and ported != folder and not domain.startswith(ported):
-        fault = f"the file is of the domain {cut(domain, 80)}, the bundle of {ported}"
-        raise BundleError(fault, place=f"{path}: $.info.environment_info", remedy=_OTHER_DATASET)
 
 
 def _begun(trial: Trial, opening: Sequence[Message]) -> Trial:

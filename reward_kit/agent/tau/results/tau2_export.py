@@ -19,7 +19,6 @@ from reward_kit.agent.tau.results.tau_bench import results_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from reward_kit.agent.base.types import Message, Side, ToolCall
     from reward_kit.agent.rollout.trace import Trace
@@ -45,7 +44,10 @@ def results_file(result: EvaluationResult, benchmark: Literal["tau-bench", "tau2
     with read_bundle(configuration["dataset"], configuration.get("task_dir")) as read:
         if benchmark == "tau-bench":
             return results_parts(result, task_numbers(read.rows))
-        return tau2_parts(result, read.folder.name.removeprefix("tau2_"), own_tasks(read.folder))
+        kept = read.folder / TASKS  # the benchmark's own, in a ported bundle
+        tasks = json.loads(kept.read_bytes()) if kept.is_file() else []
+        own = {str(one["id"]): one for one in tasks}
+        return tau2_parts(result, read.folder.name.removeprefix("tau2_"), own)
 
 
 def tau2_parts(
@@ -69,12 +71,6 @@ def tau2_parts(
             simulation = _simulation(trace, ids[outcome.row_id])
         yield (b",\n" if place else b"\n") + json.dumps(simulation, default=str).encode()
     yield b"\n]}\n"
-
-
-def own_tasks(folder: Path) -> dict[str, dict[str, Any]]:
-    """The benchmark's tasks that a ported bundle keeps, by id."""
-    file = folder / TASKS
-    return {str(one["id"]): one for one in json.loads(file.read_bytes())} if file.is_file() else {}
 
 
 def _info(result: EvaluationResult, domain: str, fields: Mapping[str, Any]) -> dict[str, Any]:
