@@ -143,14 +143,15 @@ class _Saving:
             raise UsageError("the bundle is packed", place="--save-row", remedy="Name a file with --out.")
         TaskRow.from_json({"id": row_id, "toolset": row.toolset})
         fills = not is_new and out is None and row_id == row.id
+        written = {} if is_new else row_as_written(rows.dataset, row.id)
         if not fills:
             check_is_new(out or rows.dataset, row_id)
-        elif row.actions is not None:
-            raise UsageError(f"row {row_id!r} has actions", place="--save-row", remedy="Choose another id.")
+        elif row.actions is not None or "actions" in written or not written.get("outputs", True):
+            fault = f"row {row_id!r} has actions, or empty outputs"
+            raise UsageError(fault, place="--save-row", remedy="Choose another id.")
+        like = rows.defaults | written
         if is_new:
             like = {**_fields_of(row), "reward": None, "sim_user_prompt": row.sim_user_prompt or None}
-        else:
-            like = rows.defaults | row_as_written(rows.dataset, row.id)
         return cls(row_id, out or rows.dataset, like, fills)
 
     def save(self, trace: Trace) -> None:

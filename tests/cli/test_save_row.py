@@ -95,8 +95,16 @@ def test_a_row_without_an_answer_gets_it_in_its_place(play: Play) -> None:
     assert run_command("validate", "lib").code == 0
     again = play("open.1", "--save-row", "open.1")
     assert (again.code, again.error) == (
-        2, "Error: --save-row: row 'open.1' has actions. Choose another id.\n",
+        2, "Error: --save-row: row 'open.1' has actions, or empty outputs. Choose another id.\n",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ['"outputs": []', '"outputs": null', '"actions": null'])
+def test_a_row_with_an_empty_answer_is_refused_before_anything_is_played(play: Play, given: str) -> None:
+    Path("lib/reward.py").unlink()
+    DATASET.write_text(f"{DATASET.read_text()}{OPEN.rstrip().removesuffix('}')}, {given}}}\n")
+    ran = play("open.1", "--save-row", "open.1", typed=(LEND, "Here you are."))
+    assert (ran.code, "row 'open.1' has actions, or empty outputs" in ran.error) == (2, True)
 
 
 def test_a_copy_of_a_row_can_go_to_another_file(play: Play) -> None:

@@ -256,9 +256,6 @@ def add_answer(path: Path, row: Mapping[str, Any]) -> None:
     number, text, written = next(
         (number, text, one) for (number, text), one in _rows(path) if one.get("id") == row["id"]
     )
-    if "actions" in written:
-        fault = f"row {row['id']!r} has actions already"
-        raise UsageError(fault, place=f"{path.name}:{number}", remedy="Save it under another id.")
     answer = {name: row[name] for name in ANSWER if name in row and name not in written}
     with path.open("rb") as stream:
         lines = stream.readlines()
