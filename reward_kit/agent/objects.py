@@ -70,7 +70,7 @@ class Objects(MutableMapping[str, "Kind"]):
             kind.write()
 
     def __contains__(self, kind: object) -> bool:
-        return kind in list(self)
+        return isinstance(kind, str) and len(self[kind]) > 0
 
     def __getitem__(self, kind: str) -> Kind:
         found = self._kinds.get(kind)
@@ -153,7 +153,7 @@ class Kind(MutableMapping[str, Any]):
         if key not in self._texts and key not in self._added:
             row = self._db.fetch_one(_READ, (self._name, key))
             if row is not None:
-                self._texts[key] = row[0]
+                self._texts[key] = _text(self._name, key, json.loads(row[0]))
         return key in self._texts
 
     def __contains__(self, key: object) -> bool:

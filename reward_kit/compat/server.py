@@ -5,6 +5,7 @@ uvicorn.run(create_app(evaluate))           # or: serve("my_rewards:evaluate", p
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ async def _result_for(reward_func: Callable[..., Any], request: RewardRequest) -
     body = request.model_dump(exclude_unset=True)
     messages, ground_truth = body.pop("messages"), body.pop("ground_truth", None)
     arguments = call_arguments(reward_func, messages, ground_truth, body)
+    if inspect.iscoroutinefunction(reward_func):  # it runs where the server's other tasks do
+        return as_result(await reward_func(**arguments))
     return await run_in_threadpool(lambda: as_result(reward_func(**arguments)))
 
 

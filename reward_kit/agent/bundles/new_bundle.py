@@ -150,7 +150,7 @@ def _parsed(text: str, path: Path) -> Any:
             return parsed_json(text)
         import yaml
 
-        return json.loads(json.dumps(yaml.safe_load(text), default=str))  # dates are texts
+        return json.loads(json.dumps(yaml.safe_load(text), default=str, skipkeys=True))  # dates are texts
     except ImportError:
         remedy = "Convert it to JSON, or install PyYAML."
         raise RewardKitError("is read by PyYAML, which is missing", place=str(path), remedy=remedy) from None

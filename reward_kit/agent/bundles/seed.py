@@ -52,8 +52,8 @@ INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
 _READS_CLOCK = re.compile(
-    r"['\"](?:now|subsec)|\bcurrent_(?:date|time|timestamp)\b|now\s*\("
-    r"|\b(?:date|time|datetime|julianday|unixepoch|today|strftime)\s*\((?:\s*(['\"])(?:(?!\1).)*\1)?\s*\)",
+    r"['\"](?:now|subsec(?:ond)?)['\"]|\bcurrent_(?:date|time|timestamp)\b|\b(?:utc)?now\("
+    r"|\b(?:date|time|datetime|julianday|unixepoch|today)\s*\(\s*\)|\bstrftime\s*\(\s*(['\"])(?:(?!\1).)*\1\s*\)",
     re.IGNORECASE,
 )
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
@@ -118,10 +118,8 @@ class SeedSource:
 def _reads_clock(text: str) -> bool:
     small = text.lower()
     # searched first: thirty times faster in a seed of many megabytes
-    may = any(word in small for word in ("now", "current_", "subsec", "strftime")) or _NO_ARGUMENTS.search(
-        text
-    )
-    return bool(may and _READS_CLOCK.search(text))
+    words = any(word in small for word in ("now", "current_", "subsec", "strftime"))
+    return (words or bool(_NO_ARGUMENTS.search(text))) and bool(_READS_CLOCK.search(text))
 
 
 def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:

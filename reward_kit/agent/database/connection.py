@@ -158,6 +158,7 @@ class Connection:
         """Run a statement and fetch its rows; errors as for ``OverlayStore.run``."""
         sqlite, recorder, guard = self.sqlite, self._recorder, self.guard
         position = len(recorder.log)
+        before = sqlite.total_changes()
         randomness = self._functions.randomness
         draws = randomness.position
         guard.statement = statement
@@ -176,7 +177,9 @@ class Connection:
         except apsw.Error as error:
             if statement.writes and describe_statement(statement.sql).changes_rows:
                 self._functions.wrote = True
-            if len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
+            if sqlite.total_changes() == before:
+                recorder.cut(position)
+            elif len(recorder.log) > position:  # OR FAIL keeps the rows before the fault
                 recorder.distrust()
             if guard.stopped == "budget":
                 randomness.position = draws  # it starts again, elsewhere

@@ -150,7 +150,7 @@ class Guard:
         if not text.verb and not without_tail(statement.sql):
             raise DatabaseError("the SQL holds no statement")
         if text.verb == "VACUUM":
-            remedy = "A database is vacuumed when it is seeded."
+            remedy = "A seed may end with it."
             raise DatabaseError("VACUUM is not allowed here", remedy=remedy)
         if text.verb in _TRANSACTION:
             raise DatabaseError(

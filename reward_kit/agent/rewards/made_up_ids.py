@@ -108,23 +108,27 @@ def _made_up_columns(
     both: Iterable[RowChange], gold: Changes, rollout: Any, foreign: Mapping[Column, Column]
 ) -> set[Column]:
     """The key columns for which a call inserted a row with a value that it was not given."""
-    calls = getattr(rollout, "tool_calls", None) or ()
-    if tools := {getattr(one, "name", None) for one in getattr(rollout, "gold", None) or ()} - {None}:
-        calls = [call for call in calls if call.name in tools]  # what gold names, no other tool may choose
-    evidence = [(Changes.from_json(call.changes), _leaves(call.arguments), True) for call in calls]
+    actions = getattr(rollout, "gold", None) or ()
+    tools = {getattr(one, "name", None) for one in actions} - {None}
+    evidence = [
+        (Changes.from_json(call.changes), _leaves(call.arguments), True, not tools or call.name in tools)
+        for call in getattr(rollout, "tool_calls", None) or ()
+    ]
     if hasattr(rollout, "gold"):  # of several actions, another one may have been given the value
-        evidence.append((gold, _leaves([one.arguments for one in rollout.gold]), len(rollout.gold) == 1))
+        evidence.append((gold, _leaves([one.arguments for one in actions]), len(actions) == 1, True))
     found: dict[Column, set[bool | None]] = {}
-    for changes, given, is_sure in evidence:
+    for changes, given, is_sure, is_golds in evidence:
         for column, change in _inserted(changes):
-            found.setdefault(column, set()).add(_was_given(change, given, is_sure))
+            was_given = _was_given(change, given, is_sure)
+            if is_golds or was_given:  # a key that gold names no other tool may choose
+                found.setdefault(column, set()).add(was_given)
     not_given = {column for column, answers in found.items() if False in answers or True not in answers}
     keys = {column for column, _ in _inserted(both)} - foreign.keys()
     return {
         column
         for column in not_given & keys
         if not any(
-            _is_named_after(column, (table, key)) and (column[1] != key or key.startswith(table[:-1]))
+            _is_named_after(column, (table, key)) and (column[1] != key or "_" in key)
             for table, key in keys
             if table != column[0]
         )

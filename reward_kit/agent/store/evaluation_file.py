@@ -347,7 +347,11 @@ def shared_faults(outcomes: Sequence[Outcome], path: Path) -> list[SharedFault]:
     found = list(_ends(outcomes, every))
     if any(one.failure for one in outcomes):
         with suppress(StorageError):  # shared without its trajectories
-            found += _failed_calls(path, every)
+            for kind, calls, number, example in count_failed_calls(path, REPEATED):
+                text = f"{count(calls, 'call')} in {number} of {every} {_CALLS.get(kind)}"
+                if kind == "repeated_call":
+                    text = f"{number} of {every} made one call again and again, up to {calls} times"
+                found.append((kind, number, f"{text}: {one_line(example, LONGEST)}"))
     return [SharedFault(kind, number, of, text) for kind, number, text in found if 2 * number >= of]
 
 
@@ -362,11 +366,3 @@ def _ends(outcomes: Sequence[Outcome], every: str) -> Iterator[tuple[str, int, s
     if number := sum(3 * one.turns >= one.steps for one in talking):
         text = f"{number} of {every} reached a limit because the user never ended the conversation"
         yield "endless_user", number, text
-
-
-def _failed_calls(path: Path, every: str) -> Iterator[tuple[str, int, str]]:
-    for kind, calls, number, example in count_failed_calls(path, REPEATED):
-        text = f"{count(calls, 'call')} in {number} of {every} {_CALLS.get(kind)}"
-        if kind == "repeated_call":
-            text = f"{number} of {every} made one call again and again, up to {calls} times"
-        yield kind, number, f"{text}: {one_line(example, LONGEST)}"

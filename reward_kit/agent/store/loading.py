@@ -288,7 +288,13 @@ class Recordings:
         Raises ``BundleError`` for a missing or faulty file, and if no rollout is found.
         """
         try:
-            return cls(_records(source), source)
+            if source.is_dir() or source.suffix != SUFFIX:
+                files = sorted(source.rglob("roll_*.json")) if source.is_dir() else [source]
+                return cls(map(read_file, files), source)
+            with reading(source) as connection:
+                query = f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq"  # noqa: S608
+                found = [rollout for (rollout,) in connection.execute(query)]
+            return cls(read_rollouts(source, found), source)
         except StorageError as error:
             fault = f"the recording cannot be read: {error.fault.removeprefix('cannot be read: ')}"
             remedy = None if source.exists() else f"Name a file, such as runs/evals/{source.name}.db"
@@ -333,14 +339,6 @@ class Recordings:
         """As ``find``, but None if there is no such recording."""
         recorded = self._rows.get(row_id, {})
         return next(iter(recorded.values())) if len(recorded) == 1 else recorded.get(index)
-
-
-def _records(source: Path) -> Iterator[Trace]:
-    if source.is_dir() or source.suffix != SUFFIX:
-        return map(read_file, sorted(source.rglob("roll_*.json")) if source.is_dir() else [source])
-    with reading(source) as connection:
-        found = connection.execute(f"SELECT id FROM rollouts WHERE {FINAL} ORDER BY seq")  # noqa: S608
-        return read_rollouts(source, [rollout for (rollout,) in found])
 
 
 def _listed(indices: Iterable[int]) -> str:

@@ -80,6 +80,12 @@ def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key
 
 
+@pytest.mark.parametrize("text", ["Nowak", "Now (me)", "Unknown (see note)", "subsection"])
+def test_words_do_not_read_the_clock(text: str) -> None:
+    source = SeedSource(f"INSERT INTO t VALUES ('{text}', date('2024-05-15'));")
+    assert source.at("2025-05-19").key == source.at("2025-05-20").key
+
+
 def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text("VALUES = [3, 1, 2]\n")
     source = (

@@ -1,7 +1,6 @@
 """One tool call is one transaction, whatever happens in it and beside it."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -34,18 +33,6 @@ async def test_a_call_that_ends_well_is_kept_and_tells_the_rows_it_changed(db: D
         {"table": "orders", "op": "delete", "key": {"id": "W3"}, "before": third},
     ]
     assert db.changes() == call.changes
-
-
-async def test_rows_that_a_failed_statement_keeps_are_told(tmp_path: Path) -> None:
-    schema = """CREATE TABLE t (x); CREATE TABLE t2 (y); CREATE TABLE src (z);
-    INSERT INTO src VALUES (1), (2);
-    CREATE TRIGGER a BEFORE INSERT ON t BEGIN INSERT INTO t2 SELECT z FROM src; END;
-    CREATE TRIGGER b BEFORE INSERT ON t2 WHEN new.y = 2 BEGIN SELECT RAISE(FAIL, 'no'); END;"""
-    with Database.seed(tmp_path / "base.db", schema) as base, base.fork() as db:
-        async with db.tool_call() as call:
-            with pytest.raises(DatabaseError, match="no"):
-                await db.execute("INSERT INTO t VALUES (1)")
-        assert [change.after for change in call.changes] == [{"y": 1}] == [one.after for one in db.changes()]
 
 
 async def test_each_call_tells_its_own_changes_only(db: Database) -> None:

@@ -136,3 +136,17 @@ def test_importing_a_bundles_tools_loads_no_web_framework_and_no_model_library(t
 def test_an_impossible_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BundleError, match=rf"{Path(__file__).name}:\d+: {next(iter(options))} is "):
         ToolRegistry("tools", **options)
+
+
+def test_functions_that_two_included_registries_share_are_one() -> None:
+    common, registry = ToolRegistry("common"), ToolRegistry("main")
+
+    def audit(db: Any) -> None: ...
+
+    common.after_call(audit)
+    for name in ("a", "b"):
+        part = registry_of(name, name)
+        part.include(common)
+        registry.include(part)
+    assert list(registry.functions["after_call"]) == ["audit"]
+    assert list(registry.tools) == ["a", "b"]

@@ -122,9 +122,8 @@ def classify(
     outputs = record.row.scored_outputs
     said = said_to_user(record.messages[record.opening :])
     unsaid = missing_outputs(outputs, said, anywhere=anywhere) if outputs else []
-    metrics = (record.result or {}).get("metrics") or {}
-    parts = [metrics[part]["score"] for part in ("data", "database", "checks", "end_goal") if part in metrics]
-    accepts = min(parts) >= 1 if parts else record.row.score_by is not None  # the data, or judges none
+    parts = [score for part, score in (record.metric_scores or {}).items() if part in ("data", "database")]
+    accepts = min(parts) >= 1 if parts else "data" not in (record.row.score_by or ["data"])
     wanted = made if wanted is not None and accepts else wanted
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted, unsaid)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
