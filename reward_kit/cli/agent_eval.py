@@ -263,7 +263,7 @@ def _print_result(result: EvaluationResult, config: EvaluationConfig) -> None:
         say(" ".join(line.split()), err=True)
     explained = result.explanations
     if explained is not None and not explained.complete:
-        why = explained.reason or explained.made[0].problem
+        why = explained.reason or next((one.problem for one in explained.made if one.problem), "not asked")
         say(f"{explained.missing or len(explained.made)} explanations are missing: {why}", err=True)
 
 

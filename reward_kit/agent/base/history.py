@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
 
 NOT_RUN = "Error: not run, the rollout had ended."
-INTERRUPTED = "Error: stopped while it ran; nothing it did was kept."
+INTERRUPTED = "Error: stopped while it ran, because the rollout ended; nothing it did was kept."
 
 MALFORMED = "malformed_arguments"
 """The key for arguments that are no JSON object: providers parse the history that they are sent."""

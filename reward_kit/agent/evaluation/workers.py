@@ -202,11 +202,12 @@ class Workers(Executor):
         """The rollout that came back; files that came with it from another machine are written."""
         assert report.played is not None
         outcome = report.played.outcome
-        for ending in (".db", ".log"):
-            name = f"{outcome.row_id}/roll_{outcome.id}{ending}"
-            if self._cluster is not None and name in report.files:
-                self.folder.row_folder(outcome.row_id, self._seeds[outcome.row_id])
-                write_file(self.folder.root / name, report.files[name], durable=ending == ".db")
+        wanted = {f"{outcome.row_id}/roll_{outcome.id}{ending}" for ending in (".db", ".log")}
+        for name in wanted & report.files.keys() if self._cluster is not None else ():
+            file = self.folder.row_folder(outcome.row_id, self._seeds[outcome.row_id]) / Path(name).name
+            write_file(file, report.files[name], durable=file.suffix == ".db")
+            if file.suffix == ".db":
+                outcome.database = file.relative_to(self.folder.root).as_posix()
         return report.played
 
     async def _least_busy(self) -> Worker:

@@ -69,7 +69,8 @@ def remote_model(
         fault = f"{min(own)!r} is no argument to set" if own else "'extra_headers' is no JSON object"
         raise ModelSetupError(fault, place=f"model {name}", remedy="Change --model-arg or --user-model-arg.")
     if given:  # one name in two spellings is sent twice
-        headers = {key.title(): value for key, value in given.items() if value is not None}
+        one = {"authorization": "Authorization"}
+        headers = {one.get(key.lower(), key): value for key, value in given.items() if value is not None}
         model_args = {**model_args, "extra_headers": headers}
     if model_args.get("return_token_ids"):  # for training, which needs these as well
         model_args = {"logprobs": True, **model_args}
@@ -89,8 +90,7 @@ def remote_model(
     return made
 
 
-PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})
-"""US dollars; LiteLLM would keep them for all models of the name, for as long as the process runs."""
+PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})  # LiteLLM would keep them for good
 
 
 @dataclass(eq=False, repr=False)

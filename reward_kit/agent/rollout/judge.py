@@ -174,10 +174,10 @@ def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
         raise RewardError(f"returned the score {_shown(score)}, not a finite number", place=place)
     if score.__class__ is not float:
         result.score = float(score)
-    numbers = {f"the metric {name!r}": metric.score for name, metric in result.metrics.items()}
-    for step in getattr(result, "step_outputs", None) or ():
-        numbers[f"the base_reward of step {step.step_index!r}"] = step.base_reward
-    for name, number in numbers.items():
+    numbers = [(f"the metric {name!r}", metric.score) for name, metric in result.metrics.items()]
+    steps = getattr(result, "step_outputs", None) or ()
+    numbers += [(f"the base_reward of step {one.step_index!r}", one.base_reward) for one in steps]
+    for name, number in numbers:
         if not math.isfinite(number):
             remedy = "Leave it out where there is none: means are over the rollouts that have it."
             raise RewardError(f"returned {name} of {number}, not a finite number", place=place, remedy=remedy)
