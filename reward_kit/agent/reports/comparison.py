@@ -233,9 +233,8 @@ def left_out_lines(comparison: EvaluationComparison) -> Iterator[str]:
     for side in ("a", "b"):
         rows = [getattr(pair, side) for pair in comparison.rows]
         if fewer := sum(row.n_scored < row.planned for row in rows):
-            lines.append(
-                f"{count(fewer, 'row')} compared with fewer judged rollouts than planned in {side.upper()}"
-            )
+            judged = f"fewer judged rollouts than planned in {side.upper()}"
+            lines.append(f"{count(fewer, 'row')} compared with {judged}")
     if lines:
         yield from [*lines, ""]
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.text import count, one_line
@@ -301,10 +302,9 @@ def _failures(result: EvaluationResult) -> Iterator[Fact]:
         if own := sum(one.stop_reason == "agent_error" for one in result.outcomes):
             yield "", f"{own} of {count(len(result.outcomes), 'rollout')} ended by the agent itself"
         for reasons in ENDED_EARLY:
-            for one in result.outcomes:
-                if one.failure and one.stop_reason in reasons:
-                    yield "", _instance(one, one_line(one.stop_detail or one.trouble))
-                    break
+            early = (one for one in result.outcomes if one.failure and one.stop_reason in reasons)
+            for one in islice(early, 1):
+                yield "", _instance(one, one_line(one.stop_detail or one.trouble))
 
 
 def _unjudged(result: EvaluationResult) -> Iterator[Fact]:

@@ -93,10 +93,8 @@ def duration_with_waiting(seconds: float, waited: float) -> str:
 
 def shares(counter: Counter[str]) -> str:
     """``wrong_tool 3 (75%), other 1 (25%)``, the most frequent first."""
-    total = counter.total()
-    return ", ".join(
-        f"{name} {number} ({100 * number / total:.0f}%)" for name, number in counter.most_common()
-    )
+    total, every = counter.total(), counter.most_common()
+    return ", ".join(f"{name} {number} ({100 * number / total:.0f}%)" for name, number in every)
 
 
 def tallied(counter: Counter[str]) -> str:

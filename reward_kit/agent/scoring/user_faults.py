@@ -76,10 +76,7 @@ _AGENT = _any_of(
     r"\A\s*[a-z]+(?:_[a-z]+)+\([^()]*\)\s*\Z",
 )
 """Phrases that only an agent says: an offer of help, a report of work, a question for data, a tool call."""
-_OF_AGENTS = (
-    *("do for", "else", "help", "assist", "thank you for", "apologi", "your"),
-    *(":", "_call", "("),
-)
+_OF_AGENTS = ("do for", "else", "help", "assist", "thank you for", "apologi", "your", ":", "_call", "(")
 """Each phrase has one of these in it."""
 _REQUEST = _any_of(
     r"\?",

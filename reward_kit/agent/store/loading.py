@@ -207,9 +207,8 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
         raise UsageError("there is no such database file and no such rollout", place=str(name), remedy=remedy)
     found = rollout.find("final")
     if found is None:
-        raise StorageError(
-            "the final database was not kept", place=str(name), remedy="Run with --keep-db full or delta."
-        )
+        remedy = "Run with --keep-db full or delta."
+        raise StorageError("the final database was not kept", place=str(name), remedy=remedy)
     return found
 
 

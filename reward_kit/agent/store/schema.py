@@ -189,6 +189,11 @@ FINAL = (
 """SQL: of each rollout the last final attempt, which is the one that counts."""
 
 
+def among(column: str) -> str:
+    """SQL: the ``column`` is in a list, which is given as JSON."""
+    return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
+
+
 # --- names that were stored
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")

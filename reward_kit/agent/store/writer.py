@@ -23,13 +23,7 @@ from reward_kit.agent.base.files import as_storage_error, sync_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.worker_thread import Waiters, completed, in_thread
-from reward_kit.agent.store.evaluation_file import (
-    check_format,
-    check_log,
-    checksum,
-    reading,
-    sqlite_faults,
-)
+from reward_kit.agent.store.evaluation_file import check_format, check_log, checksum, reading, sqlite_faults
 from reward_kit.agent.store.schema import APPLICATION, SCHEMA, VERSION, WRITTEN, row_of, storable
 from reward_kit.errors import StorageError
 
@@ -309,9 +303,8 @@ def writer_lock(path: Path) -> Iterator[None]:
     place = path.with_suffix(".lock")
     with as_storage_error(place):
         place.touch()
-    with closing(
-        sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    ) as lock:
+    lock = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    with closing(lock):
         try:
             with sqlite_faults(place):
                 lock.execute("BEGIN EXCLUSIVE")

@@ -20,7 +20,7 @@ from reward_kit.agent.base.redaction import hide_bytes, known_secrets
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
 from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import reading
-from reward_kit.agent.store.schema import FINAL, read_outcomes
+from reward_kit.agent.store.schema import FINAL, among, read_outcomes
 from reward_kit.agent.store.writer import writer_of
 from reward_kit.errors import UsageError
 
@@ -146,9 +146,8 @@ class Selection:
         for name, values in (("by", SORTS), ("kind", KINDS), ("sort", SORTS.get(found.by, ()))):
             value = getattr(found, name).removeprefix("-")
             if value and value not in values:
-                raise UsageError(
-                    f"{name}={value!r:.90} is unknown", remedy=f"There are: {', '.join(values)}."
-                )
+                remedy = f"There are: {', '.join(values)}."
+                raise UsageError(f"{name}={value!r:.90} is unknown", remedy=remedy)
         return found
 
     def query(self, **changes: Any) -> str:
@@ -306,10 +305,8 @@ def order(path: Path, selection: Selection) -> array[int]:
                 return array("q")
             connection.create_function("said", 1, said.__contains__)
         if selection.by == "rows" or not selection.text:
-            (numbers,) = connection.execute(
-                f"SELECT json_group_array(number) FROM ({sql})",  # noqa: S608
-                values,
-            ).fetchone()
+            query = f"SELECT json_group_array(number) FROM ({sql})"  # noqa: S608
+            (numbers,) = connection.execute(query, values).fetchone()
             return array("q", json.loads(numbers))
     every = order(path, replace(selection, text=""))  # often kept since the page before
     return array("q", (number for number in every if abs(number) in said))
@@ -336,7 +333,7 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
         return Listed([], rollouts, len(found), pages)
     with reading(path) as connection:
         (strict,) = connection.execute(f"SELECT {_STRICT}").fetchone()
-        query = f"SELECT row_id, n_rollouts FROM rows WHERE {_chosen('row_id')}"  # noqa: S608
+        query = f"SELECT row_id, n_rollouts FROM rows WHERE {among('row_id')}"  # noqa: S608
         planned = dict(connection.execute(query, (json.dumps(ids),)))
     rows = row_results(planned, outcomes(path, "row_id", ids), errors_as_failures=bool(strict))
     return Listed(sorted(rows, key=lambda row: places[row.row_id]), [], len(found), pages)
@@ -345,7 +342,7 @@ def listed(path: Path, selection: Selection, *, whole: bool = False) -> Listed:
 def names(path: Path, by: str, numbers: Iterable[int]) -> dict[int, str]:
     """The ids of rows or rollouts by the numbers that ``order`` gives them, here above 0."""
     id_ = "row_id" if by == "rows" else "id"
-    query = f"SELECT rowid, {id_} FROM {by} WHERE {_chosen('rowid')}"  # noqa: S608
+    query = f"SELECT rowid, {id_} FROM {by} WHERE {among('rowid')}"  # noqa: S608
     with reading(path) as connection:
         return dict(connection.execute(query, (json.dumps([*map(abs, numbers)]),)))
 
@@ -355,13 +352,6 @@ def outcomes(path: Path, column: str, ids: Sequence[str]) -> list[Outcome]:
 
     Attempts that were repeated are left out.
     """
-    row_ids = f"SELECT row_id FROM rollouts WHERE {_chosen(column)}"  # noqa: S608
-    latest = f"SELECT max(seq) FROM rollouts WHERE final AND row_id IN ({row_ids}) GROUP BY row_id, idx"  # noqa: S608
-    values = [json.dumps(ids)] * 2
     with reading(path) as connection:
-        found = read_outcomes(connection, path, f"{_chosen(column)} AND seq IN ({latest})", values)
+        found = read_outcomes(connection, path, f"{among(column)} AND {FINAL}", [json.dumps(ids)])
         return sorted(found, key=lambda one: one.index)
-
-
-def _chosen(column: str) -> str:
-    return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
