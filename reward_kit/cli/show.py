@@ -50,13 +50,14 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
     """
     from reward_kit.agent.reports import listings
     from reward_kit.agent.reports.console import report_lines
-    from reward_kit.agent.store.layout import load_evaluation
+    from reward_kit.agent.store.layout import find_stored, load_evaluation, read_evaluation
 
     folder, width = Path(output_dir), terminal_width(sys.stdout)
     if field is not None:
         if what is None:
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
-        print_lines(listings.group_lines(load_evaluation(what, output_dir), field, width))
+        result = read_evaluation(find_stored(what, output_dir), brief=True)
+        print_lines(listings.group_lines(result, field, width))
     elif what is None or _is_runs_folder(what):
         shown = folder if what is None else Path(what)
         check_runs_folder(shown)
@@ -156,9 +157,9 @@ def view(evaluations: tuple[str, ...], output_dir: str, port: int, out: str | No
     """
     from reward_kit.agent.reports.listings import read_evaluations
     from reward_kit.agent.reports.pages.site import INDEX, serve, write_pages
-    from reward_kit.agent.store.layout import load_evaluation
+    from reward_kit.agent.store.layout import find_stored, read_evaluation
 
-    named = [load_evaluation(name, output_dir) for name in evaluations]
+    named = [read_evaluation(find_stored(name, output_dir), brief=out is None) for name in evaluations]
     folder = _folder(named, Path(output_dir))
     if out is not None:
         named, faults = (named, []) if named else read_evaluations(folder / "evals")

@@ -16,7 +16,7 @@ from reward_kit.agent.scoring.groups import Group
 from reward_kit.agent.scoring.metrics import mean, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, bracketed, money, pass_cells, score
 from reward_kit.agent.store.evaluation_file import reading, stored_files
-from reward_kit.agent.store.layout import Origin, branches_in, load_evaluation
+from reward_kit.agent.store.layout import Origin, branches_in, load_evaluation, read_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
 
     Columns for which ``width`` (None: unlimited) has no room are left out.
     """
-    found, faults = read_evaluations(evals)
+    found, faults = read_evaluations(evals, brief=True)
     if found:
         cells = [evaluation_cells(one) for one in reversed(found)]
         rows = [tuple(cells[0]), *(tuple(one.values()) for one in cells)]
@@ -45,12 +45,12 @@ def evaluation_lines(evals: Path, width: int | None) -> Iterator[str]:
     yield from faults
 
 
-def read_evaluations(evals: Path) -> tuple[list[EvaluationResult], list[str]]:
+def read_evaluations(evals: Path, *, brief: bool = False) -> tuple[list[EvaluationResult], list[str]]:
     """The evaluations in ``evals``, the earliest first, and a line on each that cannot be read."""
     found, faults = [], []
     for file in stored_files(evals):
         try:
-            found.append(load_evaluation(file))
+            found.append(read_evaluation(file, brief=brief))
         except StorageError as error:
             faults.append(f"{file.stem}: {one_line(error.fault)}")
     return sorted(found, key=lambda stored: stored.created), faults

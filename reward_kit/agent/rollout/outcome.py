@@ -121,6 +121,17 @@ class Outcome(Scored):
         return shown_line(self.failure_detail or self.stop_detail or self.failure or "")
 
     @property
+    def likeness(self) -> tuple[Any, ...]:
+        """All that reports count of a rollout; means, which take more, are those of whole outcomes."""
+        odd = self.reward if self.reward and not 0 <= self.reward <= 1 else None
+        said = self.error or (self.stop_detail if self.stop_reason.endswith("_error") else "")
+        turns, is_talk = self.turn_of_success or self.turns, 1 < self.turns >= self.steps / 3
+        raised = [(name, fault["calls"]) for name, fault in (self.tool_faults or {}).items()]
+        faults = str((self.user_faults, raised, self.violations and self.broken_rules))
+        won = self.success and f"in turn {turns}"
+        return self.scored, won, odd, self.failure, self.stop_reason, said, is_talk, faults
+
+    @property
     def cost(self) -> float:
         """US dollars of the priced calls."""
         return sum(usage.cost for usage in self.usage.values())

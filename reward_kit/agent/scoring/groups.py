@@ -65,7 +65,7 @@ def groups_of(rows: Sequence[tuple[RowResult, Mapping[str, Any]]], field: str) -
         fault = f"no row has a field {field!r}{did_you_mean(field, known)}"
         raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
     groups = [
-        Group(value, tuple(members), passes_of(members), reward_of(members))
+        Group(value, tuple(members), passes_of(members), reward_of([row.rewards for row in members]))
         for value, members in found.values()
     ]
     return sorted(groups, key=lambda group: _order(group.value))

@@ -6,6 +6,7 @@ A task (a row of the dataset) has ``n`` judged rollouts, ``c`` of them successfu
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.outcome import Outcome
 
 LEADERBOARD_KS = (1, 2, 3, 4)
+_NUMBERS = ("steps", "turns", "seconds", "model_seconds", "waited_seconds", "timed_calls")
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,8 @@ class PassTable:
 
     def to_json(self) -> dict[str, Any]:
         """``score``, ``pass_power`` and ``pass_at``, the latter two by k."""
-        power, at = (
-            {str(k): one.to_json() for k, one in side.items()} for side in (self.pass_power, self.pass_at)
-        )
+        both = self.pass_power, self.pass_at
+        power, at = ({str(k): one.to_json() for k, one in side.items()} for side in both)
         return {"score": self.score, "pass_power": power, "pass_at": at}
 
 
@@ -112,9 +113,9 @@ def passes_of(rows: Sequence[RowResult]) -> PassTable:
     return pass_table([(row.n_scored, row.passed) for row in rows])
 
 
-def reward_of(rows: Sequence[RowResult]) -> Estimate | None:
-    """The mean over rows of their mean reward; None if nothing is judged."""
-    rewards = [row.rewards for row in rows if row.rewards]
+def reward_of(rows: Sequence[Sequence[float]]) -> Estimate | None:
+    """The mean over rows of their mean reward, given the rewards of each; None if nothing is judged."""
+    rewards = [*filter(None, rows)]
     if not rewards:
         return None
     value = average([average(each) for each in rewards])
@@ -282,7 +283,7 @@ def row_result(
     rules = dict.fromkeys(name for one in ordered for name in one.violations or ())
     return RowResult(
         row_id,
-        planned,
+        max(planned, len(ordered)),
         ordered,
         n_scored=len(ordered) if errors_as_failures else len(rewards),
         passed=passed,
@@ -306,15 +307,8 @@ def row_results(
     for outcome in outcomes:
         if outcome.final:
             by_row.setdefault(outcome.row_id, {})[outcome.index] = outcome
-    return tuple(
-        row_result(
-            row_id,
-            max(planned.get(row_id, 0), len(found)),
-            tuple(found.values()),
-            errors_as_failures=errors_as_failures,
-        )
-        for row_id, found in by_row.items()
-    )
+    counted = partial(row_result, errors_as_failures=errors_as_failures)
+    return tuple(counted(one, planned.get(one, 0), [*found.values()]) for one, found in by_row.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,29 +338,29 @@ class Averages:
         return {**as_json(self), "reward": reward, "seconds": seconds}
 
 
-def averages_of(rows: Sequence[RowResult]) -> Averages:
-    """The means over all rollouts of ``rows``."""
-    outcomes = [outcome for row in rows for outcome in row.outcomes]
-    durations = [outcome.seconds for outcome in outcomes]
-    model_seconds = sum(outcome.model_seconds for outcome in outcomes)
+def averages_of(rows: Iterable[RowResult]) -> Averages:
+    """The means over all rollouts of ``rows``, which are looked at one after the other."""
+    numbers = steps, turns, durations, model_seconds, waits, timed = tuple(array("d") for _ in _NUMBERS)
+    turns_of_success, rewards, metrics = array("d"), [], dict[str, list[float]]()
+    for row in rows:
+        rewards.append(row.rewards)
+        for column, name in zip(numbers, _NUMBERS, strict=True):
+            column.extend(getattr(one, name) or 0 for one in row.outcomes)
+        won = (one.turn_of_success for one in row.outcomes)
+        turns_of_success.extend(turn for turn in won if turn is not None)
+        for name in dict.fromkeys(name for one in row.outcomes for name in one.metrics or ()):
+            metrics.setdefault(name, []).append(average(row.scores(name)))
     # An agent with its own model need not report times.
-    timed = sum(one.timed_calls or 0 for one in outcomes) if model_seconds else 0
-    waited = sum(outcome.waited_seconds for outcome in outcomes)
-    # Calls that one rollout makes side by side wait at the same time.
-    waiting = sum(min(outcome.waited_seconds, outcome.seconds) for outcome in outcomes)
-    turns = [outcome.turn_of_success for outcome in outcomes if outcome.turn_of_success is not None]
-    metrics = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics or ())
+    calls = sum(timed) if any(model_seconds) else 0
     return Averages(
-        reward=reward_of(rows),
-        steps=mean([outcome.steps for outcome in outcomes]),
-        turns=mean([outcome.turns for outcome in outcomes]),
-        turn_of_success=mean(turns),
+        reward=reward_of(rewards),
+        steps=mean(steps),
+        turns=mean(turns),
+        turn_of_success=mean(turns_of_success),
         seconds={percent: percentile(durations, percent) for percent in (50, 90, 99)} if durations else {},
-        model_call_seconds=model_seconds / timed if timed else None,
-        model_call_waited_seconds=waited / timed if timed else None,
-        waiting=waiting / sum(durations) if any(durations) else None,
-        metrics={
-            name: average([average(scores) for row in rows if (scores := row.scores(name))])
-            for name in metrics
-        },
+        model_call_seconds=sum(model_seconds) / calls if calls else None,
+        model_call_waited_seconds=sum(waits) / calls if calls else None,
+        # Calls that one rollout makes side by side wait at the same time.
+        waiting=sum(map(min, waits, durations)) / sum(durations) if any(durations) else None,
+        metrics={name: average(of_rows) for name, of_rows in metrics.items()},
     )

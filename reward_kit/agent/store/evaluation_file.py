@@ -225,9 +225,8 @@ def checksum(data: str | bytes | None) -> int | None:
 
 def damaged_at(address: Path) -> StorageError:
     with reading(address.parent) as connection:
-        (name,) = connection.execute(
-            "SELECT row_id || '#' || (idx + 1) FROM rollouts WHERE id = ?", (address.name,)
-        ).fetchone()
+        query = "SELECT row_id || '#' || (idx + 1) FROM rollouts WHERE id = ?"
+        (name,) = connection.execute(query, (address.name,)).fetchone()
     remedy = "Restore the file from a copy, or evaluate again under another name."
     return StorageError(f"rollout {name} is damaged: its checksum differs", place=str(address), remedy=remedy)
 
@@ -236,12 +235,13 @@ def no_rollout(address: Path) -> StorageError:
     return StorageError(f"there is no rollout {address.name!r:.90}", place=str(address.parent))
 
 
-def read_fields(path: Path, row_id: str | None = None) -> dict[str, dict[str, Any]]:
-    """The fields of rows as they were evaluated, by row id; only those of ``row_id`` if it is given."""
+def read_fields(path: Path, row_id: str | None = None, name: str | None = None) -> dict[str, dict[str, Any]]:
+    """The fields of rows as evaluated, by row id; only those of ``row_id``, or the one of this ``name``."""
     query, chosen = "SELECT row_id, fields FROM rows", () if row_id is None else (row_id,)
     with reading(path) as connection:
         found = connection.execute(f"{query} WHERE row_id = ?" if chosen else query, chosen)
-        return {name: json.loads(fields) for name, fields in found}
+        every = ((row, json.loads(fields)) for row, fields in found)
+        return {row: fields if name is None else {name: fields.get(name)} for row, fields in every}
 
 
 def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool]:

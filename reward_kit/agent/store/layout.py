@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,16 +23,10 @@ from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.bundles.source import DATASET
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD, BrokenOff, usage_from_json
-from reward_kit.agent.scoring.metrics import row_results
-from reward_kit.agent.store.evaluation_file import (
-    SUFFIX,
-    file_within,
-    find_evaluation,
-    reading,
-    stored_files,
-)
+from reward_kit.agent.scoring.metrics import averages_of, row_results
+from reward_kit.agent.store.evaluation_file import SUFFIX, file_within, find_evaluation, reading, stored_files
 from reward_kit.agent.store.results import EvaluationResult, StoredStatus
-from reward_kit.agent.store.schema import FINAL, checked, read_outcomes
+from reward_kit.agent.store.schema import FINAL, among, checked, read_outcomes
 from reward_kit.agent.store.writer import writer_of
 from reward_kit.errors import DatabaseError, StorageError, UsageError
 
@@ -101,9 +95,8 @@ class RunsFolder:
         if row_id in self._made:
             return self._made[row_id]
         if folder.is_symlink():
-            raise StorageError(
-                "is a link, so that files elsewhere would be written", place=str(folder), remedy="Remove it."
-            )
+            fault = "is a link, so that files elsewhere would be written"
+            raise StorageError(fault, place=str(folder), remedy="Remove it.")
         base, link = self.base(seed), folder / "base.db"
         if link.exists() and not link.samefile(base):  # the databases there count from another seed
             folder = folder / seed.key
@@ -183,6 +176,8 @@ _USAGE = (
     " FROM rollouts, json_each(usage) AS role WHERE usage != '{}'"
     " GROUP BY role.key ORDER BY min(seq), min(role.id)"
 )
+AT_ONCE = 100
+"""Rows whose outcomes are read at once."""
 _SECONDS = (
     "SELECT total(coalesce(seconds, max(0, (SELECT max(started + seconds)"
     " FROM rollouts WHERE rollouts.run = evaluation.run) - created), 0)) FROM evaluation"
@@ -221,16 +216,20 @@ def find_stored(name: Named, output_dir: str | Path) -> Path:
     return find_evaluation(name, output_dir)
 
 
-def read_evaluation(path: Path, *, running: bool = False, unjudged: bool = False) -> EvaluationResult:
+def read_evaluation(
+    path: Path, *, running: bool = False, unjudged: bool = False, brief: bool = False
+) -> EvaluationResult:
     """Read the evaluation at ``path``; with ``running`` this process is the one that runs it.
 
-    ``unjudged``: its rows have only the rollouts without a reward. Raises ``StorageError`` if it is damaged.
+    ``unjudged``: its rows have only the rollouts without a reward. ``brief``: without fingerprints, and
+    rollouts that are alike to reports are the same outcome, the first of them, unless each was explained;
+    their number takes no memory. Raises ``StorageError`` if it is damaged.
     """
     chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
     try:
         with reading(path) as connection:
             connection.execute("BEGIN")  # one snapshot, though others write
-            return _evaluation(connection, path, chosen, running=running)
+            return _evaluation(connection, path, chosen, running=running, brief=brief)
     except DAMAGED as error:
         raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
 
@@ -244,7 +243,7 @@ def judged_places(path: Path) -> dict[tuple[str, int], bool]:
 
 
 def _evaluation(
-    connection: sqlite3.Connection, path: Path, chosen: str, *, running: bool
+    connection: sqlite3.Connection, path: Path, chosen: str, *, running: bool, brief: bool
 ) -> EvaluationResult:
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
@@ -253,25 +252,22 @@ def _evaluation(
         raise StorageError("holds no run of an evaluation", place=str(path))
     last = runs[-1]
     configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
-    wanted = "SELECT row_id, n_rollouts, fingerprints FROM rows ORDER BY n_rollouts = 0, position"
-    rows = cursor.execute(wanted).fetchall()
-    results = row_results(
-        {row["row_id"]: row["n_rollouts"] for row in rows if row["n_rollouts"]},
-        read_outcomes(connection, path, chosen),
-        errors_as_failures=bool(configuration["errors_as_failures"]),
-    )
-    status, reason = ("running", None) if running else _status(path, last, results)
-    toolsets: dict[str, list[dict[str, Any]]] = {}
-    code: dict[str, str] = {}
-    for run in runs:
-        toolsets |= json.loads(run["toolsets"])
-        code |= json.loads(run["code"])
     notes = [{}, *_notes(connection, "results", last["run"])]
     explained = [one["explanations"] for one in _notes(connection, "results") if "explanations" in one]
     notes[-1] = ({"explanations": explained[-1]} if explained else {}) | notes[-1]
+    kept: list[RowResult] | None = [] if brief and not explained else None
+    found = _row_results(connection, path, chosen, kept, strict=configuration["errors_as_failures"])
+    averages = None if kept is None else averages_of(found)
+    results = tuple(kept or found)
+    status, reason = ("running", None) if running else _status(path, last, results)
+    code, toolsets = dict[str, str](), dict[str, list[dict[str, Any]]]()
+    for run in runs:
+        toolsets |= json.loads(run["toolsets"])
+        code |= json.loads(run["code"])
+    wanted = "SELECT row_id, fingerprints FROM rows WHERE ? ORDER BY n_rollouts = 0, position"
     # of all finished attempts: of agent and user, and of rewards that counted theirs (``judge``)
     usage = {role: Usage(*sums) for role, *sums in connection.execute(_USAGE)}
-    return EvaluationResult(
+    result = EvaluationResult(
         eval_id=path.stem,
         log_path=path.absolute(),
         created=float(runs[0]["created"]),
@@ -283,11 +279,29 @@ def _evaluation(
         usage={"agent": Usage(), "user": Usage()} | usage,
         seconds=float(connection.execute(_SECONDS).fetchone()[0]),
         broken_off=stored_usage(connection, "broken_off"),
-        fingerprints={row["row_id"]: json.loads(row["fingerprints"]) for row in rows},
+        fingerprints={row_id: json.loads(text) for row_id, text in connection.execute(wanted, [not brief])},
         code=code,
         toolsets=toolsets,
         results={name: dict(part) for name, part in notes[-1].items()},
     )
+    vars(result).update({} if averages is None else {"averages": averages})
+    return result
+
+
+def _row_results(
+    connection: sqlite3.Connection, path: Path, chosen: str, kept: list[RowResult] | None, *, strict: bool
+) -> Iterator[RowResult]:
+    """The rows, some of which are read at a time; the ``kept`` ones share the first of all alike outcomes."""
+    rows = connection.execute("SELECT row_id, n_rollouts FROM rows ORDER BY n_rollouts = 0, position")
+    first: dict[tuple[Any, ...], Outcome] = {}
+    while some := dict(rows.fetchmany(AT_ONCE)):
+        outcomes = read_outcomes(connection, path, f"{chosen} AND {among('row_id')}", [json.dumps([*some])])
+        wanted = {row_id: number for row_id, number in some.items() if number}
+        for row in row_results(wanted, outcomes, errors_as_failures=strict):
+            if kept is not None:
+                shared = [first.setdefault(one.likeness, one) for one in row.outcomes]
+                kept.append(replace(row, outcomes=tuple(shared)))
+            yield row
 
 
 def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple[StoredStatus, str | None]:

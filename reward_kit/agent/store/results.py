@@ -283,9 +283,9 @@ class EvaluationResult:
             with record:
                 yield record
 
-    def row_fields(self) -> list[tuple[RowResult, Mapping[str, Any]]]:
-        """The rows that have a finished rollout, with their fields as evaluated; or ``StorageError``."""
-        known = read_fields(self.log_path)
+    def row_fields(self, name: str | None = None) -> list[tuple[RowResult, Mapping[str, Any]]]:
+        """The rows that have a finished rollout, with the fields (or the one of this name) as evaluated."""
+        known = read_fields(self.log_path, name=name)
         return [(row, known[row.row_id]) for row in self.rows if row.outcomes and row.row_id in known]
 
     def fields_of(self, row_id: str) -> dict[str, Any] | None:
@@ -360,9 +360,8 @@ class EvaluationResult:
 
     def stored_results(self) -> dict[str, Any]:
         """``results`` in plain JSON values, as they are stored."""
-        return {
-            name: part if isinstance(part, Mapping) else part.to_json() for name, part in self.results.items()
-        }
+        parts = self.results.items()
+        return {name: part if isinstance(part, Mapping) else part.to_json() for name, part in parts}
 
     def _rules_to_json(self) -> dict[str, Any] | None:
         if not (broken := self.broken_rules):

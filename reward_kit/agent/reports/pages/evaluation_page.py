@@ -19,7 +19,7 @@ from reward_kit.agent.scoring.groups import metadata_groups
 from reward_kit.agent.scoring.metrics import shown_ks
 from reward_kit.agent.scoring.numbers import dollars, estimate, money
 from reward_kit.agent.store.evaluation_file import stored_files
-from reward_kit.agent.store.layout import load_evaluation
+from reward_kit.agent.store.layout import find_stored, read_evaluation
 from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def evaluations_values(folder: Path, chosen: Sequence[Path] | None = None) -> di
 
 @until_written(500)
 def _line(path: Path) -> EvalLine:
-    stored = load_evaluation(path)
+    stored = read_evaluation(path, brief=True)
     score, spent = stored.pass_power.get(1), stored.spent
     point = None
     if score and spent.calls and not spent.unpriced_calls:
@@ -133,7 +133,7 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
 @until_written(LOADED)
 def _scores(path: Path) -> dict[str, Any]:
     """All that does not depend on the selection."""
-    result = load_evaluation(path)
+    result = read_evaluation(find_stored(path, ""), brief=True)
     groups = _groups(result)
     ks = shown_ks(max(result.pass_power, default=0))
     tools = {tool["function"]["name"] for tools in result.toolsets.values() for tool in tools}
@@ -164,7 +164,7 @@ def _groups(result: EvaluationResult) -> list[tuple[list[tuple[str, ...]], list[
     if result.status == "running":  # the page is made anew all the time
         return []
     try:
-        found = metadata_groups(result.row_fields()).items()
+        found = metadata_groups(result.row_fields("metadata")).items()
     except StorageError:  # only the results were shared
         return []
     return [(groups_table(result, name, groups), list(group_notes(result, groups))) for name, groups in found]
