@@ -19,38 +19,21 @@ import reward_kit.reward_function  # noqa: F401 - sets the attribute that is del
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reward_kit.compat.common_utils import load_jsonl
-    from reward_kit.compat.integrations.braintrust import reward_fn_to_scorer, scorer_to_reward_fn
-    from reward_kit.compat.resources import create_llm_resource
-    from reward_kit.errors import RewardKitError
-    from reward_kit.models import (
-        EvaluateResult,
-        Message,
-        MetricResult,
-        MetricRewardOutput,
-        RewardOutput,
-        StepOutput,
-    )
-    from reward_kit.reward_function import RewardFunction
-    from reward_kit.typed_interface import reward_function
+    from reward_kit.compat.common_utils import load_jsonl as load_jsonl
+    from reward_kit.compat.integrations.braintrust import reward_fn_to_scorer as reward_fn_to_scorer
+    from reward_kit.compat.integrations.braintrust import scorer_to_reward_fn as scorer_to_reward_fn
+    from reward_kit.compat.resources import create_llm_resource as create_llm_resource
+    from reward_kit.errors import RewardKitError as RewardKitError
+    from reward_kit.models import EvaluateResult as EvaluateResult
+    from reward_kit.models import Message as Message
+    from reward_kit.models import MetricResult as MetricResult
+    from reward_kit.models import MetricRewardOutput as MetricRewardOutput
+    from reward_kit.models import RewardOutput as RewardOutput
+    from reward_kit.models import StepOutput as StepOutput
+    from reward_kit.reward_function import RewardFunction as RewardFunction
+    from reward_kit.typed_interface import reward_function as reward_function
 
     __version__: str
-
-__all__ = [
-    "EvaluateResult",
-    "Message",
-    "MetricResult",
-    "MetricRewardOutput",
-    "RewardFunction",
-    "RewardKitError",
-    "RewardOutput",
-    "StepOutput",
-    "create_llm_resource",
-    "load_jsonl",
-    "reward_fn_to_scorer",
-    "reward_function",
-    "scorer_to_reward_fn",
-]
 
 # The modules of 0.2 to 0.4 keep their import paths (reward_kit.auth ...); their files are in compat/.
 __path__.append(str(Path(__file__).with_name("compat")))
@@ -59,20 +42,7 @@ __path__.append(str(Path(__file__).with_name("compat")))
 # has happened by now.
 del reward_function
 
-_find, _names, _ = lazy_names(
-    __name__,
-    {
-        "reward_kit.common_utils": ["load_jsonl"],
-        "reward_kit.errors": ["RewardKitError"],
-        "reward_kit.integrations.braintrust": ["reward_fn_to_scorer", "scorer_to_reward_fn"],
-        "reward_kit.models": [
-            *("EvaluateResult", "Message", "MetricResult", "MetricRewardOutput", "RewardOutput", "StepOutput")
-        ],
-        "reward_kit.resources": ["create_llm_resource"],
-        "reward_kit.reward_function": ["RewardFunction"],
-        "reward_kit.typed_interface": ["reward_function"],
-    },
-)
+_find, _names, __all__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:

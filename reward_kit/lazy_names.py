@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -22,23 +24,28 @@ lazy_requests = _Requests()
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Collection[str]], older: Mapping[str, Collection[str]] | None = None
+    package: str, homes: Mapping[str, str] | None = None, older: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` for a module; submodules are attributes, too.
 
-    ``homes`` maps modules to the names they define; ``older`` names are importable, but not in ``__all__``.
+    ``homes`` maps names to the modules that define them; by default they are those that the module's source
+    re-exports to type checkers: ``from home import name as name``. Modules in ``compat`` are imported by
+    their published paths. ``older`` names are not in ``__all__``.
     """
-    listed = sorted(name for names in homes.values() for name in names)
-    homes_and_older = [*homes.items(), *(older or {}).items()]
-    home_of = {name: home for home, names in homes_and_older for name in names}
-    attributes = vars(sys.modules[package])
+    module = sys.modules[package]
+    attributes = vars(module)
+    if homes is None:
+        nodes = ast.walk(ast.parse(inspect.getsource(module)))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        named = [(one, node.module) for node in imports for one in node.names if one.asname == one.name]
+        homes = {one.name: str(home).replace(".compat.", ".") for one, home in named}
 
     def find(name: str) -> Any:
-        if name in home_of:
-            value = attributes[name] = getattr(importlib.import_module(home_of[name]), name)
+        if name in homes:
+            value = attributes[name] = getattr(importlib.import_module(homes[name]), name)
             return value
         if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find, lambda: sorted({*attributes, *home_of}), listed
+    return find, lambda: sorted({*attributes, *homes}), sorted(homes.keys() - {*older})

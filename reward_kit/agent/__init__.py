@@ -67,44 +67,4 @@ if TYPE_CHECKING:
     from reward_kit.errors import ToolError as ToolError
     from reward_kit.models import StepData as StepData
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "reward_kit.agent.players.agents": ["Agent"],
-        "reward_kit.agent.rows.task_row": ["Action", "TaskRow"],
-        "reward_kit.agent.base.types": [
-            "Completion",
-            "Model",
-            "RolloutStopped",
-            "Tokens",
-            "ToolCall",
-            "Usage",
-        ],
-        "reward_kit.agent.comparison.compare": ["compare", "compare_with"],
-        "reward_kit.agent.config": ["EvaluationConfig"],
-        "reward_kit.agent.database": ["Changes", "Database", "ReadOnlyDatabase", "Row", "RowChange"],
-        "reward_kit.agent.after.export": ["export"],
-        "reward_kit.agent.models.function": ["FunctionModel"],
-        "reward_kit.agent.models.litellm": ["LiteLLMModel"],
-        "reward_kit.agent.players.names": ["load_agent", "load_user"],
-        "reward_kit.agent.store.loading": ["load_rollout"],
-        "reward_kit.agent.rollout.trace": ["Trace"],
-        "reward_kit.agent.after.explainer": ["explain", "explain_async"],
-        "reward_kit.agent.after.rescore": ["rescore", "rescore_async"],
-        "reward_kit.agent.rollout.rollout": ["Rollout", "RolloutLimits", "TaskView", "UserRollout"],
-        "reward_kit.agent.rollout.episode": ["Episode"],
-        "reward_kit.agent.bundles.bundle": ["Seed", "Task", "TaskBundle"],
-        "reward_kit.agent.rollout.orchestrator": ["judge", "judge_async", "run_rollout", "run_rollout_async"],
-        "reward_kit.agent.evaluation.run": ["branch", "branch_async", "evaluate", "evaluate_async"],
-        "reward_kit.agent.evaluation.progress": ["Progress"],
-        "reward_kit.agent.store.results": ["EvaluationResult"],
-        "reward_kit.agent.store.layout": ["load_evaluation"],
-        "reward_kit.agent.tools.execution": ["ToolResult"],
-        "reward_kit.agent.tools.registry": ["ToolRegistry"],
-        "reward_kit.agent.players.users": ["User"],
-        "reward_kit.agent.checks": ["validate", "validate_async"],
-        "reward_kit.errors": ["ToolError"],
-        "reward_kit.models": ["StepData"],
-    },
-    older={"reward_kit.agent.evaluation.run": ["agent_eval", "run_evaluation"]},
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, older=["agent_eval", "run_evaluation"])

@@ -30,7 +30,8 @@ __all__ = ["cli", "deploy_command", "main", "parse_args", "preview_command"]
 
 NAME = "reward-kit"
 
-__getattr__, *_ = lazy_names(__name__, {"reward_kit.cli.preview": ["deploy_command", "preview_command"]})
+_OF_PREVIEW = ("deploy_command", "preview_command")
+__getattr__, *_ = lazy_names(__name__, dict.fromkeys(_OF_PREVIEW, "reward_kit.cli.preview"))
 
 GROUPS = {
     "Bundles": {

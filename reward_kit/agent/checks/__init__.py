@@ -15,11 +15,4 @@ if TYPE_CHECKING:
     from reward_kit.agent.checks.findings import RowAudit as RowAudit
     from reward_kit.agent.checks.findings import ValidationReport as ValidationReport
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "reward_kit.agent.checks.bundle_check": ["validate", "validate_async"],
-        "reward_kit.agent.checks.findings": ["KINDS", "Finding", "RowAudit", "ValidationReport"],
-    },
-    older={"reward_kit.agent.checks.bundle_check": ["audit"]},
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, older=["audit"])

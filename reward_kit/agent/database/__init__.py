@@ -10,25 +10,12 @@ from typing import TYPE_CHECKING
 from reward_kit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from reward_kit.agent.database.changes import Changes, RowChange
-    from reward_kit.agent.database.database import Database, ReadOnlyAsyncDatabase, ReadOnlyDatabase
-    from reward_kit.agent.database.statement import Limits, Row
+    from reward_kit.agent.database.changes import Changes as Changes
+    from reward_kit.agent.database.changes import RowChange as RowChange
+    from reward_kit.agent.database.database import Database as Database
+    from reward_kit.agent.database.database import ReadOnlyAsyncDatabase as ReadOnlyAsyncDatabase
+    from reward_kit.agent.database.database import ReadOnlyDatabase as ReadOnlyDatabase
+    from reward_kit.agent.database.statement import Limits as Limits
+    from reward_kit.agent.database.statement import Row as Row
 
-__all__ = [
-    "Changes",
-    "Database",
-    "Limits",
-    "ReadOnlyAsyncDatabase",
-    "ReadOnlyDatabase",
-    "Row",
-    "RowChange",
-]
-
-__getattr__, __dir__, _ = lazy_names(
-    __name__,
-    {
-        f"{__name__}.changes": ["Changes", "RowChange"],
-        f"{__name__}.database": ["Database", "ReadOnlyAsyncDatabase", "ReadOnlyDatabase"],
-        f"{__name__}.statement": ["Limits", "Row"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)
