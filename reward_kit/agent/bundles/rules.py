@@ -12,7 +12,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
@@ -34,8 +33,6 @@ SECONDS = 5.0
 """Time for one rule."""
 MOST = 20
 """Violations of a rule that are kept of one rollout."""
-_STEPS = 1e7
-"""Steps of ``re``: some 0.2 s."""
 
 _TABLES = {
     **{name: f"SELECT * FROM ({query}) ORDER BY position" for name, query in VIEWS.items()},  # noqa: S608
@@ -184,29 +181,14 @@ def _matches(pattern: str, text: object) -> bool | None:
     if text is None:
         return None
     try:
-        text = str(text)
-        plain, longest = _compiled(pattern)
-        if len(text) < longest:
-            return plain.search(text) is not None
         import regex
 
+        re.compile(pattern)  # its syntax is that of Python, and so are the words for its faults
         left = max(_of_thread.end - time.monotonic(), 1e-3)
-        return regex.search(pattern, text, timeout=left, concurrent=True) is not None
+        return regex.search(pattern, str(text), timeout=left, concurrent=True) is not None
     except (re.error, TypeError, TimeoutError, RecursionError, OverflowError) as error:
         _of_thread.fault = error  # SQLite passes on that there was one, and nothing of it
         raise
-
-
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> tuple[re.Pattern[str], float]:
-    """The pattern, and the length of a text in which ``re`` is sure to end soon; ``regex`` takes longer.
-
-    The steps are at most: the choices of each group, times the length for the start and for each repetition.
-    """
-    choices = float(1 + pattern.count("|")) ** min(pattern.count("("), 40)
-    repetitions = len(re.findall(r"[*+?{]", pattern))
-    is_bounded = re.search(r"\)[*+?{]|\\\d", pattern) is None  # a repeated group's choices multiply
-    return re.compile(pattern), is_bounded * (_STEPS / choices) ** (1 / (1 + repetitions))
 
 
 def _rows(rule: Rule, connection: sqlite3.Connection) -> list[dict[str, Any]]:
