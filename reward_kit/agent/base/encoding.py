@@ -18,8 +18,6 @@ from reward_kit.agent.base.text import foreign_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    _Write = Callable[[Any], str]
-
 MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
 LONGEST_VALUE = 1_000_000
@@ -121,16 +119,6 @@ def json_bytes(value: Any) -> bytes:
 def json_text(value: Any) -> str:
     """``json_bytes`` as text."""
     return json_bytes(value).decode()
-
-
-def spaced_json(default: Callable[[Any], Any] | None = None, *, sort_keys: bool = False) -> _Write:
-    """``json.dumps`` with letters as they are, for many values: its encoder is made once for all of them."""
-    options = json.JSONEncoder(ensure_ascii=False, check_circular=False, default=default, sort_keys=sort_keys)
-    if (make := getattr(json.encoder, "c_make_encoder", None)) is None:  # an interpreter without it
-        return options.encode
-    escaped, keys, items = json.encoder.encode_basestring, options.key_separator, options.item_separator
-    parts = make(None, options.default, escaped, None, keys, items, sort_keys, False, True)
-    return lambda value: "".join(parts(value, 0))
 
 
 def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.encoding import spaced_json
 from reward_kit.agent.base.option import check_eval_id, key_values
 from reward_kit.agent.base.text import apart, count, from_here, one_line
 from reward_kit.agent.base.versions import versions
@@ -167,7 +166,7 @@ def result_fields(fields: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return kept
 
 
-canonical = spaced_json(str, sort_keys=True)
+canonical = json.JSONEncoder(ensure_ascii=False, default=str, sort_keys=True).encode
 """The same text for equal JSON values."""
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_jsonable_python
 
-from reward_kit.agent.base.encoding import MAX_DEPTH, is_too_deep, parsed_json, plain, spaced_json, whole
+from reward_kit.agent.base.encoding import MAX_DEPTH, is_too_deep, parsed_json, plain, whole
 from reward_kit.agent.base.text import cut, did_you_mean, encodable
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ MAX_CHARACTERS = 1_000_000
 """The longest content passed on whole: far above any context window, far below what would exhaust memory."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>$")
-_text_of_json = spaced_json()
+_text_of_json = json.JSONEncoder(ensure_ascii=False).encode
 _KEYS = frozenset({str})
 _PLAIN = frozenset({str, int, bool, type(None)})
 """Types of values that are JSON as they are."""
