@@ -45,13 +45,9 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
     Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation. Garbage is
     collected rarely meanwhile.
     """
-
-    async def alone() -> _T:
-        with rare_collections():
-            return await work
-
     loop = asyncio.new_event_loop()
-    return _run(loop, loop.run_until_complete, alone())
+    with rare_collections():
+        return _run(loop, loop.run_until_complete, work)
 
 
 def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
@@ -161,43 +157,25 @@ def _print_now(text: str) -> None:
         os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at the memory."""
-GROWTH, LEAST = 1.25, 64 << 20
-"""Collect once the memory is this many times, and at least this many bytes, above that of last time."""
+RARELY = 20_000
+"""Objects that are made between two collections of garbage; Python's usual number is 700."""
 _freeze_once = cache(gc.freeze)
 """Before the first block only: the garbage of a block is to be collected in the next one."""
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Collect garbage in this block only when the memory of the process has grown notably.
+    """Collect garbage in this block only when ``RARELY`` more objects are there.
 
-    Objects that exist before the first such block are never looked at again, nor as Python exits. Needs a
-    running event loop; changes nothing on a system that does not tell the memory of a process (``/proc``).
+    Objects that exist before the first such block are never looked at again, nor as Python exits.
     """
-    before = memory_of(os.getpid())
-    if not before or not gc.isenabled():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle
-
-    def look(collected_at: int) -> None:
-        nonlocal timer
-        if memory_of(os.getpid()) > max(collected_at * GROWTH, collected_at + LEAST):
-            gc.collect()
-            collected_at = memory_of(os.getpid())
-        timer = loop.call_later(LOOK_EVERY, look, collected_at)
-
-    timer = loop.call_later(LOOK_EVERY, look, before)
-    gc.disable()
+    before = gc.get_threshold()
+    gc.set_threshold(RARELY, *before[1:])
     _freeze_once()
     try:
         yield
     finally:
-        timer.cancel()
-        gc.enable()
+        gc.set_threshold(*before)
 
 
 def memory_of(pid: int) -> int:
