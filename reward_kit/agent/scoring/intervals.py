@@ -218,9 +218,10 @@ def mean_intervals(
     """The intervals of the mean over rows of the rows' means of any numbers, or of their rise from ``base``.
 
     Student's t: for *tasks like these* with the standard error of the rows' means, clustered by row (Miller
-    2024, "Adding Error Bars to Evals", arXiv 2411.00640), for *these tasks* with the variances within
-    rows. None without any spread to estimate it from. The normal distribution is too narrow for few rows
-    (Bowyer, Aitchison and Ivanova 2025, arXiv 2503.01747). Raises ``OverflowError`` for too large numbers.
+    2024, "Adding Error Bars to Evals", arXiv 2411.00640), for *these tasks* with the variances within rows
+    and the degrees of freedom of Satterthwaite (1946, doi 10.2307/3002019). None without any spread to
+    estimate it from. The normal distribution is too narrow for few rows (Bowyer, Aitchison and Ivanova 2025,
+    arXiv 2503.01747). Raises ``OverflowError`` for too large numbers.
     """
     sides = [rows] if base is None else [base, rows]
     means = [[math.fsum(row) / len(row) for row in side] for side in sides]
@@ -228,28 +229,24 @@ def mean_intervals(
     if not all(map(math.isfinite, values)):
         raise OverflowError("the numbers are too large")
     center = math.fsum(values) / len(values)
-    within, freedom = 0.0, 0
+    within = weights = 0.0
     for side, averages in zip(sides, means, strict=True):
         repeated = sum(len(row) - 1 for row in side)
         squares = [math.fsum((x - mean) ** 2 for x in row) for row, mean in zip(side, averages, strict=True)]
         pooled = math.fsum(squares) / max(repeated, 1)  # of a row with a single rollout
-        within += (
-            math.fsum(
-                (own / (len(row) - 1) if len(row) > 1 else pooled) / len(row)
-                for own, row in zip(squares, side, strict=True)
-            )
-            / len(side) ** 2
-        )
-        freedom += repeated
+        for own, row in zip(squares, side, strict=True):
+            degrees = len(row) - 1
+            part = (own / degrees if degrees else pooled) / len(row) / len(side) ** 2
+            within, weights = within + part, weights + part**2 / max(degrees or repeated, 1)
         if repeated == 0:
             within = -math.inf
     between = math.fsum((value - center) ** 2 for value in values) if len(set(values)) > 1 else 0.0
-    these = _t_interval(center, within, freedom)
+    these = _t_interval(center, within, within**2 / (weights or 1.0))
     clustered = _t_interval(center, between / max(len(values) - 1, 1) / len(values), len(values) - 1)
     return Intervals(these, _hull(these, clustered))
 
 
-def _t_interval(center: float, variance: float, freedom: int) -> Interval | None:
+def _t_interval(center: float, variance: float, freedom: float) -> Interval | None:
     if variance <= 0:
         return None
     half = student_t(freedom) * math.sqrt(variance)
@@ -334,7 +331,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     return math.exp(scale) / a / fraction
 
 
-def student_t(freedom: int) -> float:
+def student_t(freedom: float) -> float:
     """The 97.5 % quantile of Student's t: t^2 / (t^2 + freedom) is a Beta(1/2, freedom / 2) variable."""
     x = beta_quantile(1 - 2 * TAIL, 0.5, freedom / 2)
     return math.sqrt(freedom * x / (1 - x))

@@ -301,7 +301,7 @@ class RowRates:
         """
         quantiles = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf((1 + power) / 2)
         number = 2 * rollouts  # of a row in both evaluations; estimated as in sequential.decide
-        spread = self._within(0.0, number) / 2
+        spread = self._within(0.0, rollouts) / 2
         jeffreys = (number * (number * spread + 0.5) + 0.25) / ((number + 1) * (number + 2))
         return quantiles * math.sqrt(2 * max(spread, jeffreys) / (rows * rollouts))
 

@@ -24,8 +24,18 @@ def test_means_are_held_where_noisy_rows_have_fewer_values() -> None:
     assert held >= 175  # it was 38 % with one variance for all rows
 
 
+def test_means_are_held_where_one_row_alone_is_noisy() -> None:
+    chance, held, draws = random.Random(3), 0, 200
+    for _ in range(draws):
+        rows = [[chance.random(), chance.random()], *[[0.5, 0.5]] * 9]
+        interval = mean_intervals(rows).these_tasks
+        held += interval is not None and interval.low <= 0.5 <= interval.high
+    assert held >= 0.87 * draws  # it was 70 % with the degrees of freedom of all rows
+
+
 def test_one_rollout_does_not_tell_the_rates_of_rows() -> None:
     steady, even = RowRates(0.5, 0.45), RowRates(0.5, 0.0)
     assert steady.smallest_difference(40, 1, 0.8)[0] == even.smallest_difference(40, 1, 0.8)[0]
+    assert steady.smallest_margin(115, 1, 0.8) == even.smallest_margin(115, 1, 0.8)
     several = [rates.smallest_difference(40, 2, 0.8)[0] or 1.0 for rates in (steady, even)]
     assert several[0] < several[1]
