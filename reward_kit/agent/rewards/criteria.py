@@ -138,7 +138,7 @@ async def _answer(
     usage: Usage,
     model_args: dict[str, Any] | None,
 ) -> T:
-    from reward_kit.agent.models.litellm import remote_model
+    from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 
     model = remote_model(
         name, client="direct", timeout=TIMEOUT, limiters=_limiters(), model_args=model_args or {}
@@ -146,7 +146,8 @@ async def _answer(
     try:
         return await usable_answer(model, messages, read, again=AGAIN, count=usage.add)
     finally:
-        await model.close()
+        if not isinstance(model, LiteLLMModel):  # which would close those of all others
+            await model.close()
 
 
 def _read(count: int, text: str) -> list[Verdict]:

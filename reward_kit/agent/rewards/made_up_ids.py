@@ -65,6 +65,7 @@ def database_equal_up_to_ids(
     them by foreign keys, by columns such as ``booking_id`` for ``bookings.id``, and to text ids of at least
     four characters anywhere. Raises ``RewardError`` if the rows are too alike to be matched.
     """
+    db, gold_db = getattr(db, "sync", db), getattr(gold_db, "sync", gold_db)  # of an async reward
     exact = database_equal(db, gold_db, ignore=ignore)
     if exact.score or gold_db is None:
         return exact
@@ -127,7 +128,8 @@ def _made_up_columns(
     return {
         column
         for column in not_given & keys
-        if not any(
+        if _is_named_after(column, (column[0], "id"))  # of its own table
+        or not any(
             _is_named_after(column, (table, key)) and (column[1] != key or "_" in key)
             for table, key in keys
             if table != column[0]
@@ -154,7 +156,8 @@ def _was_given(change: RowChange, given: Iterable[str], is_sure: bool) -> bool |
 
     if not fits(leaves):
         return False
-    return True if len(key) >= SHORTEST_TEXT or (is_sure and fits(leaves - others)) else None
+    given_itself = fits(leaves - others)  # not as the value of another column
+    return key in leaves or given_itself if len(key) >= SHORTEST_TEXT else (is_sure and given_itself) or None
 
 
 def _leaves(arguments: Any) -> list[str]:

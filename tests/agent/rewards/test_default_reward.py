@@ -101,6 +101,11 @@ def test_only_the_parts_of_score_by_count(
         assert outcome.failure != "missing_output"
 
 
+def test_a_wrong_change_is_named_where_checks_alone_count(bundle: Bundle) -> None:
+    (outcome,) = played(bundle, [book("Bob")], actions=GOLD, checks=[PAID], score_by=["checks"]).outcomes
+    assert outcome.failure == "wrong_arguments"
+
+
 def test_score_by_multiplies_what_the_judge_finds(bundle: Bundle, judge: StubServer) -> None:
     judge.script("gpt-4o-mini", [verdicts(True, False)])
     result = played(bundle, [], criteria=CRITERIA, outputs=["done"], score_by=["criteria", "outputs"])

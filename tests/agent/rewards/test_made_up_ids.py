@@ -197,6 +197,18 @@ def bunks() -> ToolRegistry:
         sql = "INSERT INTO bookings VALUES (abs(random()), :n) RETURNING code"
         return await db.fetch_val(sql, {"n": name})
 
+    @registry.tool(description="Order and ship under a key of one name", parameters={"item": str})
+    async def order(item: str, db: Any) -> Any:
+        sql = "INSERT INTO orders VALUES (abs(random()), :item) RETURNING order_id"
+        made = await db.fetch_val(sql, {"item": item})
+        await db.execute("INSERT INTO shipments VALUES (:made, 'new')", {"made": made})
+        return made
+
+    @registry.tool(description="Fly under a key with the flight in it", parameters={"flight": str})
+    async def fly(flight: str, db: Any) -> Any:
+        sql = "INSERT INTO trips VALUES (:f || abs(random()), :f) RETURNING id"
+        return await db.fetch_val(sql, {"f": flight})
+
     @registry.tool(description="Pay", parameters={"booking": int})
     async def pay(booking: int, db: Any) -> Any:
         await db.execute("INSERT INTO payments VALUES (abs(random()), :b)", {"b": booking})
@@ -210,6 +222,9 @@ def bunks() -> ToolRegistry:
         ([("add", 9)], [("add", 2)], 0.0),  # 2 is the number of its beds, too
         ([("book", "a"), ("book", "b"), ("pay", 0)], [("book", "b"), ("book", "a"), ("pay", 1)], 1.0),
         ([("book", "a"), ("book", "b"), ("pay", 1)], [("book", "b"), ("book", "a"), ("pay", 1)], 0.0),
+        ([("order", "a"), ("order", "b")], [("order", "b"), ("order", "a")], 1.0),
+        ([("fly", "FL100"), ("fly", "FL200")], [("fly", "FL200"), ("fly", "FL100")], 1.0),
+        ([("fly", "FL100"), ("fly", "FL100")], [("fly", "FL200"), ("fly", "FL100")], 0.0),
     ],
 )
 async def test_keys_of_one_name_and_values_that_a_row_repeats(
@@ -217,7 +232,10 @@ async def test_keys_of_one_name_and_values_that_a_row_repeats(
 ) -> None:
     sql = """CREATE TABLE rooms(number INTEGER PRIMARY KEY, beds INTEGER DEFAULT 2);
     CREATE TABLE bookings(code INTEGER PRIMARY KEY, name TEXT);
-    CREATE TABLE payments(code INTEGER PRIMARY KEY, booking_code INTEGER);"""
+    CREATE TABLE payments(code INTEGER PRIMARY KEY, booking_code INTEGER);
+    CREATE TABLE orders(order_id INTEGER PRIMARY KEY, item TEXT);
+    CREATE TABLE shipments(order_id INTEGER PRIMARY KEY, status TEXT);
+    CREATE TABLE trips(id TEXT PRIMARY KEY, flight TEXT);"""
     states = []
     with Database.seed(tmp_path / "base.db", sql) as base:
         for calls in (done, gold):
@@ -225,12 +243,15 @@ async def test_keys_of_one_name_and_values_that_a_row_repeats(
             states.append(episode)
             results: list[Any] = []
             for name, value in calls:
-                given = {"add": "number", "book": "name", "pay": "booking"}[name]
+                named = {"add": "number", "book": "name", "pay": "booking", "order": "item", "fly": "flight"}
+                given = named[name]
                 value = results[value] if name == "pay" else value
                 results.append((await episode.call(name, {given: value})).value)
         rollout = SimpleNamespace(tool_calls=states[0].tool_calls, gold=states[1].tool_calls)
         db, gold_db = (episode.database.read_only() for episode in states)
         found = database_equal_up_to_ids(db, gold_db, rollout)
+        of_async: list[Any] = [episode.database.read_only_async() for episode in states]
+        assert database_equal_up_to_ids(*of_async, rollout) == found
         for episode in states:
             episode.close()
     assert found.score == score, found.reason

@@ -35,6 +35,7 @@ def differing(table: str, key: Any, column: str | None, expected: Any, got: Any)
 
 STATUS = differing("orders", {"id": "#W1"}, "status", "cancelled", "pending")
 DONE = made(CANCEL.name, dict(CANCEL.arguments))
+THIRD = ExpectedCall("cancel_order", {"order_id": "#W3", "reason": "no longer needed"}, writes=True)
 SECOND = made("cancel_order", {"order_id": "#W2", "reason": "no longer needed"})
 REFUSED = made("cancel_order", {"order_id": "#W1"}, status="refused")
 LATE = made(CANCEL.name, dict(CANCEL.arguments), status="refused", content="Error: too late")
@@ -72,6 +73,7 @@ def test_some_stop_reasons_decide() -> None:
         ([DONE, made("refund", {})], [CANCEL], "unintended_action", "nobody asked for refund({})"),
         ([DONE], [LOOK, CANCEL, REFUND], "partially_completed", "1 of 2 changes made; missing refund("),
         ([LATE], [CANCEL], "partially_completed", "cancel_order was refused: Error: too late"),
+        ([LATE, SECOND], [CANCEL, THIRD], "partially_completed", "cancel_order was refused: Error: too late"),
         ([GIVEN, DONE], [CANCEL, REFUND], "other", "all expected calls were made, but refund before cancel"),
         ([booked(1), paid("ZZ")], BOTH, "wrong_arguments", 'pay: booking_id: expected "AB12", got "ZZ"'),
         ([booked(2), paid("AB12")], BOTH, "wrong_arguments", "book: seat: expected 1, got 2"),  # its own

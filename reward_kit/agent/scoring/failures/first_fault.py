@@ -255,11 +255,14 @@ def _relevant(
 def _pairs(missing: Mapping[int, ExpectedCall], surplus: Sequence[ToolCall], aligned: Alignment) -> Pairs:
     """For missing calls, by position, the closest call of the same tool; the closest pairs first.
 
-    A call that changed rows is preferred to a refused one: it did the harm.
+    A call that changed rows is preferred to a refused one: it did the harm. Of missing calls that are as
+    close to it, it stands for the one that was not refused.
     """
     free = [*surplus, *aligned.attempts]
+    refused = [(one.name, one.by, one.arguments) for one in aligned.attempts]
+    tried = {place for place, it in missing.items() if (it.name, it.by, it.arguments) in refused}
     fitting = sorted(
-        (not one.changes, distance(want.arguments, one.arguments), place, number)
+        (not one.changes, distance(want.arguments, one.arguments), place in tried, place, number)
         for place, want in missing.items()
         for number, one in enumerate(free)
         if (one.name, one.by) == (want.name, want.by) and _may_stand_for(one, want, aligned)
