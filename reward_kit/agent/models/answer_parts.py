@@ -30,6 +30,23 @@ WAS_EMPTY = "(Your last answer to this was empty.)"
 _TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
+class StatedError(Exception):
+    """An answer that states an ``error``, with the text of its ``body``.
+
+    Aggregators of providers send them with a status of success; then ``status_code`` is the number that the
+    error names, if it does.
+    """
+
+    def __init__(self, error: Any, body: str = "", *, status: int | None = None, headers: Any = None) -> None:
+        stated = error if isinstance(error, dict) else {"message": error}
+        self.body = body
+        self.code = stated.get("code")
+        named = re.fullmatch(r"[45]\d\d", str(self.code))
+        self.status_code: int | None = int(named[0]) if status is None and named else status
+        self.litellm_response_headers = headers
+        super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
+
+
 def split_thoughts(text: str) -> tuple[str, str]:
     """Split ``text`` into the visible text and the contents of its ``<think>`` blocks.
 

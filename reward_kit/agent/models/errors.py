@@ -49,7 +49,12 @@ def model_error(
     called, *kind = request.called or [request.address or ""]
     proxy = proxy_of(called)
     url = public_address(called) + (f", through {proxy}" if proxy else "")
-    if "RedirectError" in kinds:
+    answers = (getattr(cause, "response", None) for cause in causes.values())
+    moved = next((one for one in answers if getattr(one, "status_code", 0) in range(300, 400)), None)
+    if "RedirectError" in kinds or moved is not None:
+        if moved is not None:  # LiteLLM's clients say something else of each
+            target = str(moved.headers.get("location", "elsewhere")).partition("?")[0]
+            text = f"HTTP {moved.status_code}: it redirects to {target}, which is not followed"
         remedy = "Name the final address with --model-arg api_base=... if you trust it."
         return ModelSetupError(text, place=place, remedy=remedy)
     lasting = _LASTING.get(402 if status in (400, 403, 429) and quota_used_up(raw) else status or 0)
@@ -87,19 +92,20 @@ def cannot_be_read(fault: ModelError) -> bool:
 
 def first_fault(fault: ModelError) -> ModelError:
     """The fault of a run's first call, which the set-up has caused if it cannot pass."""
-    is_setting = isinstance(fault, ModelInputError) and _OF_A_SETTING.search(fault.fault)
+    named = _OF_A_SETTING.search(fault.fault) if isinstance(fault, ModelInputError) else None
+    is_setting = named is not None and 2 * int(named[1] or 1) >= int(named[2] or 1)  # most of the context
     if not is_setting and (type(fault) is not ModelError or fault.retryable):
         return fault
     subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
     remedy = f"No call has been answered yet: check {subject}."
     if _SEED.search(fault.fault) and fault.status is not None:
         remedy = "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
-    first = ModelSetupError(fault.fault, place=fault.place, remedy=remedy, status=fault.status)
-    first.__cause__ = fault
-    return first
+    return ModelSetupError(fault.fault, place=fault.place, remedy=remedy, status=fault.status)
 
 
-_OF_A_SETTING = re.compile(r"max_\w*tokens\W.{0,40}too large|unrecognized request argument", re.IGNORECASE)
+_OF_A_SETTING = re.compile(
+    r"max_\w*tokens\W.{0,40}too large\D*(\d+)\D+(\d+)|unrecognized request argument", re.IGNORECASE
+)
 _LASTING = {
     401: ("the provider refuses the key", "Check {key}."),
     402: ("the provider's quota is used up", "Check the account's plan and billing."),

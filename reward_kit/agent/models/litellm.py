@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.litellm_library import (
+    BASE_PRICES,
     CALL_SETTINGS,
+    PRICES,
     import_litellm,
     know_model,
     mark_for_cache,
@@ -41,6 +43,11 @@ if TYPE_CHECKING:
     from reward_kit.agent.models.calls import Limiters
     from reward_kit.agent.models.limiter import Limiter
 
+NOT_TO_SET = ("model", "messages", "tools", "stream", "input_cost_per_second", "output_cost_per_second")
+"""Arguments of LiteLLM that are others' to set; it would keep the prices for all models of the name."""
+HEADERS = {"authorization": "Authorization", "content-type": "Content-Type"}
+HEADERS |= {name: name for name in ("api-key", "x-api-key", "x-goog-api-key")}
+"""Headers that clients set themselves, by their names in lower case, as they spell them."""
 LONGEST_TIMEOUT = 1e7
 """Seconds; as good as no limit, for which LiteLLM would take a default. It does not take infinity."""
 
@@ -64,13 +71,18 @@ def remote_model(
         limiters.used = True
     model_args = model_args or {}
     given = model_args.get("extra_headers") or {}
-    own = {"model", "messages", "tools", "stream"} & model_args.keys()
+    own = {name for name in NOT_TO_SET if model_args.get(name)}
     if own or not isinstance(given, dict):
         fault = f"{min(own)!r} is no argument to set" if own else "'extra_headers' is no JSON object"
         raise ModelSetupError(fault, place=f"model {name}", remedy="Change --model-arg or --user-model-arg.")
+    prices = PRICES & model_args.keys()
+    if prices and not all(isinstance(model_args.get(one), int | float) for one in BASE_PRICES | prices):
+        fault = f"{' and '.join(sorted(BASE_PRICES))} are not both numbers"
+        raise ModelSetupError(fault, place=f"model {name}", remedy="Set both, in US dollars a token.")
     if given:  # one name in two spellings is sent twice
-        one = {"authorization": "Authorization"}
-        headers = {one.get(key.lower(), key): value for key, value in given.items() if value is not None}
+        headers = {
+            HEADERS.get(key.lower(), key): str(value) for key, value in given.items() if value is not None
+        }
         model_args = {**model_args, "extra_headers": headers}
     if model_args.get("return_token_ids"):  # for training, which needs these as well
         model_args = {"logprobs": True, **model_args}
@@ -88,9 +100,6 @@ def remote_model(
     called = OPENAI if endpoint is not None else resolve(name, provider)[1]
     made.note = bypass_proxies(addresses(called, made.model_args))
     return made
-
-
-PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})  # LiteLLM would keep them for good
 
 
 @dataclass(eq=False, repr=False)
@@ -153,8 +162,7 @@ class LiteLLMModel(RemoteModel):
             answer = await asyncio.wait_for(asked, self.timeout + 1.0)
             if limiter is not None:
                 limiter.read_headers(response_headers(answer))
-            given = {name: float(self.model_args.get(name) or 0.0) for name in PRICES}
-            prices = given if self.model_args.keys() & PRICES else None
+            prices = {name: self.model_args[name] for name in PRICES & self.model_args.keys()}
             return read_answer(answer, request.model, request.provider, self._secrets, prices)
 
 
@@ -169,7 +177,7 @@ def check_model(name: str, provider: str | None = None, *, model_args: dict[str,
     model_args = model_args or {}
     place = f"model {name} ({provider})"
     allowed = _allowed(name, provider, model_args)
-    allowed |= {"timeout", "api_base", "api_key", "base_url", "extra_headers", "metadata"}
+    allowed |= {"timeout", "api_base", "api_key", "api_version", "base_url", "extra_headers", "metadata"}
     # of OpenAI's arguments it drops those that the provider does not know; others it hands on
     unknown = set(import_litellm().OPENAI_CHAT_COMPLETION_PARAMS).intersection(model_args) - allowed
     if unknown:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.redaction import label
 from reward_kit.agent.base.types import Completion, Message, Tokens, Usage
 from reward_kit.agent.base.worker_thread import once
-from reward_kit.agent.models.answer_parts import tokens_in
+from reward_kit.agent.models.answer_parts import StatedError, tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -152,7 +152,7 @@ def note_address(called: list[str], details: dict[str, Any]) -> None:
     """Put the URL into ``called`` that LiteLLM is about to call; the callback ``logger_fn`` of a call."""
     url = details.get("additional_args", {}).get("api_base")
     if url:  # OpenAI's client alone gives its base, and not as text
-        called[:] = [url if isinstance(url, str) else f"{url}chat/completions"]
+        called[:] = [url if isinstance(url, str) else f"{str(url).rstrip('/')}/chat/completions"]
 
 
 # -- answers
@@ -183,12 +183,12 @@ def read_answer(
     secrets: frozenset[str] = frozenset(),
     prices: dict[str, float] | None = None,
 ) -> Completion:
-    """The completion in a LiteLLM answer; raises ``ValueError`` for one without choices, or with an error."""
+    """The completion in a LiteLLM answer; raises ``ValueError`` without choices, else ``StatedError``."""
     if not answer.choices:
         raise ValueError("it has no choices")
     choice = answer.choices[0]
     if error := (getattr(choice, OWN_FIELD, None) or {}).get("error"):
-        raise ValueError(f"it holds an error: {error}")
+        raise StatedError(error)
     return Completion(
         message=_message(choice.message),
         usage=_usage(answer, model, provider, prices),
@@ -244,8 +244,8 @@ def _usage(answer: Any, model: str, provider: str, prices: dict[str, float] | No
         return used
     litellm = import_litellm()
     try:
-        named = {"model": model, "custom_llm_provider": provider, "custom_cost_per_token": prices}
-        cost = float(litellm.completion_cost(answer, **named))
+        named = {"model": model, "custom_llm_provider": provider}
+        cost = _cost(used, prices) if prices else float(litellm.completion_cost(answer, **named))
     except Exception:  # noqa: BLE001 - LiteLLM raises a bare Exception for a model without a price
         cost = -1.0
     # for some names that its table lacks LiteLLM says 0
@@ -313,7 +313,9 @@ def _takes_marks(name: str, provider: str) -> bool:
 # -- prices of OpenAI's models, without importing LiteLLM
 
 _TABLE = "model_prices_and_context_window_backup.json"
-_READ = frozenset({"input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"})
+BASE_PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})
+PRICES = BASE_PRICES | {"cache_read_input_token_cost"}
+"""Prices that an evaluation may give; LiteLLM would keep them for all models of the name."""
 _OF_OTHER_CALLS = ("_batches", "_flex", "_priority", "_per_image", "_per_query", "_per_session")
 """Ends of the names of prices that a plain chat completion never has to pay."""
 
@@ -331,24 +333,29 @@ def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
     entry = next(filter(None, map(_entry, names)), None)
     if entry is None or not usage.input_tokens:
         return None
-    if not entry.keys() >= {"input_cost_per_token", "output_cost_per_token"} or any(
-        "cost" in name and name not in _READ and not name.endswith(_OF_OTHER_CALLS) and value
+    if not entry.keys() >= BASE_PRICES or any(
+        "cost" in name and name not in PRICES and not name.endswith(_OF_OTHER_CALLS) and value
         for name, value in entry.items()
     ):
         raise NotPlain
-    cached = entry.get("cache_read_input_token_cost")
-    if cached is None and usage.cached_tokens:
+    if usage.cached_tokens and entry.get("cache_read_input_token_cost") is None:
         raise NotPlain
-    fresh = usage.input_tokens - usage.cached_tokens
-    prompt = fresh * entry["input_cost_per_token"] + usage.cached_tokens * (cached or 0.0)
-    return float(prompt + usage.output_tokens * entry["output_cost_per_token"])
+    return _cost(usage, entry)
+
+
+def _cost(usage: Usage, prices: Mapping[str, float]) -> float:
+    full, cached = prices["input_cost_per_token"], prices.get("cache_read_input_token_cost")
+    prompt = usage.input_tokens * full
+    if cached is not None:
+        prompt -= usage.cached_tokens * (full - cached)
+    return float(prompt + usage.output_tokens * prices["output_cost_per_token"])
 
 
 def _entry(name: str) -> dict[str, Any] | None:
     loaded = getattr(sys.modules.get("litellm"), "model_cost", None)
     table = load_prices() if loaded is None else loaded  # once LiteLLM is loaded, prices may have been added
-    name = re.sub(r"^(ft:[^:]*):.*", r"\1", name)  # of a model that was trained further
-    for key in (name, f"openai/{name}"):
+    trained = re.sub(r"^(ft:[^:]*):.*", r"\1", name)  # all that were trained further from one model
+    for key in (name, f"openai/{name}", trained):
         entry = table.get(key)
         if isinstance(entry, dict) and entry.get("litellm_provider") == "openai":
             return entry

@@ -11,7 +11,6 @@ import asyncio
 import json
 import math
 import os
-import re
 import urllib.request
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from reward_kit.agent.base.redaction import keep_secrets, label, secrets_in
 from reward_kit.agent.base.text import excerpt
 from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Usage
 from reward_kit.agent.base.worker_thread import in_thread
-from reward_kit.agent.models.answer_parts import tokens_in
+from reward_kit.agent.models.answer_parts import StatedError, tokens_in
 from reward_kit.agent.models.calls import RemoteModel, Request
 from reward_kit.agent.models.litellm_library import (
     ABSENT,
@@ -210,23 +209,6 @@ class RedirectError(Exception):
 
     def __init__(self, status: int, target: str) -> None:
         super().__init__(f"HTTP {status}: it redirects to {target.partition('?')[0]}, which is not followed")
-
-
-class StatedError(Exception):
-    """An answer that states an ``error``, with the text of its ``body``.
-
-    Aggregators of providers send them with a status of success; then ``status_code`` is the number that the
-    error names, if it does.
-    """
-
-    def __init__(self, error: Any, body: str = "", *, status: int | None = None, headers: Any = None) -> None:
-        stated = error if isinstance(error, dict) else {"message": error}
-        self.body = body
-        self.code = stated.get("code")
-        named = re.fullmatch(r"[45]\d\d", str(self.code))
-        self.status_code: int | None = int(named[0]) if status is None and named else status
-        self.litellm_response_headers = headers
-        super().__init__(str(stated.get("message") or body or "it only says that there was an error"))
 
 
 # -- answers

@@ -17,7 +17,7 @@ from stub_server import Answer, StubServer, call
 from reward_kit.agent.models import litellm_library
 from reward_kit.agent.models.litellm import LiteLLMModel, check_model, remote_model
 from reward_kit.agent.models.litellm_library import import_litellm, sent_messages
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -159,16 +159,19 @@ async def test_a_closed_model_leaves_no_closed_connections_to_the_next(stub_llm:
         await asked.close()
 
 
-@pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
+@pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "ollama_chat", "deepseek"])
 async def test_a_redirect_is_not_followed(
     stub_llm: StubServer, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", stub_llm.url)
+    monkeypatch.setenv("OLLAMA_API_BASE", stub_llm.url)
+    monkeypatch.setenv("DEEPSEEK_API_BASE", stub_llm.url)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-test")
     other = StubServer()
     other.script(NAME, ["Hi"])
     stub_llm.script(NAME, [Answer(status=307, headers={"Location": f"{other.url}/chat/completions"})])
     asked = LiteLLMModel(f"{provider}/{NAME}", retries=0)
-    with pytest.raises(ModelError, match="HTTP 307"):
+    with pytest.raises(ModelSetupError, match=r"HTTP 307: it redirects to .*, which is not followed"):
         await asked.complete(HELLO)
     await asked.close()
     other.close()
@@ -180,7 +183,10 @@ async def test_an_error_in_a_choice_is_no_answer(stub_llm: StubServer) -> None:
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": NAME, "choices": [choice]}
     choice["error"] = {"code": 502, "message": "connection lost"}
     fault = await failure(stub_llm, Answer(body=json.dumps(answer).encode()), retries=0)
-    assert "it holds an error: {'code': 502, 'message': 'connection lost'}" in fault.fault
+    assert (fault.status, fault.retryable, "connection lost" in fault.fault) == (502, True, True)
+    choice["error"] = {"code": 400, "message": "maximum context length is 8192 tokens"}
+    refused = await failure(stub_llm, Answer(body=json.dumps(answer).encode()), retries=0)
+    assert isinstance(refused, ModelInputError)
 
 
 async def test_a_price_is_that_of_one_model_alone(stub_llm: StubServer) -> None:
@@ -195,6 +201,16 @@ async def test_a_price_is_that_of_one_model_alone(stub_llm: StubServer) -> None:
     assert costs[1:3] == [0.0, pytest.approx(0.11)]
     assert costs[0] == costs[3] > 0.0
     assert not {"input_cost_per_token"} & stub_llm.requests[-2].keys()
+
+
+async def test_cached_tokens_have_the_price_that_is_given_for_them(stub_llm: StubServer) -> None:
+    counts = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    stub_llm.script(NAME, [Answer("Hi", usage=counts | {"prompt_tokens_details": {"cached_tokens": 80}})] * 2)
+    prices = {"input_cost_per_token": 0.1, "output_cost_per_token": 1.0}
+    for more, cost in (({}, 20.0), ({"cache_read_input_token_cost": 0.0}, 12.0)):
+        used = (await model(model_args=prices | more).complete(HELLO)).usage
+        assert used.cost == pytest.approx(cost)
+    assert "cache_read_input_token_cost" not in stub_llm.requests[-1]
 
 
 @pytest.mark.parametrize("client", ["direct", "litellm"])
@@ -212,7 +228,10 @@ async def test_a_header_is_sent_once_in_any_spelling(stub_llm: StubServer, clien
     ("given", "told"),
     [
         ({"stream": True}, "'stream' is no argument"),
+        ({"input_cost_per_second": 0.1}, "'input_cost_per_second' is no argument"),
         ({"extra_headers": "abc"}, "'extra_headers' is no JSON"),
+        ({"input_cost_per_token": 0.1}, "are not both numbers.*Set both"),
+        ({"input_cost_per_token": 0.1, "output_cost_per_token": "x"}, "are not both numbers"),
     ],
 )
 def test_what_is_not_to_be_set_is_refused(given: dict[str, Any], told: str) -> None:

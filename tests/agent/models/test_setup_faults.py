@@ -10,7 +10,7 @@ from reward_kit.agent.base.types import Completion
 from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.litellm import check_model, remote_model
 from reward_kit.agent.models.openai_http import OpenAIModel
-from reward_kit.errors import ModelError, ModelSetupError
+from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -96,8 +96,23 @@ async def test_a_refused_setting_is_no_conversation_that_is_too_long(
     stub_llm: StubServer, client: str, said: str
 ) -> None:
     stub_llm.script(NAME, [Answer(status=400, error=said)])
-    model = remote_model(f"openai/{NAME}", client=client, limiters=Limiters())
+    limiters = Limiters()
+    for name in ("other", NAME):  # which the same server has answered
+        model = remote_model(f"openai/{name}", client=client, limiters=limiters)
+        if name == "other":
+            stub_llm.script("other", ["Hi"])
+            await model.complete(HELLO)
     with pytest.raises(ModelSetupError, match="No call has been answered yet"):
+        await model.complete(HELLO)
+
+
+@CLIENTS
+async def test_a_first_conversation_that_is_too_long_ends_no_run(stub_llm: StubServer, client: str) -> None:
+    length = "This model's maximum context length is 8192 tokens and your request has 7000 input tokens"
+    said = f"'max_tokens' or 'max_completion_tokens' is too large: 2048. {length} (2048 > 8192 - 7000)"
+    stub_llm.script(NAME, [Answer(status=400, error=said)])
+    model = remote_model(f"openai/{NAME}", client=client, limiters=Limiters())
+    with pytest.raises(ModelInputError):
         await model.complete(HELLO)
 
 
