@@ -240,6 +240,34 @@ def test_inspect_hands_on_each_answer_as_it_is(bundle: str, calls: int) -> None:
     assert all(one.text.startswith("Error: ") for one in results)
 
 
+def test_inspect_tells_calls_apart_whose_ids_a_model_uses_again(bundle: str) -> None:
+    pytest.importorskip("inspect_ai")
+    from inspect_ai import eval as run_eval
+    from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
+    from inspect_ai.tool import ToolCall
+
+    from reward_kit.integrations.inspect_ai import bundle_task
+
+    only(bundle, "lend.1")
+
+    def answer(messages: Any, *_: Any) -> Any:
+        if sum(one.role == "tool" for one in messages) == 2:
+            output = ModelOutput.from_content("mockllm", "Done.")
+        else:
+            call = ToolCall(id="call_0", function="steal", arguments={})
+            output = ModelOutput.from_message(ChatMessageAssistant(content="", tool_calls=[call]))
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    agent = get_model("mockllm/model", custom_outputs=answer)
+    (log,) = run_eval(bundle_task(bundle), model=agent, display="none", log_dir="logs")
+    assert log.status == "success", log.error
+    *_, first, one, second, other, _ = log.samples[0].messages
+    announced = [first.tool_calls[0].id, second.tool_calls[0].id]
+    assert announced == [one.tool_call_id, other.tool_call_id]
+    assert announced[0] != announced[1]
+
+
 DRAW = """
 
 @R.tool
@@ -331,10 +359,11 @@ def test_openenv(bundle: str) -> None:
         session.close()
     assert played == [(1.0, 1), (1.0, 1), (None, 0), (None, 0)]
     cases = [({"max_turns": 1}, 1), ({"max_total_tool_calls": 0}, 0), ({"max_tool_calls_per_turn": 1}, 1)]
+    cases.append(({"max_total_tool_calls": 1}, 1))
     for limits, calls in cases:
         session = BundleSessions(bundle, models={"user": bo}).create("lend.1", seed=1)
         result = TalkingHarness().run_white_box(step, session, harness.HarnessRunLimits(**limits))
-        is_cut = "max_tool_calls_per_turn" not in limits
+        is_cut = limits not in ({"max_tool_calls_per_turn": 1}, {"max_total_tool_calls": 1})
         assert (result.done, result.metrics.get("truncated", False)) == (not is_cut, is_cut)
         assert len(result.tool_trace) == calls
         assert (session.play.episode.stop_reason == "max_steps") is is_cut

@@ -68,8 +68,10 @@ def _play(bundle: TaskBundle, plays: dict[str, Play], seed: int, options: dict[s
             before = len(play.episode.messages)
             calls = [(one.id, one.function, one.parse_error or json.dumps(one.arguments)) for one in made]
             await play.act(assistant_message(said.text, calls))
-            after = await messages_from_openai(play.episode.messages[before:])
-            state.messages += [said, *after[1:]]
+            first, *after = play.episode.messages[before:] or [{}]
+            for call, announced in zip(made, first.get("tool_calls", ()), strict=False):
+                call.id = announced["id"]  # another one if the model has used its own before
+            state.messages += [said, *await messages_from_openai(after)]
         return state
 
     return solve

@@ -96,12 +96,14 @@ class TalkingHarness(HarnessAdapter):
             if not play.step():
                 break
             answer = model_step(list(play.episode.messages), session.list_tools(), limits.sampling).response
-            calls = answer.tool_calls[: limits.max_tool_calls_per_turn]
+            most = limits.max_tool_calls_per_turn if play.episode.parallel_tool_calls else 1
+            wanted = [(one.id, one.name, json.dumps(one.args)) for one in answer.tool_calls[:most]]
+            calls = wanted if (total := limits.max_total_tool_calls) is None else wanted[: total - made]
             made += len(calls)
-            if limits.max_total_tool_calls is not None and made > limits.max_total_tool_calls:
+            if calls or not wanted:
+                run_sync(play.act(assistant_message(answer.content, calls)))
+            if len(calls) < len(wanted):
                 break
-            asked = [(one.id, one.name, json.dumps(one.args)) for one in calls]
-            run_sync(play.act(assistant_message(answer.content, asked)))
         result.done, result.metrics["truncated"] = play.is_over, not play.is_over
         play.episode.stop("max_steps", "the limits of the harness")
         for call in (one for one in play.episode.tool_calls if one.by == "agent"):
