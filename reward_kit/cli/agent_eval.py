@@ -67,6 +67,10 @@ def agent_eval(context: click.Context, /, bundle: str | None, **_: Any) -> int:
 def run(config: EvaluationConfig) -> int:
     """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
+    if config.strict and not config.validate_only:
+        raise UsageError(
+            "--strict is for --validate-only", remedy="Check the bundle with reward-kit validate."
+        )
     try:
         if config.validate_only:
             from reward_kit.cli.validate import check

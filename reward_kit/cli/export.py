@@ -148,8 +148,17 @@ def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> i
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
-    asked = stored.configuration.get("until_decided") and "rescored_from" in stored.configuration
-    if asked or (stored.decision is not None and stored.decision.is_final):
+    config = stored.configuration
+    cut_short = (
+        "rescored_from" in config
+        and config.get("until_decided")
+        and any(
+            row.planned
+            < (config.get("n_rollouts") or (stored.fields_of(row.row_id) or {}).get("n_rollouts", 1))
+            for row in stored.rows
+        )
+    )
+    if cut_short or (stored.decision is not None and stored.decision.is_final):
         warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
     try:
         found = None if audit is None else parsed_json(Path(audit).read_text(encoding="utf-8"))

@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 from command import run_command, run_python, stand_in
 
+from reward_kit.agent.bundles.new_bundle import tools_of_openapi
+
 STRING, PET = {"type": "string"}, {"$ref": "#/components/schemas/Pet"}
 PROPERTIES = {"age": {"type": "integer"}, "name": STRING, "parent": PET}
 PET_ID = {"name": "pet-id", "in": "path", "required": True, "schema": STRING}
@@ -59,6 +61,7 @@ def test_the_schema_of_a_row_fits_the_rows(library: Path) -> None:
     [
         ("a b", "NAME: 'a b' cannot be used"),
         ("json", "NAME: 'json' is a module of Python's"),
+        ("reward_kit", "NAME: 'reward_kit' is a module of Python's or this package"),
         ("library_task", "library_task: exists already"),
     ],
 )
@@ -118,6 +121,21 @@ def test_rows_that_the_agent_cannot_play_are_left_out_if_asked(library: Path) ->
     assert (ran.code, f"warning: skipped: {fault}" in ran.error) == (0, True), ran
     none = run_command(*gold, "--skip-unplayable", "--task-ids", "open.1")
     assert (none.code, f"Error: {fault}" in none.error) == (2, True)
+
+
+def test_schemas_that_refer_to_each_other_are_read_to_their_end() -> None:
+    chain = {f"S{n}": {"properties": {"inner": {"$ref": f"#/components/schemas/S{n + 1}"}}} for n in range(8)}
+    chain["S8"] = {"enum": ["end"]}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}}
+    paths = {"/a": {"post": {"requestBody": body}}}
+    Path("api.json").write_text(json.dumps({"paths": paths, "components": {"schemas": chain}}))
+    (tool,) = tools_of_openapi(Path("api.json"))
+    assert '{"enum": ["end"]}' in json.dumps(tool.schema)
+    inner = {f"p{n}": {"$ref": f"#/components/schemas/S{n}"} for n in range(9)}
+    everybody = {f"S{n}": {"properties": inner} for n in range(9)}
+    Path("api.json").write_text(json.dumps({"paths": paths, "components": {"schemas": everybody}}))
+    (tool,) = tools_of_openapi(Path("api.json"))
+    assert len(json.dumps(tool.schema)) < 100_000
 
 
 def test_tools_of_an_openapi_file() -> None:

@@ -7,6 +7,7 @@ names have the letters that providers allow.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from copy import copy
@@ -122,7 +123,7 @@ class History:
         Both at once keep the history valid.
         """
         if call_id.__class__ is not str or call_id not in self._open:
-            call_id = None if call_id is None else foreign_name(call_id)
+            call_id = None if call_id is None else _own_id(call_id)
             if call_id is None or call_id not in self._open:
                 call_id = self.call(name, arguments, call_id)
         name = self._open.pop(call_id)
@@ -162,12 +163,19 @@ class History:
 
     def _unique(self, given: Any) -> str:
         """An id not used before; nine letters and digits, the strictest form a provider asks for."""
-        call_id = foreign_name(given) if given and len(str(given)) <= LONGEST_NAME else ""
+        call_id = _own_id(given) if given else ""
         while not call_id or call_id in self._used:
             self._issued += 1
             call_id = f"call{self._issued:05d}"
         self._used.add(call_id)
         return call_id
+
+
+def _own_id(given: Any) -> str:
+    """The id in the history of a call with the id ``given``, which is short enough for providers."""
+    if len(text := str(given)) <= LONGEST_NAME:
+        return foreign_name(given)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def shown_text(content: Any) -> str:

@@ -22,7 +22,7 @@ from reward_kit.agent.bundles.files import read_text
 from reward_kit.errors import BundleError, RewardKitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 STARTER = Path(__file__).with_name("starter")
 _ROW = """\
@@ -32,6 +32,8 @@ _ROW = """\
 """
 _SEED = "-- The tables and rows that every rollout starts from.\n"
 METHODS = ("get", "post", "put", "patch", "delete")
+MOST_REFERENCES = 200
+"""References of one schema that are replaced: schemas that refer to each other grow without end."""
 MCP_SECONDS = 60.0
 """Seconds that an MCP server has to start and to list its tools."""
 _HEAD = '''"""Tools made from {origin}; their bodies are to be written."""
@@ -60,8 +62,8 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
     if not re.fullmatch(r"[\w-]+", folder.name):
         remedy = "Use letters, digits, underscores and hyphens, such as my_task."
         raise UsageError(f"{folder.name!r} cannot be used", place="NAME", remedy=remedy)
-    if folder.name in sys.stdlib_module_names:
-        fault = f"{folder.name!r} is a module of Python's"
+    if folder.name in {*sys.stdlib_module_names, "reward_kit"}:
+        fault = f"{folder.name!r} is a module of Python's or this package"
         raise UsageError(fault, place="NAME", remedy="Choose another name.")
     if folder.exists():
         raise UsageError("exists already", place=str(folder), remedy="Choose another name.")
@@ -185,16 +187,19 @@ def _outline(
     return ToolOutline(str(name), operation.get("description") or operation.get("summary") or "", schema)
 
 
-def _resolved(document: Any, value: Any, within: tuple[str, ...] = ()) -> Any:
-    """``value`` with schemas in place of references; one ``within`` itself, or five others, is any value."""
+def _resolved(
+    document: Any, value: Any, within: tuple[str, ...] = (), left: Iterator[int] | None = None
+) -> Any:
+    """``value`` with schemas for references; one within itself, or after many others, is any value."""
+    left = iter(range(MOST_REFERENCES)) if left is None else left
     if isinstance(value, list):
-        return [_resolved(document, one, within) for one in value]
+        return [_resolved(document, one, within, left) for one in value]
     if not isinstance(value, dict):
         return value
     reference = value.get("$ref")
     if not isinstance(reference, str):
-        return {name: _resolved(document, one, within) for name, one in value.items()}
-    if reference in within or len(within) == 5:  # schemas that refer to each other grow without end
+        return {name: _resolved(document, one, within, left) for name, one in value.items()}
+    if reference in within or next(left, None) is None:
         return {}
     target = document
     for part in reference.removeprefix("#/").split("/"):
@@ -202,7 +207,7 @@ def _resolved(document: Any, value: Any, within: tuple[str, ...] = ()) -> Any:
         if not isinstance(target, dict) or name not in target:
             raise BundleError(f"refers to {cut(reference, 100)!r}, which is not in it", place="OpenAPI file")
         target = target[name]
-    return _resolved(document, target, (*within, reference))
+    return _resolved(document, target, (*within, reference), left)
 
 
 def tools_of_mcp(command: str) -> list[ToolOutline]:

@@ -127,7 +127,11 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
     if statement.verb and not statement.is_query and not statement.changes_rows:  # SQLite refuses changes
         return f"rule {rule.name!r}: {statement.verb} is not allowed here; write one SELECT"
     try:
+        for pattern in re.findall(r"\bREGEXP\s+'((?:[^']|'')*)'", rule.sql, re.IGNORECASE):
+            re.compile(pattern.replace("''", "'"))
         _rows(rule, connection)
+    except re.error as error:
+        return f"rule {rule.name!r}: REGEXP: {error}"
     except (sqlite3.Error, sqlite3.Warning) as error:
         if "one statement" in str(error):
             return f"rule {rule.name!r} has several statements; write one SELECT"

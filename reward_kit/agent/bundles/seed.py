@@ -52,8 +52,9 @@ INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
 _READS_CLOCK = re.compile(
-    r"['\"](?:now|subsec|subsecond)['\"]|\bcurrent_(?:date|time|timestamp)\b|\b(?:utc)?now\("
-    r"|\b(?:date|time|datetime|julianday|unixepoch|today)\s*\(\s*\)|\bstrftime\s*\(\s*(['\"])(?:(?!\1).)*\1\s*\)",
+    r"'(?:now|subsec|subsecond)'|[(,]\s*\"(?:now|subsec|subsecond)\"|\bcurrent_(?:date|time|timestamp)\b"
+    r"|\b(?:utc)?now\(|\b(?:date|time|datetime|julianday|unixepoch|today)\s*\(\s*\)"
+    r"|(?:\btime\.|(?<![\w.]))strftime\s*\(\s*(['\"])(?:(?!\1).)*\1\s*\)",
     re.IGNORECASE,
 )
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from reward_kit.agent.base.text import count, cut, text_of
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.bundles.source import LINES
+from reward_kit.agent.bundles.task import solo_row
 from reward_kit.agent.checks.findings import Fault, RowAudit
 from reward_kit.agent.checks.literals import reach_of, unknown_literals, unknown_outputs, unstated_facts
 from reward_kit.agent.checks.mutants import (
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
     from reward_kit.agent.rows.task_row import Action, TaskRow
     from reward_kit.agent.store.layout import Named
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 5
 """Rows that are checked at the same time."""
@@ -234,8 +238,7 @@ ENOUGH = 4
 AGREEING = 3
 """Failed rollouts with one end state from which they are a finding, if they are half of all failures too."""
 
-
-_ANY = {"n_rollouts": None}
+_ANY = {"n_rollouts": None, "metadata": None}
 
 
 def add_run_findings(
@@ -255,7 +258,14 @@ def add_run_findings(
             known = [(rows[row_id], json.loads(one), gold) for row_id, one, gold in found if row_id in rows]
             if not known:
                 raise UsageError(f"evaluation {path.stem} has no row of this dataset", place="--evaluation")
-            same = {row.id: gold for row, one, gold in known if row.reward_fields() | _ANY == one | _ANY}
+            same = {
+                row.id: gold
+                for row, one, gold in known
+                if one | _ANY in [played.reward_fields() | _ANY for played in (row, solo_row(row))]
+            }
+            if changed := len(known) - len(same):
+                left_out = count(changed, "row")
+                logger.warning("warning: evaluation %s: %s left out that have changed", path.stem, left_out)
             golds |= {row_id: _lines(json.loads(gold)) for row_id, gold in same.items() if gold}
             for row_id, reward, trajectory in connection.execute(sql):
                 if row_id in same and reward is not None:

@@ -8,6 +8,7 @@ import keyword
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -301,7 +302,6 @@ def _storable(value: object, name: str) -> object:
         return value.isoformat(" ")
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    raise DatabaseError(
-        f"parameter {name} is a {type(value).__name__}, which SQLite cannot store",
-        remedy="Pass text, a number, bytes, a date or None.",
-    )
+    remedy = "Await it." if isawaitable(value) else "Pass text, a number, bytes, a date or None."
+    fault = f"parameter {name} is a {type(value).__name__}, which SQLite cannot store"
+    raise DatabaseError(fault, remedy=remedy)

@@ -222,7 +222,7 @@ class Turns:
         seconds = self.store.limits.timeout if self.current() is self.root else None
         if not scope.acquire_blocking(seconds):
             raise QueryTimeoutError(
-                f"waited {seconds:g} s for a tool call that holds the database",
+                f"waited {seconds:g} s for the tool call or transaction that holds the database",
                 remedy="Threads that a tool starts must run in its context, as with `asyncio.to_thread`.",
             )
 

@@ -162,6 +162,7 @@ class Sessions:
         self._pool: Pool[Database] = Pool(limit, _is_spare)
         self._bases: dict[str, Database] = {}
         self._folder: Path | None = None
+        self._imports: BundleImports | None = None
 
     def open(self) -> Database:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
@@ -176,6 +177,8 @@ class Sessions:
         self._pool.close()
         while self._bases:
             self._bases.popitem()[1].close()
+        if self._imports is not None:
+            self._imports.close()
         if self._folder is not None:
             self._remove_folder()
             self._folder = None
@@ -226,8 +229,8 @@ class Sessions:
         row = rows[row_id]
         self.open()  # the bundle's own base stays the first
         seed = seed_source(row, files, folder).at(row.now)
-        with contextlib.closing(BundleImports(folder)) as imports:
-            user = load_user_registry(imports, row.user_toolset, bool(row.toolset_outside))
+        self._imports = self._imports or BundleImports(folder)
+        user = load_user_registry(self._imports, row.user_toolset, bool(row.toolset_outside))
         base, hidden = self._seeded(with_setup(seed, row, folder)), (*self._registry.hidden, *user.hidden)
         after = [one for side in (self._registry, user) for one in side.functions["after_call"].values()]
         return base.fork(now=row.clock(), hidden=hidden), after

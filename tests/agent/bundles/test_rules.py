@@ -65,6 +65,11 @@ def bundle(bundle: Bundle) -> Bundle:
         ),
         ("-- rule: a\nSELECT hex(zeroblob(450000000))", 1, "rule 'a': string or blob too big"),
         ("-- rule: a\nSELECT 'x' REGEXP '('", 1, "rule 'a': REGEXP: missing ), unterminated subpattern"),
+        (
+            "-- rule: a\nSELECT 1 FROM messages WHERE content REGEXP '(?idamn'",
+            1,
+            "rule 'a': REGEXP: unknown flag",
+        ),
     ],
 )
 def test_a_faulty_file_is_an_error_with_its_line(bundle: Bundle, text: str, line: int, fault: str) -> None:

@@ -80,7 +80,9 @@ def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key
 
 
-@pytest.mark.parametrize("text", ["Nowak", "Now (me)", "Unknown (see note)", "subsection"])
+@pytest.mark.parametrize(
+    "text", ["Nowak", "Now (me)", "Unknown (see note)", "subsection", '{"when": "now"}', 'day.strftime("%Y")']
+)
 def test_words_do_not_read_the_clock(text: str) -> None:
     source = SeedSource(f"INSERT INTO t VALUES ('{text}', date('2024-05-15'));")
     assert source.at("2025-05-19").key == source.at("2025-05-20").key

@@ -293,6 +293,9 @@ def test_rows_that_every_agent_fails_alike_are_found_after_runs(tmp_path: Path) 
     )
     repaired = run_command(*command, cwd=tmp_path)
     assert (repaired.code, "never-passed" in repaired.out, "agreed" in repaired.out) == (0, False, False)
+    assert "warning: evaluation wrong: 1 row left out that have changed" in repaired.err
+    (folder / "task.jsonl").write_text(json.dumps({**row, "metadata": {"audit": {}}}) + "\n")
+    assert "never-passed" in run_command(*command, cwd=tmp_path).out
     missing = run_command("validate", "hotel_task", "--evaluation", "nobody", cwd=tmp_path)
     assert missing.code == 2
     assert "nobody" in missing.err

@@ -35,6 +35,11 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         row.nmae  # noqa: B018 - the access is the test
 
 
+class Later:
+    def __await__(self) -> Any:
+        yield
+
+
 @pytest.mark.parametrize(
     ("sql", "params", "message"),
     [
@@ -44,6 +49,7 @@ async def test_unknown_columns_name_the_known_ones(db: Database) -> None:
         ("SELECT ?", "a", "parameters must be a dict or a list, not str"),
         ("SELECT :x", {"x": [1]}, "parameter :x is a list, which SQLite cannot store"),
         ("SELECT ?, ?", [1, Decimal("2.5")], "parameter number 2 is a Decimal"),
+        ("SELECT :x", {"x": Later()}, "parameter :x is a Later, which SQLite cannot store. Await it."),
         ("SELECT ?", [1 << 70], "parameter number 1 does not fit into 64 bits"),
         ("SELECT :x", {"x": "\ud800"}, "surrogates not allowed"),
         ("SELECT 1; SELECT 2", None, "only one statement can be run at a time"),

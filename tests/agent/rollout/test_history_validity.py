@@ -62,6 +62,16 @@ class CheckingModel(InProcessModel):
         return await super().complete(messages, **options)
 
 
+def test_a_long_id_names_its_call_in_both_spellings() -> None:
+    history = History([])
+    given = "call_" + "x" * 300
+    call = {"id": given, "type": "function", "function": {"name": "ping", "arguments": "{}"}}
+    recorded = history.announce({"role": "assistant", "content": None, "tool_calls": [call]})
+    assert history.answer(given, "ping", "{}", "pong") == recorded["tool_calls"][0]["id"]
+    check_valid(history.messages, whole=True)
+    assert len(history.messages) == 2
+
+
 names = st.sampled_from(["ping", "transfer", "search_flights", "no such tool", "", None, "a.b/c", "x" * 90])
 arguments = st.one_of(
     st.sampled_from(["", "{", "null", "[1]", '"x"', "NaN", '{"a": 1e999}', "{}", " ", '{"a": "\\ud800"}']),

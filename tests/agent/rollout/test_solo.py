@@ -186,6 +186,15 @@ class TestEvaluation:
         done = run_command("rescore", "solo")
         assert (done.code, "0 rewards changed" in done.out) == (0, True), done.out
 
+    def test_its_failures_are_found_by_deep_validation(self, folder):
+        class Idle:
+            async def respond(self, _: Any) -> str:
+                return "Done."
+
+        agent_eval(folder, agent=Idle, mode="solo", task_ids="front", n_rollouts=5, eval_id="solo")
+        found = run_command("validate", "--deep", folder, "--evaluation", "solo").out
+        assert "never-passed (1 row)" in found
+
     def test_a_user_contradicts_it(self, folder):
         done = run_command("agent-eval", folder, "--agent", "gold", "--mode", "solo", "--user", "human")
         assert (done.code, "--mode solo contradicts --user human" in done.err) == (2, True)

@@ -139,6 +139,23 @@ async def test_sessions_do_not_see_each_other_and_can_be_reset(client: httpx.Asy
     assert (await client.post("/sessions/new/reset")).status_code == 200
 
 
+async def test_the_functions_of_the_user_may_import_when_they_run(tmp_path: Path) -> None:
+    def text(name: str, seen: str = "") -> str:
+        return f"from reward_kit.agent import ToolRegistry\nR = ToolRegistry('{name}')\n{seen}"
+
+    imports = "    from .helper import word\n    db.execute('INSERT INTO notes(text) VALUES (?)', (word,))\n"
+    (tmp_path / "seed.sql").write_text("CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT);")
+    (tmp_path / "user_tools.py").write_text(text("user", f"@R.after_call\ndef seen(db):\n{imports}"))
+    (tmp_path / "helper.py").write_text("word = 'seen'\n")
+    (tmp_path / "notes.py").write_text(text("notes"))
+    write_rows(tmp_path, {"id": "early", "toolset": ".notes"})
+    sessions = Sessions(notes_registry(tmp_path), 3)
+    with contextlib.closing(sessions):
+        sessions.reset("a", "early")
+        assert (await sessions.call("a", "add_note", {"text": "x"})).status == "ok"
+        assert [row["after"]["text"] for row in await sessions.changes("a")] == ["x", "seen"]
+
+
 EARLY = {"id": "early", "now": "2024-05-01T10:00:00Z", "seed_sql": "file:early.sql"}
 ROWS = [EARLY, {"id": "late", "now": "2031-01-01T00:00:00Z"}]
 

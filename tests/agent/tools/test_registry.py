@@ -97,11 +97,11 @@ def test_including_a_name_that_is_taken_names_both_registries_and_takes_nothing(
         registry.include(registry_of("more", "c", "b"))
     assert list(registry.tools) == ["a", "b"]
     more = registry_of("more", "c")
+    for one in (registry, more):
 
-    def audit(db: Any) -> None: ...
+        def audit(db: Any) -> None: ...
 
-    registry.after_call(audit)
-    more.after_call(audit)
+        one.after_call(audit)
     with pytest.raises(BundleError, match=r"both 'main' and 'more' have the after_call 'audit' \("):
         registry.include(more)
     assert list(registry.tools) == ["a", "b"]
@@ -148,5 +148,8 @@ def test_functions_that_two_included_registries_share_are_one() -> None:
         part = registry_of(name, name)
         part.include(common)
         registry.include(part)
+    again = ToolRegistry("again")
+    again.after_call(audit)
+    registry.include(again)
     assert list(registry.functions["after_call"]) == ["audit"]
     assert list(registry.tools) == ["a", "b"]
