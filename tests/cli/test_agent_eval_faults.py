@@ -47,6 +47,7 @@ def test_no_dataset(agent_eval: Command) -> None:
         (["--resume", "never-begun"], ["never-begun"]),
         (["--json", "nowhere/all.json"], ["--json nowhere/all.json lies in no folder"]),
         (["--model-arg", "top_p"], ["--model-arg", "KEY=VALUE"]),
+        (["--strict"], ["--strict is for --validate-only"]),
     ],
 )
 def test_options_that_do_not_fit(agent_eval: Command, arguments: list[str], parts: list[str]) -> None:

@@ -129,6 +129,11 @@ def test_the_margin_that_can_be_shown_is_said_beforehand(bundle: Bundle, command
 def test_a_baseline_of_a_stopped_evaluation_is_warned_of(bundle: Bundle, command: Command) -> None:
     evaluate(bundle, "new", dict.fromkeys(BASE, [0] * 8), against="main", until_decided=True)
     assert "stopped when it was decided" in write_card("new", "b.json").err
+    options: dict[str, Any] = {"against": "main", "until_decided": True, "margin": 1}
+    whole = evaluate(bundle, "whole", {name: [1] * 4 + [0] * 4 for name in BASE}, **options)
+    assert len(whole.outcomes) == whole.planned
+    assert run_command("rescore", "whole", "--eval-id", "again").code == 0
+    assert "stopped when it was decided" not in write_card("again", "c.json").err
 
 
 def test_changes_that_change_nothing_rarely_fail(bundle: Bundle) -> None:

@@ -22,6 +22,7 @@ from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.judge import (
+    UnknownDatabase,
     call_reward,
     judged_with_retries,
     names_argument,
@@ -30,7 +31,7 @@ from reward_kit.agent.rollout.judge import (
 )
 from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
-from reward_kit.agent.scoring.failures.classify import classify, expected_calls
+from reward_kit.agent.scoring.failures.classify import classify, expected_calls, stored_gold_fault
 from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import read_gold_calls, reading, rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
@@ -246,12 +247,13 @@ class _Judge:
         if record.success:
             record.failure = None
             return
-        expected = expected_calls(*read_gold_calls(self.log, record.row_id))
+        calls, is_shared = read_gold_calls(self.log, record.row_id)
+        expected, fault = expected_calls(calls, is_shared), stored_gold_fault(calls)
         with StoredRollout(self.log, record.id).read(self.connection) as given:
             arguments = given.reward_arguments(hidden=task.hidden if task is not None else ())
             changes, view = arguments["db"].changes(), arguments["gold_db"]
             gold = None if view is None else view.changes()
-            classify(record, reward, changes=changes, gold=gold, expected=expected)
+            classify(record, reward, changes=changes, gold=gold, expected=expected, gold_fault=fault)
 
     def _found(self, record: Trace, base: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The reward as it is now, and the row: as it is now, or as recorded if it is gone."""
@@ -374,6 +376,8 @@ async def judge_record(
             given.violations = copied(record.violations)
             before = len(given.model_calls)
             arguments = given.reward_arguments(**views)
+            if fault := stored_gold_fault(read_gold_calls(stored.file, record.row_id)[0]):
+                arguments["gold_db"] = UnknownDatabase(fault)
             try:
                 with checking(task):
                     return await call_reward(reward, arguments, timeout=timeout)

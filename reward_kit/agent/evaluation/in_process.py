@@ -150,7 +150,7 @@ class InProcess(Executor):
             users=participants.user_specs,
             models={role: model.name for role, model in participants.models.items()},
             interactive=participants.interactive,
-            replays=participants.recordings is not None,
+            replays=participants.recordings is not None or participants.agent_spec == "gold",
             warnings=self._warnings,
         )
 
@@ -177,6 +177,7 @@ class InProcess(Executor):
             with await self._begun(task, request, row, seed, account) as episode:
                 async with row.gold_for(episode.random_numbers or seed) as gold:
                     agent = self._participants.make_agent()
+                    episode.gold_fault = gold.impossible if gold else None
                     await play_async(episode, agent, gold.database if gold else None)
                     if episode.refused is not None:
                         raise episode.refused

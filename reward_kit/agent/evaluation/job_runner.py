@@ -65,24 +65,22 @@ class JobRunner:
 
     async def _run(self, job: Job) -> asyncio.Task[None]:
         """Play a job until its outcome is final, and save every attempt; returns the storing of the last."""
-        repeats, user_repeats = self.config.retries, max(0, self.config.retry_user_errors - job.attempts)
-        if self.description.replays:
-            repeats = user_repeats = 0  # a recording comes out the same each time
+        repeats, user_repeats = self.config.retries, max(0, self.config.retry_user_errors - job.user_retries)
         for attempt in count(job.attempts):
-            account, played = _Account(self), None
+            account, played, again = _Account(self), None, not self.description.replays
             try:
                 played = await self.executor.play(PlayRequest(*job.place, attempt), account)
             except RolloutLostError as lost:
                 account.broken_off()
-                played = self._lost(job, attempt, str(lost))
+                played, again = self._lost(job, attempt, str(lost)), True
             finally:
                 if played is None:
                     account.broken_off()
             unjudged = played.outcome.stop_reason in UNJUDGED_STOPS
             if unjudged:
-                again = repeats > 0
+                again = again and repeats > 0
             else:
-                again = user_repeats > 0 and played.user_failed and self.tally.may_start()
+                again = again and user_repeats > 0 and played.user_failed and self.tally.may_start()
             played.outcome.final = not again
             saving = asyncio.create_task(self._stored(job, attempt, played, account))
             if not again:

@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One rollout to run: the ``index``-th (from 0) of ``task``, after ``attempts`` in earlier runs."""
+    """One rollout to run: the ``index``-th (from 0) of ``task``, after ``attempts`` in earlier runs.
+
+    ``user_retries`` of these were repeated for a fault of the simulated user.
+    """
 
     task: PlannedRow
     index: int
     attempts: int = 0
+    user_retries: int = 0
 
     @property
     def place(self) -> tuple[str, int]:
@@ -75,7 +79,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
     plan = Plan([], [], tally, 0.0, None)
     finished: dict[tuple[str, int], bool] = {}
     unjudged: dict[tuple[str, int], Outcome] = {}
-    attempts: dict[tuple[str, int], int] = {}
+    attempts: dict[tuple[str, int], list[int]] = {}
     if store.has_runs:
         before = read_evaluation(store.path, running=True, unjudged=True)
         finished = judged_places(store.path)
@@ -91,9 +95,9 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
             for outcome in before.outcomes
             if outcome.unjudged_reason == REWARD_ERROR and _is_kept(StoredRollout(store.path, outcome.id))
         }
-        query = "SELECT row_id, idx, max(attempt) + 1 FROM rollouts GROUP BY row_id, idx"
+        query = "SELECT row_id, idx, max(attempt) + 1, count(reward) FROM rollouts GROUP BY row_id, idx"
         with reading(store.path) as connection:
-            attempts = {(row_id, index): made for row_id, index, made in connection.execute(query)}
+            attempts = {(row_id, index): made for row_id, index, *made in connection.execute(query)}
         tally.add_earlier(finished)
         for usage in (*before.usage.values(), *before.broken_off.usage.values()):
             tally.usage.add(usage)
@@ -103,7 +107,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
         if job.place in unjudged:
             plan.unjudged.append((job, unjudged[job.place]))
         else:
-            plan.jobs.append(replace(job, attempts=attempts.get(job.place, 0)))
+            plan.jobs.append(Job(job.task, job.index, *attempts.get(job.place, ())))
     store.begin_run(run)
     store.path.with_suffix(".json").unlink(missing_ok=True)  # the results of an earlier run
     return plan

@@ -35,7 +35,7 @@ class Description:
     """Facts about the code that an evaluation does not import.
 
     ``users`` are by row id, ``models`` are names by role. ``interactive`` says that a person at the terminal
-    takes part, ``replays`` that the agent is a recording.
+    takes part, ``replays`` that the agent comes out the same each time.
     """
 
     code: CodeFacts

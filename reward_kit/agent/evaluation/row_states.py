@@ -21,7 +21,7 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.models.cache import FOLDER
-from reward_kit.agent.rollout.gold import GoldCall, GoldReplay, replay_gold_calls
+from reward_kit.agent.rollout.gold import IMPOSSIBLE, GoldCall, GoldReplay, replay_gold_calls
 from reward_kit.agent.rollout.outcome import RowGold
 from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
 from reward_kit.agent.store.layout import keep_of
@@ -273,6 +273,7 @@ def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
     return [
         {"name": one.name, "arguments": one.arguments, "by": one.by}
         | {"content": call.content, "changes": call.changes}
+        | ({"fault": call.content} if call.status in IMPOSSIBLE else {})
         for one, call in zip(task.row.actions or (), calls, strict=True)
     ]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
+from reward_kit.agent.base.text import count
 from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.litellm import remote_model
 from reward_kit.agent.models.local.backends import check_tools, names_local_model
@@ -168,6 +169,14 @@ def find_participants(
         make_user={name: _maker("user", players.get("user", name), config, tasks) for name in users},
     )
     participants.recordings = _check(participants, "agent", spec, tasks, config)
+    silent = [
+        task.row
+        for task in tasks
+        if user_specs[task.row.id] == NO_USER and task.row.sim_user_prompt and not task.row.initial_messages
+    ]
+    if silent and spec != "gold" and participants.recordings is None and config.mode != "solo":
+        rows = f"{count(len(silent), 'row')} without first message and user, such as {silent[0].id!r}"
+        participants.warnings.append(f"{rows}: nobody tells the agent what to do")
     for name in users:
         of_user = [task for task in tasks if user_specs[task.row.id] == name]
         recordings = _check(participants, "user", name, of_user, config)
@@ -275,8 +284,11 @@ def _check(
                 participants.unplayable[task.row.id] = error
     if not isinstance(player, ReplayAgent | ReplayUser):
         return None
-    for task in tasks:
-        player.recordings.check_rollouts(task.row.id, config.n_rollouts or task.row.n_rollouts)
+    asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
+    others = sum(player.recordings.check_rollouts(row_id, number) for row_id, number in asked.items())
+    if others and role == "agent":
+        fault = f"{count(others, 'recorded rollout')} beyond those that the rows ask for: not replayed"
+        participants.warnings.append(f"{fault}. Ask for more with --n-rollouts.")
     if redacted := player.recordings.redacted:
         participants.warnings.append(f"--{role} {name}: {redacted_warning(redacted)}")
     return player.recordings

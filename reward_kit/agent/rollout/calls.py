@@ -20,7 +20,13 @@ from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import call_reward, judged_with_retries, plain_result, view_for
+from reward_kit.agent.rollout.judge import (
+    UnknownDatabase,
+    call_reward,
+    judged_with_retries,
+    plain_result,
+    view_for,
+)
 from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
@@ -99,7 +105,7 @@ async def call(
     began = episode.limits.on_begin
     task = asyncio.current_task()
     clock = perf_counter()
-    episode.in_flight.append(task)
+    (in_flight := episode.in_flight).append(task)
     try:
         if began is not None:
             began(f"tool {tool!r}")
@@ -119,8 +125,8 @@ async def call(
         if result.raised is not None:
             trace.note_tool_fault(tool, result.raised)
     finally:
-        episode.in_flight.remove(task)
-        if began is not None and not episode.in_flight:
+        in_flight.remove(task)
+        if began is not None and not in_flight:
             began(PLAYERS)
         call.seconds = perf_counter() - clock
         if call.arguments.__class__ is str:  # not read, as of an unknown tool
@@ -187,7 +193,7 @@ async def complete(
         options["parallel_tool_calls"] = False
     step, turn, started, clock = trace.steps, trace.turns, unix_time(), perf_counter()
     task = asyncio.current_task()
-    episode.in_flight.append(task)
+    (asking := episode.asking).append(task)
     try:
         completion = await answer_of(
             model,
@@ -207,7 +213,7 @@ async def complete(
             episode.stop("infrastructure_error", str(error))
         raise
     finally:
-        episode.in_flight.remove(task)
+        asking.remove(task)
     call = ModelCall(
         role,
         step,
@@ -324,7 +330,8 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
             if base is None:
                 base = opened.enter_context(Database.open(database.base_path, mode=database.mode))
             seed = episode.random_numbers or trace.seed
-            gold = opened.enter_context((await replay_gold_calls(episode.task, base, seed=seed)).database)
+            replay = await replay_gold_calls(episode.task, base, seed=seed)
+            gold, episode.gold_fault = opened.enter_context(replay.database), replay.impossible
         if episode.limits.on_begin is not None:
             episode.limits.on_begin("its reward")
         try:
@@ -354,7 +361,7 @@ async def judged_once(
         **trace.fields,
         "messages": trace.messages,
         "db": view_for(task.reward, episode.database),
-        "gold_db": view_for(task.reward, gold),
+        "gold_db": UnknownDatabase(fault) if (fault := episode.gold_fault) else view_for(task.reward, gold),
         "rollout": shown,
     }
     try:

@@ -151,6 +151,7 @@ class Episode:
         self.random_numbers: Randomness | None = None
         """Those of the gold actions, if a fork has changed the seed."""
         self.spent_before = Usage()  # by the recorded rollout that it continues
+        self.gold_fault: str | None = None  # of the first gold action that cannot be made as it is written
         self.pending_log = PendingLog()
         self.rollout = Rollout(self)
         self.user_rollout = UserRollout(self)
@@ -159,6 +160,7 @@ class Episode:
         self.turn_is_open = False
         self.turn_has_steps = False
         self.in_flight: list[asyncio.Task[Any] | None] = []
+        self.asking: list[asyncio.Task[Any] | None] = []
 
     def reset(self) -> list[Message]:
         """Begin anew on a fresh fork of the base; returns the messages that the row begins with."""
@@ -334,15 +336,15 @@ class Episode:
         if self.own_tools is not None:
             bundled = self.task.registry.openai_tools
             self.trace.offered_tools = names_of_own_tools(plain(self.own_tools, strict=False), bundled)
-        if not self.database.is_idle:  # a tool ignored its cancellation; the reward needs the database
+        if self.base is not None and not self.database.is_idle:  # a tool ignored its cancellation
             await self.database.break_off()
         self.database.check()
 
     async def end_calls(self, *others: asyncio.Task[Any]) -> None:
-        """Cancel ``others`` and the tool calls that still run, and answer what was never run."""
-        running = {task for task in (*others, *self.in_flight) if task is not None and not task.done()}
-        if running:
-            await end_tasks(running - {asyncio.current_task()})
+        """Cancel ``others`` and the calls that still run, and answer what was never run."""
+        calls = {*others, *self.in_flight, *self.asking} - {None, asyncio.current_task()}
+        if running := {task for task in calls if task is not None and not task.done()}:
+            await end_tasks(running)
         self.history.answer_open_calls()
         self.user_history.answer_open_calls()
 

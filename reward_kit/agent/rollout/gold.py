@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from reward_kit.agent.rows.task_row import Action
 
 
-NOT_DONE = frozenset({"failed", "invalid_arguments", "no_result"})
-"""Statuses of gold actions that are not done as written, and not because a tool refused either."""
-FAULTY = NOT_DONE | {"unknown_tool"}
-"""Statuses of calls that could not be made as they are written."""
+IMPOSSIBLE = frozenset({"invalid_arguments", "no_result", "unknown_tool"})
+"""Statuses of gold actions that cannot be made as they are written."""
+FAULTY = IMPOSSIBLE | {"failed"}
+"""Statuses of gold actions that are not done, and not because a tool refused either."""
 
 
 @dataclass(slots=True)
@@ -46,13 +46,14 @@ class GoldReplay:
 
     ``shared`` means that no random number was drawn, so that the state does not depend on the rollout's seed
     and all rollouts of the row can be compared with this one; otherwise (tools that make up random ids) each
-    needs its own. ``fault`` is the first action that was not done as it is written.
+    needs its own. ``fault`` is the first action that was not done, ``impossible`` the first that cannot be.
     """
 
     database: Database
     calls: list[GoldCall]
     shared: bool
     fault: str | None
+    impossible: str | None = None
 
 
 async def replay_gold_calls(
@@ -66,17 +67,19 @@ async def replay_gold_calls(
     the disk does not hold what they write.
     """
     calls: list[GoldCall] = []
-    fault = None
+    fault = impossible = None
     with ExitStack() as opened:
         database = opened.enter_context(base.fork(seed=seed, now=task.row.clock() or now, hidden=task.hidden))
         for number, action in enumerate(task.row.actions or ()):
             call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
             calls.append(call)
-            if call.status in NOT_DONE and fault is None:
-                fault = f"actions[{number}] ({action.name}): {call.raised or call.content}"
+            if call.status in FAULTY:
+                why = f"actions[{number}] ({action.name}): {call.raised or call.content}"
+                fault = fault or why
+                impossible = impossible or (why if call.status in IMPOSSIBLE else None)
         opened.pop_all()
-    return GoldReplay(database, calls, database.draws == 0, fault)
+    return GoldReplay(database, calls, database.draws == 0, fault, impossible)
 
 
 async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:

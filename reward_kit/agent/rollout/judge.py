@@ -15,6 +15,7 @@ from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, bac
 from reward_kit.agent.base.places import MissingAwaitError, PendingLog, ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.database import ReadOnlyDatabase
 from reward_kit.errors import RewardError
 
 if TYPE_CHECKING:
@@ -76,6 +77,16 @@ def view_for(reward: Callable[..., Any], database: Database | None) -> Any:
     if database is None:
         return None
     return database.read_only_async() if takes_async_faces(reward) else database.read_only()
+
+
+class UnknownDatabase(ReadOnlyDatabase):
+    """In place of a ``gold_db`` that is not known for a ``fault``: what a reward does with it raises that."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+
+    def __getattr__(self, name: str) -> Any:
+        raise RewardError(f"gold_db is not known, because of {self._fault}", remedy="Correct the action.")
 
 
 async def call_reward(

@@ -328,7 +328,7 @@ def fork(episode: Episode, seed: int | None = None) -> Episode:
         twin.first_seed = twin.trace.seed = seed
         twin.random_numbers = twin.database.randomness
     twin.rollout, twin.user_rollout = Rollout(twin), UserRollout(twin)
-    twin.pending_log, twin.in_flight = PendingLog(), []
+    twin.pending_log, twin.in_flight, twin.asking = PendingLog(), [], []
     twin.undecoded = list(episode.undecoded)
     twin.deadline = None
     if (tools := episode.own_tools) is not None:

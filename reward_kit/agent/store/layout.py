@@ -122,7 +122,7 @@ class RunsFolder:
         """Remove the temporary files of killed processes from the folders of ``rows``."""
         before = time.time() - ABANDONED_AFTER
         for folder in self.root.iterdir():
-            for path in folder.glob(".*.tmp") if folder.name in rows else ():
+            for path in folder.rglob(".*.tmp") if folder.name in rows else ():
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < before:
                         path.unlink()

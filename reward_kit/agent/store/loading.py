@@ -304,8 +304,10 @@ class Recordings:
         if row_id not in self._rows:
             raise BundleError(f"no rollout of row {row_id} is recorded there", place=str(self.source))
 
-    def check_rollouts(self, row_id: str, n_rollouts: int) -> None:
+    def check_rollouts(self, row_id: str, n_rollouts: int) -> int:
         """Raise ``BundleError`` unless rollouts 0 to ``n_rollouts`` - 1 of the row can all be replayed.
+
+        Returns the number of the others.
 
         If an evaluation or folder holds one rollout of the row, it answers for one, whatever its index; a
         single file answers for as many as are asked for.
@@ -315,7 +317,7 @@ class Recordings:
         missing = min(set(range(n_rollouts)) - recorded.keys(), default=None)
         is_one = len(recorded) == 1
         if missing is None or (is_one and (n_rollouts == 1 or self.source.suffix == ".json")):
-            return
+            return max(0, len(recorded) - n_rollouts)
         most = max(missing, int(is_one))
         fault = f"row {row_id}: {n_rollouts} rollouts asked for, recorded {_listed(recorded)}"
         remedy = f"Replay fewer: --n-rollouts {most}." if most else None

@@ -12,7 +12,7 @@ from command import new_python, wait_for
 from flight_bundle import GOLD, Bundle
 from stored_rollouts import query_so_far
 
-from reward_kit.agent import agent_eval, load_rollout
+from reward_kit.agent import agent_eval, load_rollout, rescore
 from reward_kit.agent.evaluation.progress import NoProgress, Tally
 from reward_kit.agent.rollout.outcome import Outcome
 from reward_kit.agent.store.writer import writer_of
@@ -155,6 +155,18 @@ def test_progress_is_reported_from_the_first_to_the_last(bundle: Bundle) -> None
     assert heard == [("started", 4, None), *ended, ("closed", 4, 1.0)]
 
 
+class Idle:
+    async def respond(self, _: Any) -> str:
+        return "Done."
+
+
+def test_rows_in_which_nobody_speaks_first_are_told(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    bundle.rows({"initial_messages": [], "sim_user_prompt": "You want a seat."})
+    agent_eval(bundle.dataset, agent=Idle, user="none")
+    said = "1 row without first message and user, such as 'flight.booking.001': nobody tells the agent"
+    assert said in caplog.text
+
+
 BROKEN_TOOL = "\n\n@R.tool(parameters={'key': str})\ndef lookup(key):\n    return {}[key]\n"
 
 
@@ -168,7 +180,7 @@ BROKEN_TOOL = "\n\n@R.tool(parameters={'key': str})\ndef lookup(key):\n    retur
     ids=["raises", "wrong argument", "no such result"],
 )
 def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[str, Any], fault: str) -> None:
-    """What is left of them is what the data should be, so that doing nothing may pass."""
+    """The data that they lead to are not known if one cannot be made: then nobody is judged by them."""
     bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
     search = {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}}
     lookup = [search, {"name": "lookup", "arguments": arguments}]
@@ -179,12 +191,20 @@ def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[st
         def noted(self, text: str) -> None:
             told.append(text)
 
-    result = agent_eval(bundle.dataset, agent="gold", retries=0, progress=Listener())
+    result = agent_eval(bundle.dataset, agent="gold", progress=Listener())
     (first,) = told
     is_made = arguments == {"key": "x"}  # the tool fails, as it may for any agent
     assert {one.row_id: one.scored for one in result.outcomes} == {"right": True, "wrong": is_made}
+    assert result.outcomes[1].attempt == 0
     assert is_made or "actions[1] (lookup) cannot be played: " in result.outcomes[1].trouble
     assert f"row 'wrong': actions[1] (lookup): {fault}" in first
+    (bundle.folder / "reward.py").unlink()
+    idle = agent_eval(bundle.dataset, agent=Idle, user="none", eval_id="idle")
+    assert {one.row_id: one.scored for one in idle.outcomes} == {"right": True, "wrong": is_made}
+    said = f"gold_db is not known, because of actions[1] (lookup): {fault}"
+    assert is_made or said in idle.outcomes[1].trouble
+    again = rescore("idle")
+    assert [one.now.scored for one in again.rollouts] == [True, *[is_made] * 4]
 
 
 def test_an_agent_of_the_running_script_is_named_by_main(bundle: Bundle) -> None:

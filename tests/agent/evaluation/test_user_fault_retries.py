@@ -130,6 +130,15 @@ def test_crashes_and_faults_of_the_user_have_their_own_numbers_of_retries(run: R
     assert result.score == 1.0
 
 
+def test_a_crash_of_an_earlier_run_takes_no_retry_from_a_resumed_one(run: Run) -> None:
+    result = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
+    edit(result.log_path, "DELETE FROM rollouts WHERE final")
+    edit(result.log_path, "UPDATE rollouts SET final = 1, stop_reason = 'user_error', reward = NULL")
+    again = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
+    ends = [(line["stop_reason"], line["reward"]) for line in attempts_of(again)]
+    assert ends == [("user_error", None), ("user_stop", 0.0), ("user_stop", 0.0)]
+
+
 def test_what_was_interrupted_between_attempts_goes_on_with_the_next(run: Run) -> None:
     result = run("NeverRemembers", retry_user_errors=1, n_rollouts=1)
     edit(result.log_path, "DELETE FROM rollouts WHERE final")

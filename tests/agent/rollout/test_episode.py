@@ -8,7 +8,7 @@ import pytest
 from flight_bundle import GOLD, TOOLS, Bundle
 from small_task import ScriptedUser
 
-from reward_kit.agent import Episode, RolloutStopped, TaskBundle, judge
+from reward_kit.agent import Episode, RolloutStopped, TaskBundle, judge, judge_async
 from reward_kit.agent.rollout.calls import answered
 from reward_kit.errors import AgentError, RewardError, UsageError
 
@@ -152,6 +152,34 @@ def test_a_conversation_is_judged_by_all_that_the_row_says(bundle: Bundle) -> No
                 scores.append({name: metric.score for name, metric in by_hand.metrics.items()})
     done, other = {"database": 1.0, "calls": 1.0}, {"database": 0.0, "calls": 1.0}
     assert scores == [done, other, {"database": 0.0, "calls": 0.0}]
+
+
+async def test_judging_a_database_waits_for_the_call_that_runs_on_it(bundle: Bundle) -> None:
+    waits = '    await asyncio.sleep(0.1)\n    return {"booking_id": bid}'
+    bundle.write("tools.py", "import asyncio\n" + TOOLS.replace('    return {"booking_id": bid}', waits))
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode("alice") as episode:
+        called = asyncio.ensure_future(episode.call("create_booking", {"flight_id": 1, "passenger": "Alice"}))
+        await asyncio.sleep(0.01)
+        assert episode.in_flight
+        assert (await judge_async(loaded.tasks[0], episode.messages, episode.database)).score == 0.0
+        booked = await called
+        assert booked.status == "ok"
+        await episode.call("pay_booking", {"booking_id": booked.value["booking_id"]})
+        assert (await episode.finish()).score == 1.0
+
+
+async def test_an_episode_may_begin_anew_while_its_model_is_asked(bundle: Bundle) -> None:
+    async def model(_: Any) -> str:
+        await asyncio.sleep(60)
+        return "late"
+
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, models={"agent": model}) as episode:
+        asked = asyncio.ensure_future(episode.complete())
+        await asyncio.sleep(0)
+        episode.reset()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
 
 
 async def test_a_reward_that_fails_raises(bundle: Bundle) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from small_task import ScriptedUser
 
 from reward_kit.agent import Episode, RolloutLimits, TaskBundle
+from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.errors import RewardKitError
 
 NOW = "2026-01-02T03:04:05"
@@ -188,3 +189,26 @@ async def wait():
             episode.fork()
         call.cancel()
         await asyncio.wait([call])
+
+
+async def test_an_episode_whose_model_is_asked_can_be_forked_and_is_watched(bundle: Bundle) -> None:
+    begun: list[str] = []
+
+    async def model(_: Any) -> str:
+        await asyncio.sleep(60)
+        return "late"
+
+    limits = RolloutLimits(on_begin=begun.append)
+    with (
+        TaskBundle.load(bundle.dataset) as loaded,
+        loaded.episode(0, models={"agent": model}, limits=limits) as episode,
+    ):
+        asked = asyncio.ensure_future(episode.rollout.complete())
+        await asyncio.sleep(0)
+        with episode.fork() as twin:
+            assert twin.messages == episode.messages
+        await episode.call("search_flights", {"origin": "SFO", "dest": "JFK", "date": "2025-08-05"})
+        assert begun == ["tool 'search_flights'", PLAYERS]  # which an agent that ends its process is
+        episode.stop("agent_done")
+        await episode.settle()
+        assert asked.done()

@@ -89,6 +89,14 @@ def test_what_has_not_changed_comes_out_the_same_whatever_the_seed(bundle: Bundl
     assert line == f"all 4 rollouts came out as recorded in {recorded.log_path}"
 
 
+def test_recordings_that_are_not_replayed_are_told(bundle: Bundle, caplog: Any) -> None:
+    recorded = record(bundle, agent="gold")
+    replay(bundle, recorded)
+    assert "not replayed" not in caplog.text
+    replay(bundle, recorded, n_rollouts=1, eval_id="fewer")
+    assert "2 recorded rollouts beyond those that the rows ask for: not replayed" in caplog.text
+
+
 def test_a_changed_tool_shows_where_it_first_made_a_difference(bundle: Bundle) -> None:
     recorded = record(bundle, agent="gold")
     changed(bundle, "tools.py", 'return {"ok": True}', 'return {"ok": False}')

@@ -128,6 +128,17 @@ def test_reading_a_killed_evaluation_does_not_make_it_the_latest(bundle: Bundle)
     assert agent_eval(resume="latest").eval_id == "mine"
 
 
+def test_a_resume_removes_what_killed_processes_have_left(bundle: Bundle) -> None:
+    run(bundle)
+    left = [Path("runs/a", name, ".roll.db.x.tmp") for name in ("", "0123456789abcdef")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+        os.utime(path, (1, 1))
+    run(bundle)
+    assert [path.exists() for path in left] == [False, False]
+
+
 def test_the_results_of_an_earlier_run_are_gone_while_one_runs(bundle: Bundle) -> None:
     class Looks:
         async def respond(self, rollout: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_arguments
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
+from reward_kit.agent.rollout.gold import IMPOSSIBLE
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.rows.field_checks import resolve_references
 from reward_kit.errors import BundleError
@@ -168,9 +169,6 @@ def _end(recording: Trace, rollout: Rollout) -> None:
 
 
 # -- gold actions
-
-IMPOSSIBLE = frozenset({"invalid_arguments", "unknown_tool"})
-"""Statuses of calls that cannot be made as the row writes them."""
 
 
 class GoldAgent:

@@ -98,6 +98,16 @@ def expected_calls(gold: Iterable[Mapping[str, Any]], is_shared: bool) -> list[E
     return expected
 
 
+def stored_gold_fault(gold: Iterable[Mapping[str, Any]]) -> str | None:
+    """The first stored gold action that cannot be made as it is written, and why; None if all can."""
+    faults = (
+        f"actions[{number}] ({one['name']}): {one['fault']}"
+        for number, one in enumerate(gold)
+        if "fault" in one
+    )
+    return next(faults, None)
+
+
 def classify(
     record: Trace,
     reward: Callable[..., Any],
@@ -123,7 +133,8 @@ def classify(
     said = said_to_user(record.messages[record.opening :])
     unsaid = missing_outputs(outputs, said, anywhere=anywhere) if outputs else []
     parts = [score for part, score in (record.metric_scores or {}).items() if part in ("data", "database")]
-    accepts = min(parts) >= 1 if parts else "data" not in (record.row.score_by or ["data"])
+    scored_by = {*(record.row.score_by or ["data"])}
+    accepts = min(parts) >= 1 if parts else scored_by.isdisjoint(("data", "checks", "calls"))
     wanted = made if wanted is not None and accepts else wanted
     faults = None if record.user in NO_SIMULATION else _user_faults(record, made, wanted, unsaid)
     record.user_faults = None if faults is None else [asdict(fault) for fault in faults]
