@@ -170,7 +170,7 @@ def rare_collections() -> Iterator[None]:
     Objects that exist before the first such block are never looked at again, nor as Python exits.
     """
     before = gc.get_threshold()
-    gc.set_threshold(RARELY, *before[1:])
+    gc.set_threshold(before[0] and RARELY, *before[1:])  # 0: never
     _freeze_once()
     try:
         yield

@@ -22,3 +22,11 @@ def test_garbage_is_collected_once_many_more_objects_are_there() -> None:
         kept += ([] for _ in range(RARELY))
         assert garbage() is None
     assert gc.get_threshold() == before
+
+
+def test_a_process_that_collects_nothing_goes_on_so() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    with rare_collections():
+        assert gc.get_threshold()[0] == 0
+    gc.set_threshold(*before)
