@@ -42,7 +42,7 @@ __path__.append(str(Path(__file__).with_name("compat")))
 # has happened by now.
 del reward_function
 
-_find, _names, __all__ = lazy_names(__name__)
+_find, _names, globals()["__all__"] = lazy_names(__name__)  # type checkers read the imports
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import importlib
 import inspect
 import sys
@@ -28,17 +28,19 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` for a module; submodules are attributes, too.
 
-    ``homes`` maps names to the modules that define them; by default they are those that the module's source
+    ``homes`` maps names to the modules that define them; by default they are those that the module's code
     re-exports to type checkers: ``from home import name as name``. Modules in ``compat`` are imported by
     their published paths. ``older`` names are not in ``__all__``.
     """
-    module = sys.modules[package]
-    attributes = vars(module)
+    attributes = vars(sys.modules[package])
     if homes is None:
-        nodes = ast.walk(ast.parse(inspect.getsource(module)))
-        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-        named = [(one, node.module) for node in imports for one in node.names if one.asname == one.name]
-        homes = {one.name: str(home).replace(".compat.", ".") for one, home in named}
+        homes, home = {}, ""
+        frame: Any = inspect.currentframe()
+        for one in dis.get_instructions(frame.f_back.f_code):
+            if one.opname == "IMPORT_NAME":
+                home = one.argval.replace(".compat.", ".")
+            elif one.opname == "IMPORT_FROM" and home.startswith("reward_kit.") and home != __name__:
+                homes[one.argval] = home
 
     def find(name: str) -> Any:
         if name in homes:

@@ -158,10 +158,14 @@ def call_arguments(
 
 
 def awaited(result: Any) -> Any:
-    """The result of a reward function; those of ``async`` ones all come from one event loop in a thread."""
-    from reward_kit.agent.base.worker_thread import run_sync
+    """The result of a reward function; the coroutine of an ``async`` one runs in a thread of its own."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
-    return run_sync(result) if inspect.iscoroutine(result) else result
+    if not inspect.iscoroutine(result):
+        return result
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, result).result()
 
 
 def as_result(result: Any) -> EvaluateResult:

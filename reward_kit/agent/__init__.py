@@ -67,4 +67,4 @@ if TYPE_CHECKING:
     from reward_kit.errors import ToolError as ToolError
     from reward_kit.models import StepData as StepData
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, older=["agent_eval", "run_evaluation"])
+__getattr__, __dir__, globals()["__all__"] = lazy_names(__name__, older=["agent_eval", "run_evaluation"])

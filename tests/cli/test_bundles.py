@@ -131,6 +131,11 @@ def test_schemas_that_refer_to_each_other_are_read_to_their_end() -> None:
     Path("api.json").write_text(json.dumps({"paths": paths, "components": {"schemas": chain}}))
     (tool,) = tools_of_openapi(Path("api.json"))
     assert '{"enum": ["end"]}' in json.dumps(tool.schema)
+    money = {"$ref": "#/components/schemas/S8"}
+    chain["S0"] = {"properties": {f"p{n}": money for n in range(300)}}
+    Path("api.json").write_text(json.dumps({"paths": paths, "components": {"schemas": chain}}))
+    (tool,) = tools_of_openapi(Path("api.json"))
+    assert json.dumps(tool.schema).count('{"enum": ["end"]}') == 300
     inner = {f"p{n}": {"$ref": f"#/components/schemas/S{n}"} for n in range(9)}
     everybody = {f"S{n}": {"properties": inner} for n in range(9)}
     Path("api.json").write_text(json.dumps({"paths": paths, "components": {"schemas": everybody}}))

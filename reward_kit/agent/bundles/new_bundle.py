@@ -199,7 +199,7 @@ def _resolved(
     reference = value.get("$ref")
     if not isinstance(reference, str):
         return {name: _resolved(document, one, within, left) for name, one in value.items()}
-    if reference in within or next(left, None) is None:
+    if reference in within or (within[1:] and next(left, None) is None):
         return {}
     target = document
     for part in reference.removeprefix("#/").split("/"):

@@ -40,6 +40,8 @@ _TABLES = {
 }
 """The tables that rules query, by name; all but the last are the views of an evaluation's file."""
 _HEAD = re.compile(r"^--[ \t]*rule\b[ \t]*:?[ \t]*(?P<name>[^\s:]*)[ \t]*:?[ \t]*(?P<text>.*)", re.MULTILINE)
+_PATTERN = r"--[^\n]*|/\*.*?\*/|\bREGEXP\s+'((?:[^']|'')*+)'(?!\s*\|\|)|'(?:[^']|'')*'"
+_FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # the library regex allows errors of such a match
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -127,7 +129,7 @@ def _fault(rule: Rule, connection: sqlite3.Connection) -> str | None:
     if statement.verb and not statement.is_query and not statement.changes_rows:  # SQLite refuses changes
         return f"rule {rule.name!r}: {statement.verb} is not allowed here; write one SELECT"
     try:
-        for pattern in re.findall(r"\bREGEXP\s+'((?:[^']|'')*)'", rule.sql, re.IGNORECASE):
+        for pattern in re.findall(_PATTERN, rule.sql, re.IGNORECASE | re.DOTALL):
             re.compile(pattern.replace("''", "'"))
         _rows(rule, connection)
     except re.error as error:
@@ -188,6 +190,7 @@ def _matches(pattern: str, text: object) -> bool | None:
         import regex
 
         re.compile(pattern)  # its syntax is that of Python, and so are the words for its faults
+        pattern = _FUZZY.sub(r"\\{", pattern)
         left = max(_of_thread.end - time.monotonic(), 1e-3)
         return regex.search(pattern, str(text), timeout=left, concurrent=True) is not None
     except (re.error, TypeError, TimeoutError, RecursionError, OverflowError) as error:

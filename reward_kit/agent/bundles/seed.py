@@ -52,8 +52,8 @@ INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
 _READS_CLOCK = re.compile(
-    r"'(?:now|subsec|subsecond)'|[(,]\s*\"(?:now|subsec|subsecond)\"|\bcurrent_(?:date|time|timestamp)\b"
-    r"|\b(?:utc)?now\(|\b(?:date|time|datetime|julianday|unixepoch|today)\s*\(\s*\)"
+    r"'(?:now|subsec|subsecond)'|[(,[]\s*\"(?:now|subsec|subsecond)\"|\"now\"\s*\}\s*[,)]"
+    r"|\bcurrent_(?:date|time|timestamp)\b|\b(?:utc)?now\(|\b(?:date|time|datetime|julianday|unixepoch|today)\s*\(\s*\)"
     r"|(?:\btime\.|(?<![\w.]))strftime\s*\(\s*(['\"])(?:(?!\1).)*\1\s*\)",
     re.IGNORECASE,
 )

@@ -150,7 +150,8 @@ class InProcess(Executor):
             users=participants.user_specs,
             models={role: model.name for role, model in participants.models.items()},
             interactive=participants.interactive,
-            replays=participants.recordings is not None or participants.agent_spec == "gold",
+            replays=participants.recordings is not None
+            or (participants.agent_spec == "gold" and {*participants.user_specs.values()} == {NO_USER}),
             warnings=self._warnings,
         )
 

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One rollout to run: the ``index``-th (from 0) of ``task``, after ``attempts`` in earlier runs.
-
-    ``user_retries`` of these were repeated for a fault of the simulated user.
-    """
+    """Rollout ``index`` (from 0) of ``task``, after ``attempts`` and ``user_retries`` in earlier runs."""
 
     task: PlannedRow
     index: int

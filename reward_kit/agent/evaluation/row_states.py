@@ -206,7 +206,7 @@ class KeptGold:
             return None
         clock = task.row.clock() or [datetime.now(UTC).date(), datetime.now().astimezone().date()]
         actions = [(action.name, action.arguments, action.by) for action in task.row.actions or ()]
-        facts = [task.seed.key, actions, str(clock), toolset, self._surroundings]
+        facts = [2, task.seed.key, actions, str(clock), toolset, self._surroundings]
         return hashlib.sha256(json_text(facts).encode()).hexdigest()
 
     def get(self, key: str, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold] | None:

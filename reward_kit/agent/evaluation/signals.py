@@ -157,7 +157,7 @@ def _print_now(text: str) -> None:
         os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
-RARELY = 20_000
+RARELY = 5_000
 """Objects that are made between two collections of garbage; Python's usual number is 700."""
 _freeze_once = cache(gc.freeze)
 """Before the first block only: the garbage of a block is to be collected in the next one."""
@@ -170,7 +170,7 @@ def rare_collections() -> Iterator[None]:
     Objects that exist before the first such block are never looked at again, nor as Python exits.
     """
     before = gc.get_threshold()
-    gc.set_threshold(before[0] and RARELY, *before[1:])  # 0: never
+    gc.set_threshold(before[0] and max(before[0], RARELY), *before[1:])  # 0: never
     _freeze_once()
     try:
         yield

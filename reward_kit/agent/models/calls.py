@@ -14,17 +14,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reward_kit.agent.base.redaction import keep_secrets, public_address, secrets_in
-from reward_kit.agent.models.errors import cannot_be_read, first_fault, headers_of, model_error
+from reward_kit.agent.models.errors import cannot_be_read, headers_of, model_error
 from reward_kit.agent.models.limiter import Limiter, ask
 from reward_kit.agent.models.limits import START
 from reward_kit.agent.models.providers import DEFAULT_BASE, PROVIDER, server_variables
-from reward_kit.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from reward_kit.agent.base.deadline import Deadline
     from reward_kit.agent.base.types import Completion, Message, Model, Role
+    from reward_kit.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,6 @@ class RemoteModel:
     limiters: Limiters | None = None
     note: str | None = field(default=None, init=False)
     """A message about the set-up, for people."""
-    _has_answered = False
 
     def __post_init__(self) -> None:
         self._secrets = keep_secrets(secrets_in(self.model_args))
@@ -171,10 +170,7 @@ class RemoteModel:
         parallel_tool_calls: bool = True,
         caller: Caller | None = None,
     ) -> Completion:
-        """Ask the model; raises ``ModelError`` or one of its subclasses if it does not answer.
-
-        With ``limiters``, a lasting error before its first answer is a ``ModelSetupError``.
-        """
+        """Ask the model; raises ``ModelError`` or one of its subclasses if it does not answer."""
         options: dict[str, Any] = {}
         if seed is not None and "seed" not in self.model_args:
             options["seed"] = seed
@@ -185,16 +181,13 @@ class RemoteModel:
         caller = caller or Caller()
         request = self._request(messages, options, caller.sent)
         limiter = None if self.limiters is None else self.limiters.of(request.provider, request.address)
-        attempt, call = partial(self._attempt, request, limiter), Call(request.size, caller)
-        try:
-            answer = await ask(attempt, call, retries=self.retries, backoff=self.backoff, limiter=limiter)
-        except ModelError as error:
-            fault = error if limiter is None or self._has_answered else first_fault(error)
-            if fault is error:
-                raise
-            raise fault from error
-        self._has_answered = True
-        return answer
+        return await ask(
+            partial(self._attempt, request, limiter),
+            Call(request.size, caller),
+            retries=self.retries,
+            backoff=self.backoff,
+            limiter=limiter,
+        )
 
     def for_rollout(self, caller: Caller) -> Model:
         """The model as one rollout asks it."""

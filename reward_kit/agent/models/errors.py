@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 300
 
 _SEED = re.compile(r"\bseed\b", re.IGNORECASE)
+_NO_SEED = "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
 _PREFIX = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Timeout|Exception)\b(?: Error)?(?::| -)\s*)+")
 
 
@@ -41,6 +42,10 @@ def model_error(
     said = said.partition("Traceback (most recent call last)")[0]
     text = cut(_PREFIX.sub("", " ".join(said.split())), LONGEST_TEXT)
     place = f"model {request.model} ({request.provider})"
+    setting = _OF_A_SETTING.search(raw) if status in (400, 422) else None
+    if setting is not None and 2 * int(setting[1] or 1) >= int(setting[2] or 1):  # most of the context
+        remedy = _NO_SEED if _SEED.search(raw) else "Check --model-arg and the model's documentation."
+        return ModelSetupError(f"refuses a setting: {text}", place=place, remedy=remedy, status=status)
     if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     if refuses_input(status, raw):
@@ -49,12 +54,13 @@ def model_error(
     called, *kind = request.called or [request.address or ""]
     proxy = proxy_of(called)
     url = public_address(called) + (f", through {proxy}" if proxy else "")
-    answers = (getattr(cause, "response", None) for cause in causes.values())
-    moved = next((one for one in answers if getattr(one, "status_code", 0) in range(300, 400)), None)
-    if "RedirectError" in kinds or moved is not None:
-        if moved is not None:  # LiteLLM's clients say something else of each
-            target = str(moved.headers.get("location", "elsewhere")).partition("?")[0]
-            text = f"HTTP {moved.status_code}: it redirects to {target}, which is not followed"
+    answers: Any = (getattr(cause, "response", None) for cause in causes.values())
+    moved = [one for one in answers if getattr(one, "status_code", 0) in range(300, 400)]
+    if "RedirectError" in kinds or moved:
+        if moved:  # LiteLLM's clients say something else of each
+            found = next((one.headers["location"] for one in moved if "location" in one.headers), "elsewhere")
+            target = cut(redact(found.partition("?")[0], secrets), LONGEST_TEXT)
+            text = f"HTTP {moved[0].status_code}: it redirects to {target}, which is not followed"
         remedy = "Name the final address with --model-arg api_base=... if you trust it."
         return ModelSetupError(text, place=place, remedy=remedy)
     lasting = _LASTING.get(402 if status in (400, 403, 429) and quota_used_up(raw) else status or 0)
@@ -92,15 +98,15 @@ def cannot_be_read(fault: ModelError) -> bool:
 
 def first_fault(fault: ModelError) -> ModelError:
     """The fault of a run's first call, which the set-up has caused if it cannot pass."""
-    named = _OF_A_SETTING.search(fault.fault) if isinstance(fault, ModelInputError) else None
-    is_setting = named is not None and 2 * int(named[1] or 1) >= int(named[2] or 1)  # most of the context
-    if not is_setting and (type(fault) is not ModelError or fault.retryable):
+    if type(fault) is not ModelError or fault.retryable:
         return fault
     subject = "the server's address" if fault.status is None else "--model-arg and the model's documentation"
     remedy = f"No call has been answered yet: check {subject}."
     if _SEED.search(fault.fault) and fault.status is not None:
-        remedy = "Send no seed: --model-arg seed=null, or --user-model-arg seed=null for the simulated user."
-    return ModelSetupError(fault.fault, place=fault.place, remedy=remedy, status=fault.status)
+        remedy = _NO_SEED
+    first = ModelSetupError(fault.fault, place=fault.place, remedy=remedy, status=fault.status)
+    first.__cause__ = fault
+    return first
 
 
 _OF_A_SETTING = re.compile(
@@ -136,7 +142,7 @@ def headers_of(error: BaseException) -> Any:
 
 # -- words of providers
 
-_POLICY = r"content_policy|content management policy|content_filter|safety system"
+_POLICY = r"content_policy|content management policy|content_filter|safety system|requires moderation"
 _TOO_LONG = (
     r"context_length_exceeded|maximum context length|context window",  # OpenAI, vLLM, llama-cpp-python
     r"prompt is too long|prompt exceeds max length",  # Anthropic, Fireworks; Zhipu
@@ -176,7 +182,7 @@ LONGEST_WAIT_OF_A_LIMIT = 600.0
 
 def refuses_input(status: int | None, said: str) -> bool:
     """True if the conversation is refused: too long for the model, or against its content policy."""
-    if status in (400, 422):
+    if status in (400, 403, 422):
         return _REFUSED_INPUT.search(said) is not None
     return status == 429 and _NEVER_FITS.search(said) is not None
 

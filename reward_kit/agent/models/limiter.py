@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.network import LONGEST_WAIT, quotas
 from reward_kit.agent.base.network import backoff as seconds_until_next
 from reward_kit.agent.base.text import cut
-from reward_kit.agent.models.errors import cannot_be_read
+from reward_kit.agent.models.errors import cannot_be_read, first_fault
 from reward_kit.agent.models.limits import AIMD, MINUTE, CircuitBreaker, RateLimits
 from reward_kit.errors import ModelError, ProviderDownError
 
@@ -52,7 +52,7 @@ async def ask(
 
     An attempt returns its error, since this loop decides if it is raised: one that may pass is, after
     ``retries`` further attempts. With a limiter, the next attempt after a limit or an outage is no retry
-    (unless ``retries`` is 0).
+    (unless ``retries`` is 0), and a lasting error before the first answer is a ``ModelSetupError``.
     """
     made, began = 0, _now()
     while True:
@@ -64,7 +64,7 @@ async def ask(
         is_first = limiter is not None and not limiter.proven
         lasts = not answer.retryable and not (is_first and cannot_be_read(answer))
         if lasts or (made >= retries and not (excused and retries)):
-            raise answer
+            raise first_fault(answer) if is_first else answer
         if not excused:
             made += 1
             asked = (answer.retry_after or 0.0) if limiter is None else 0.0

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 
 NOT_TO_SET = ("model", "messages", "tools", "stream", "input_cost_per_second", "output_cost_per_second")
 """Arguments of LiteLLM that are others' to set; it would keep the prices for all models of the name."""
-HEADERS = {"authorization": "Authorization", "content-type": "Content-Type"}
-HEADERS |= {name: name for name in ("api-key", "x-api-key", "x-goog-api-key")}
-"""Headers that clients set themselves, by their names in lower case, as they spell them."""
+_SPELLED = {"authorization": "Authorization", "content-type": "Content-Type"}  # as clients spell them
+_SPELLED |= {name: name for name in ("api-key", "x-api-key", "x-goog-api-key")}
 LONGEST_TIMEOUT = 1e7
 """Seconds; as good as no limit, for which LiteLLM would take a default. It does not take infinity."""
 
@@ -75,13 +74,15 @@ def remote_model(
     if own or not isinstance(given, dict):
         fault = f"{min(own)!r} is no argument to set" if own else "'extra_headers' is no JSON object"
         raise ModelSetupError(fault, place=f"model {name}", remedy="Change --model-arg or --user-model-arg.")
-    prices = PRICES & model_args.keys()
-    if prices and not all(isinstance(model_args.get(one), int | float) for one in BASE_PRICES | prices):
-        fault = f"{' and '.join(sorted(BASE_PRICES))} are not both numbers"
-        raise ModelSetupError(fault, place=f"model {name}", remedy="Set both, in US dollars a token.")
+    if prices := PRICES & model_args.keys():
+        try:
+            model_args = model_args | {one: float(model_args[one]) for one in BASE_PRICES | prices}
+        except (KeyError, TypeError, ValueError):
+            names = " and ".join(sorted(BASE_PRICES))
+            raise ModelSetupError(f"{names} are not both numbers", place=f"model {name}") from None
     if given:  # one name in two spellings is sent twice
         headers = {
-            HEADERS.get(key.lower(), key): str(value) for key, value in given.items() if value is not None
+            _SPELLED.get(key.lower(), key): str(value) for key, value in given.items() if value is not None
         }
         model_args = {**model_args, "extra_headers": headers}
     if model_args.get("return_token_ids"):  # for training, which needs these as well

@@ -169,11 +169,7 @@ def find_participants(
         make_user={name: _maker("user", players.get("user", name), config, tasks) for name in users},
     )
     participants.recordings = _check(participants, "agent", spec, tasks, config)
-    silent = [
-        task.row
-        for task in tasks
-        if user_specs[task.row.id] == NO_USER and task.row.sim_user_prompt and not task.row.initial_messages
-    ]
+    silent = [one.row for one in tasks if user_specs[one.row.id] == NO_USER and not one.row.initial_messages]
     if silent and spec != "gold" and participants.recordings is None and config.mode != "solo":
         rows = f"{count(len(silent), 'row')} without first message and user, such as {silent[0].id!r}"
         participants.warnings.append(f"{rows}: nobody tells the agent what to do")
@@ -287,8 +283,8 @@ def _check(
     asked = {task.row.id: config.n_rollouts or task.row.n_rollouts for task in tasks}
     others = sum(player.recordings.check_rollouts(row_id, number) for row_id, number in asked.items())
     if others and role == "agent":
-        fault = f"{count(others, 'recorded rollout')} beyond those that the rows ask for: not replayed"
-        participants.warnings.append(f"{fault}. Ask for more with --n-rollouts.")
+        said = f"{count(others, 'recorded rollout')} beyond those that the rows ask for: not replayed"
+        participants.warnings.append(said)
     if redacted := player.recordings.redacted:
         participants.warnings.append(f"--{role} {name}: {redacted_warning(redacted)}")
     return player.recordings

@@ -157,7 +157,9 @@ def _was_given(change: RowChange, given: Iterable[str], is_sure: bool) -> bool |
     if not fits(leaves):
         return False
     given_itself = fits(leaves - others)  # not as the value of another column
-    return key in leaves or given_itself if len(key) >= SHORTEST_TEXT else (is_sure and given_itself) or None
+    if len(key) >= SHORTEST_TEXT:
+        return given_itself or any(key in leaf for leaf in leaves)
+    return (is_sure and given_itself) or None
 
 
 def _leaves(arguments: Any) -> list[str]:

@@ -336,7 +336,8 @@ class Episode:
         if self.own_tools is not None:
             bundled = self.task.registry.openai_tools
             self.trace.offered_tools = names_of_own_tools(plain(self.own_tools, strict=False), bundled)
-        if self.base is not None and not self.database.is_idle:  # a tool ignored its cancellation
+        is_own = self.base is not None or self.in_flight  # else it is only judged
+        if is_own and not self.database.is_idle:  # a tool ignored its cancellation
             await self.database.break_off()
         self.database.check()
 

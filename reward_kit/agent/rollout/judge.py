@@ -82,6 +82,8 @@ def view_for(reward: Callable[..., Any], database: Database | None) -> Any:
 class UnknownDatabase(ReadOnlyDatabase):
     """In place of a ``gold_db`` that is not known for a ``fault``: what a reward does with it raises that."""
 
+    pending_log = None
+
     def __init__(self, fault: str) -> None:
         self._fault = fault
 

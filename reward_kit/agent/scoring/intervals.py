@@ -229,19 +229,20 @@ def mean_intervals(
     if not all(map(math.isfinite, values)):
         raise OverflowError("the numbers are too large")
     center = math.fsum(values) / len(values)
-    within = weights = 0.0
+    parts: list[tuple[float, int]] = []  # of the variance, each with its degrees of freedom
     for side, averages in zip(sides, means, strict=True):
         repeated = sum(len(row) - 1 for row in side)
         squares = [math.fsum((x - mean) ** 2 for x in row) for row, mean in zip(side, averages, strict=True)]
-        pooled = math.fsum(squares) / max(repeated, 1)  # of a row with a single rollout
+        singles = sum(len(row) == 1 for row in side) / max(repeated, 1)  # have the spread of the others
         for own, row in zip(squares, side, strict=True):
-            degrees = len(row) - 1
-            part = (own / degrees if degrees else pooled) / len(row) / len(side) ** 2
-            within, weights = within + part, weights + part**2 / max(degrees or repeated, 1)
+            if degrees := len(row) - 1:
+                parts.append((own * (1 / degrees / len(row) + singles) / len(side) ** 2, degrees))
         if repeated == 0:
-            within = -math.inf
+            parts.append((-math.inf, 1))
+    within = math.fsum(part for part, _ in parts)
     between = math.fsum((value - center) ** 2 for value in values) if len(set(values)) > 1 else 0.0
-    these = _t_interval(center, within, within**2 / (weights or 1.0))
+    freedom = 1 / sum((part / within) ** 2 / degrees for part, degrees in parts) if within > 0 else 1
+    these = _t_interval(center, within, freedom)
     clustered = _t_interval(center, between / max(len(values) - 1, 1) / len(values), len(values) - 1)
     return Intervals(these, _hull(these, clustered))
 

@@ -177,8 +177,9 @@ class Sessions:
         self._pool.close()
         while self._bases:
             self._bases.popitem()[1].close()
-        if self._imports is not None:
-            self._imports.close()
+        imports, self._imports = self._imports, None
+        if imports is not None:
+            imports.close()
         if self._folder is not None:
             self._remove_folder()
             self._folder = None

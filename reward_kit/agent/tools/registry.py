@@ -215,11 +215,7 @@ class ToolRegistry:
         both = {"tool": (self.tools, other.tools)}
         both |= {kind: (self.functions[kind], functions) for kind, functions in other.functions.items()}
         for kind, (own, others) in both.items():
-            for name in own.keys() & others.keys():
-                if own[name] is others[name] or (
-                    kind != "tool" and own[name].function is others[name].function
-                ):
-                    continue
+            for name in [one for one in own.keys() & others if own[one].function is not others[one].function]:
                 fault = f"both {self.name!r} and {other.name!r} have the {kind} {name!r}"
                 places = f" ({own[name].place} and {others[name].place})"
                 raise BundleError(fault + places, place=place, remedy="Rename one of them.")

@@ -80,6 +80,19 @@ def test_a_faulty_file_is_an_error_with_its_line(bundle: Bundle, text: str, line
     assert not Path("written").exists()
 
 
+def test_parts_of_patterns_and_comments_are_no_patterns(bundle: Bundle) -> None:
+    bundle.write(
+        "rules.sql",
+        "-- rule: a\nSELECT 1 FROM lines, calls WHERE text REGEXP '(' || calls.name || ')'\n"
+        "-- rule: b\n-- was: text REGEXP '(open'\nSELECT 1 FROM lines WHERE text REGEXP 'size{s}'",
+    )
+    with TaskBundle.load(bundle.dataset) as loaded:
+        said = [{"role": "user", "content": "Do (search_flights), size{s} or size"}]
+        found = violations_of(loaded.rules, {}, said, [])
+        assert found is not None
+        assert [len(rows) for rows in found.values()] == [0, 1]
+
+
 def test_all_faults_of_a_file_are_told(bundle: Bundle) -> None:
     bundle.write("rules.sql", "-- rule: a\nSELECT x\n-- rule:\nSELECT 1\n")
     done = run_command("validate", bundle.folder)

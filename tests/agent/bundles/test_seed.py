@@ -70,6 +70,8 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
         'INSERT INTO t VALUES (date("now"));',
         "INSERT INTO t VALUES (strftime('%Y-%m-%d'), 1);",
         "INSERT INTO t VALUES (unixepoch('subsec'));",
+        'db.execute("INSERT INTO t VALUES (date(?))", ["now"])',
+        'db.execute("INSERT INTO t VALUES (date(:d))", {"d": "now"})',
         "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);",
     ],
 )

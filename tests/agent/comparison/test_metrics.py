@@ -1,5 +1,6 @@
 """The metrics of rewards in two evaluations: their means, and how far they are apart on the same rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -46,7 +47,9 @@ def test_the_mean_of_each_row_is_compared_with_that_of_the_same_row(bundle: Bund
     assert (words.a, words.b, words.unit) == ((30 - 4) / 2, (50 + 6) / 2, "score")
     assert words.difference is not None
     assert (words.difference.value, words.difference.rows, words.difference.differing) == (15, 2, 2)
-    limits = (15 - 12.706 * 5, 15 + 12.706 * 5)
+    variance = 1400 * (1 / 6 + 1 / 2) / 4 + 2 * (1 / 2 + 1) / 4
+    half = 4.2765 * math.sqrt(variance)  # t of 2.013 degrees of freedom
+    limits = (15 - half, 15 + half)
     assert words.difference.intervals.tasks_like_these == pytest.approx(limits, abs=0.01)
 
 

@@ -183,8 +183,9 @@ def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[st
     """The data that they lead to are not known if one cannot be made: then nobody is judged by them."""
     bundle.write("tools.py", (bundle.folder / "tools.py").read_text() + BROKEN_TOOL)
     search = {"name": "search_flights", "arguments": {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"}}
-    lookup = [search, {"name": "lookup", "arguments": arguments}]
-    bundle.rows({"id": "right", "actions": [], "n_rollouts": 1}, {"id": "wrong", "actions": lookup})
+    lookup = {"name": "lookup", "arguments": arguments}
+    wrong = {"id": "wrong", "score_by": ["data"], "actions": [search, lookup]}
+    bundle.rows({"id": "right", "actions": [], "n_rollouts": 1}, wrong)
     told: list[str] = []
 
     class Listener(NoProgress):
@@ -199,6 +200,12 @@ def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[st
     assert is_made or "actions[1] (lookup) cannot be played: " in result.outcomes[1].trouble
     assert f"row 'wrong': actions[1] (lookup): {fault}" in first
     (bundle.folder / "reward.py").unlink()
+    bundle.rows(
+        {"id": "right", "actions": [], "n_rollouts": 1}, wrong, {**wrong, "id": "goal", "score_by": None}
+    )
+    goal = agent_eval(bundle.dataset, agent=Idle, user="none", eval_id="goal", task_ids="goal")
+    assert goal.score == 0.0  # by end_goal_sql, which reads no gold_db
+    bundle.rows({"id": "right", "actions": [], "n_rollouts": 1}, wrong)
     idle = agent_eval(bundle.dataset, agent=Idle, user="none", eval_id="idle")
     assert {one.row_id: one.scored for one in idle.outcomes} == {"right": True, "wrong": is_made}
     said = f"gold_db is not known, because of actions[1] (lookup): {fault}"

@@ -207,6 +207,8 @@ async def test_cached_tokens_have_the_price_that_is_given_for_them(stub_llm: Stu
     counts = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     stub_llm.script(NAME, [Answer("Hi", usage=counts | {"prompt_tokens_details": {"cached_tokens": 80}})] * 2)
     prices = {"input_cost_per_token": 0.1, "output_cost_per_token": 1.0}
+    given = remote_model(f"openai/{NAME}", client="litellm", model_args=dict.fromkeys(prices, ".1"))
+    assert given.model_args == dict.fromkeys(prices, 0.1)
     for more, cost in (({}, 20.0), ({"cache_read_input_token_cost": 0.0}, 12.0)):
         used = (await model(model_args=prices | more).complete(HELLO)).usage
         assert used.cost == pytest.approx(cost)
@@ -230,7 +232,7 @@ async def test_a_header_is_sent_once_in_any_spelling(stub_llm: StubServer, clien
         ({"stream": True}, "'stream' is no argument"),
         ({"input_cost_per_second": 0.1}, "'input_cost_per_second' is no argument"),
         ({"extra_headers": "abc"}, "'extra_headers' is no JSON"),
-        ({"input_cost_per_token": 0.1}, "are not both numbers.*Set both"),
+        ({"input_cost_per_token": 0.1}, "are not both numbers"),
         ({"input_cost_per_token": 0.1, "output_cost_per_token": "x"}, "are not both numbers"),
     ],
 )

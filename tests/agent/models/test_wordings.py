@@ -43,6 +43,11 @@ def test_a_conversation_that_is_too_long_is_recognised(status: int, said: str) -
     assert not refuses_input(500, said)
 
 
+def test_a_moderated_conversation_is_refused_whatever_the_status() -> None:
+    assert refuses_input(403, "a/b requires moderation on Z. Your input was flagged for x.")
+    assert not refuses_input(403, "Your key may not use this model.")
+
+
 @pytest.mark.parametrize("said", OTHER)
 def test_other_bad_requests_are_not_taken_for_one(said: str) -> None:
     assert not refuses_input(400, said)

@@ -209,6 +209,11 @@ def bunks() -> ToolRegistry:
         sql = "INSERT INTO trips VALUES (:f || abs(random()), :f) RETURNING id"
         return await db.fetch_val(sql, {"f": flight})
 
+    @registry.tool(description="Join under the name in an address", parameters={"mail": str})
+    async def join(mail: str, db: Any) -> Any:
+        sql = "INSERT INTO members VALUES (:key, :mail)"
+        await db.execute(sql, {"key": mail.partition("@")[0], "mail": mail})
+
     @registry.tool(description="Pay", parameters={"booking": int})
     async def pay(booking: int, db: Any) -> Any:
         await db.execute("INSERT INTO payments VALUES (abs(random()), :b)", {"b": booking})
@@ -225,6 +230,7 @@ def bunks() -> ToolRegistry:
         ([("order", "a"), ("order", "b")], [("order", "b"), ("order", "a")], 1.0),
         ([("fly", "FL100"), ("fly", "FL200")], [("fly", "FL200"), ("fly", "FL100")], 1.0),
         ([("fly", "FL100"), ("fly", "FL100")], [("fly", "FL200"), ("fly", "FL100")], 0.0),
+        ([("join", "bob.ray@x.org")], [("join", "ann.lee@x.org")], 0.0),
     ],
 )
 async def test_keys_of_one_name_and_values_that_a_row_repeats(
@@ -235,7 +241,8 @@ async def test_keys_of_one_name_and_values_that_a_row_repeats(
     CREATE TABLE payments(code INTEGER PRIMARY KEY, booking_code INTEGER);
     CREATE TABLE orders(order_id INTEGER PRIMARY KEY, item TEXT);
     CREATE TABLE shipments(order_id INTEGER PRIMARY KEY, status TEXT);
-    CREATE TABLE trips(id TEXT PRIMARY KEY, flight TEXT);"""
+    CREATE TABLE trips(id TEXT PRIMARY KEY, flight TEXT);
+    CREATE TABLE members(login TEXT PRIMARY KEY, mail TEXT);"""
     states = []
     with Database.seed(tmp_path / "base.db", sql) as base:
         for calls in (done, gold):
@@ -244,6 +251,7 @@ async def test_keys_of_one_name_and_values_that_a_row_repeats(
             results: list[Any] = []
             for name, value in calls:
                 named = {"add": "number", "book": "name", "pay": "booking", "order": "item", "fly": "flight"}
+                named["join"] = "mail"
                 given = named[name]
                 value = results[value] if name == "pay" else value
                 results.append((await episode.call(name, {given: value})).value)

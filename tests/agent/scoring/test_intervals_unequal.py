@@ -33,6 +33,16 @@ def test_means_are_held_where_one_row_alone_is_noisy() -> None:
     assert held >= 0.87 * draws  # it was 70 % with the degrees of freedom of all rows
 
 
+def test_means_are_held_where_most_rows_have_one_value() -> None:
+    chance, held = random.Random(4), 0
+    for _ in range(200):
+        rows = [[chance.random(), chance.random()], *([chance.random()] for _ in range(49))]
+        interval = mean_intervals(rows).these_tasks
+        held += interval is not None and interval.low <= 0.5 <= interval.high
+    assert held >= 180
+    assert mean_intervals([[1e-90, 2e-90], [3e-90, 3e-90]]).these_tasks is not None
+
+
 def test_one_rollout_does_not_tell_the_rates_of_rows() -> None:
     steady, even = RowRates(0.5, 0.45), RowRates(0.5, 0.0)
     assert steady.smallest_difference(40, 1, 0.8)[0] == even.smallest_difference(40, 1, 0.8)[0]
