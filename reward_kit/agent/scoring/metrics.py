@@ -340,15 +340,15 @@ class Averages:
 
 def averages_of(rows: Iterable[RowResult]) -> Averages:
     """The means over all rollouts of ``rows``, which are looked at one after the other."""
-    numbers = steps, turns, durations, model_seconds, waits, timed = tuple(array("d") for _ in _NUMBERS)
+    numbers = steps, turns, durations, model_seconds, waits, timed = [array("d") for _ in _NUMBERS]
     turns_of_success, rewards, metrics = array("d"), [], dict[str, list[float]]()
     for row in rows:
         rewards.append(row.rewards)
         for column, name in zip(numbers, _NUMBERS, strict=True):
-            column.extend(getattr(one, name) or 0 for one in row.outcomes)
-        won = (one.turn_of_success for one in row.outcomes)
-        turns_of_success.extend(turn for turn in won if turn is not None)
-        for name in dict.fromkeys(name for one in row.outcomes for name in one.metrics or ()):
+            column.extend([getattr(one, name) or 0 for one in row.outcomes])
+        won = [one.turn_of_success for one in row.outcomes if one.turn_of_success is not None]
+        turns_of_success.extend(won)
+        for name in {name: None for one in row.outcomes for name in one.metrics or ()}:
             metrics.setdefault(name, []).append(average(row.scores(name)))
     # An agent with its own model need not report times.
     calls = sum(timed) if any(model_seconds) else 0
