@@ -157,7 +157,7 @@ def _print_now(text: str) -> None:
         os.write(STDERR, f"{text}\n".encode(errors="replace"))
 
 
-RARELY = 5_000
+RARELY = 10_000
 """Objects that are made between two collections of garbage; Python's usual number is 700."""
 _freeze_once = cache(gc.freeze)
 """Before the first block only: the garbage of a block is to be collected in the next one."""
