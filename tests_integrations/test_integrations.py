@@ -219,53 +219,25 @@ def test_inspect_hands_on_each_answer_as_it_is(bundle: str, calls: int) -> None:
     asked = [("steal", {}), ("lend_book", {"book_id": "three"})]
 
     def answer(messages: Any, *_: Any) -> Any:
-        if messages[-1].role == "tool":
+        if sum(one.role == "tool" for one in messages) == 2 * calls:
             output = ModelOutput.from_content("mockllm", "Done.")
-        else:
-            calls = [ToolCall(id=name, function=name, arguments=given) for name, given in asked]
-            output = ModelOutput.from_message(ChatMessageAssistant(content="I look.", tool_calls=calls))
+        else:  # twice, with the same ids
+            made = [ToolCall(id=name, function=name, arguments=given) for name, given in asked]
+            output = ModelOutput.from_message(ChatMessageAssistant(content="I look.", tool_calls=made))
         output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
         return output
 
     agent = get_model("mockllm/model", custom_outputs=answer)
     (log,) = run_eval(bundle_task(bundle), model=agent, display="none", log_dir="logs")
     assert log.status == "success", log.error
-    _, _, said, *results, done = log.samples[0].messages
-    assert (said.text, done.text, [one.id for one in said.tool_calls]) == (
-        "I look.",
-        "Done.",
-        ["steal", "lend_book"][:calls],
-    )
-    assert [one.tool_call_id for one in results] == ["steal", "lend_book"][:calls]
-    assert all(one.text.startswith("Error: ") for one in results)
-
-
-def test_inspect_tells_calls_apart_whose_ids_a_model_uses_again(bundle: str) -> None:
-    pytest.importorskip("inspect_ai")
-    from inspect_ai import eval as run_eval
-    from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
-    from inspect_ai.tool import ToolCall
-
-    from reward_kit.integrations.inspect_ai import bundle_task
-
-    only(bundle, "lend.1")
-
-    def answer(messages: Any, *_: Any) -> Any:
-        if sum(one.role == "tool" for one in messages) == 2:
-            output = ModelOutput.from_content("mockllm", "Done.")
-        else:
-            call = ToolCall(id="call_0", function="steal", arguments={})
-            output = ModelOutput.from_message(ChatMessageAssistant(content="", tool_calls=[call]))
-        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
-        return output
-
-    agent = get_model("mockllm/model", custom_outputs=answer)
-    (log,) = run_eval(bundle_task(bundle), model=agent, display="none", log_dir="logs")
-    assert log.status == "success", log.error
-    *_, first, one, second, other, _ = log.samples[0].messages
-    announced = [first.tool_calls[0].id, second.tool_calls[0].id]
-    assert announced == [one.tool_call_id, other.tool_call_id]
-    assert announced[0] != announced[1]
+    *turns, done = log.samples[0].messages[2:]
+    ids = []
+    for said, *results in (turns[: calls + 1], turns[calls + 1 :]):
+        ids.append([one.id for one in said.tool_calls])
+        assert (said.text, [one.tool_call_id for one in results]) == ("I look.", ids[-1])
+        assert all(one.text.startswith("Error: ") for one in results)
+    assert (done.text, ids[0]) == ("Done.", ["steal", "lend_book"][:calls])
+    assert not {*ids[0]} & {*ids[1]}
 
 
 DRAW = """

@@ -68,9 +68,7 @@ def run(config: EvaluationConfig) -> int:
     """Run the evaluation or the validation that the options ask for; returns the exit code."""
     check_target("--json", config.json)
     if config.strict and not config.validate_only:
-        raise UsageError(
-            "--strict is for --validate-only", remedy="Check the bundle with reward-kit validate."
-        )
+        raise UsageError("--strict is for --validate-only", remedy="Use reward-kit validate --strict.")
     try:
         if config.validate_only:
             from reward_kit.cli.validate import check

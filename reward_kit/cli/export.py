@@ -142,23 +142,14 @@ def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) ->
 
 
 def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:
+    from reward_kit.agent.after.rescore import was_decided
     from reward_kit.agent.base.encoding import parsed_json, readable_json
     from reward_kit.agent.comparison.card import card_of
     from reward_kit.agent.store.layout import load_evaluation
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
-    config = stored.configuration
-    cut_short = (
-        "rescored_from" in config
-        and config.get("until_decided")
-        and any(
-            row.planned
-            < (config.get("n_rollouts") or (stored.fields_of(row.row_id) or {}).get("n_rollouts", 1))
-            for row in stored.rows
-        )
-    )
-    if cut_short or (stored.decision is not None and stored.decision.is_final):
+    if was_decided(stored):
         warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
     try:
         found = None if audit is None else parsed_json(Path(audit).read_text(encoding="utf-8"))

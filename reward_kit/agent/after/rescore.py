@@ -31,7 +31,7 @@ from reward_kit.agent.rollout.judge import (
 )
 from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
-from reward_kit.agent.scoring.failures.classify import classify, expected_calls, stored_gold_fault
+from reward_kit.agent.scoring.failures.classify import classify, expected_calls
 from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import read_gold_calls, reading, rollout_at
 from reward_kit.agent.store.fingerprints import code_facts
@@ -247,12 +247,13 @@ class _Judge:
         if record.success:
             record.failure = None
             return
-        calls, is_shared = read_gold_calls(self.log, record.row_id)
-        expected, fault = expected_calls(calls, is_shared), stored_gold_fault(calls)
-        with StoredRollout(self.log, record.id).read(self.connection) as given:
+        expected = expected_calls(*read_gold_calls(self.log, record.row_id))
+        kept = rollout_at(self.log / record.id, self.connection)
+        with StoredRollout(self.log, record.id, kept).read() as given:
             arguments = given.reward_arguments(hidden=task.hidden if task is not None else ())
             changes, view = arguments["db"].changes(), arguments["gold_db"]
             gold = None if view is None else view.changes()
+            fault = kept.gold_fault
             classify(record, reward, changes=changes, gold=gold, expected=expected, gold_fault=fault)
 
     def _found(self, record: Trace, base: str) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -283,6 +284,13 @@ class _Judge:
 # --- storing
 
 
+def was_decided(stored: EvaluationResult) -> bool:
+    """True if it stopped once its comparison was decided, or is such a one judged again."""
+    if (found := stored.decision) is not None:
+        return found.is_final and found.round < found.rounds
+    return bool("rescored_from" in stored.configuration and stored.configuration.get("until_decided"))
+
+
 def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     """Store ``done`` under its new name, with the databases of the old; ``UsageError`` if that exists."""
     config, stored = done.config, done.stored
@@ -292,7 +300,7 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     known = [task for task in bundle.tasks if task.row.id in counts]
     rows = {task.row.id: counts[task.row.id] for task in known}
     facts = replace(code_facts(known, bundle.folder, config), rows=rows)
-    source = {"rescored_from": str(stored.log_path)}
+    source = {"rescored_from": str(stored.log_path), "until_decided": was_decided(stored)}
     run = _as_played(make_run(config, bundle.read, facts), stored)
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with reading(stored.log_path) as before, Store(path) as store, store.transaction() as connection:
@@ -364,6 +372,8 @@ async def judge_record(
     """
     stored = record.stored
     assert stored is not None, "it was read from an evaluation"
+    data = stored.data or rollout_at(stored.address)
+    stored = replace(stored, data=data)
     parts = record.fields, record.messages, record.tool_calls, record.user_messages
     record.violations = await asyncio.to_thread(violations_of, rules, *parts) if rules else None
     views: dict[str, Any] = {"is_async": takes_async_faces(reward)}
@@ -376,8 +386,8 @@ async def judge_record(
             given.violations = copied(record.violations)
             before = len(given.model_calls)
             arguments = given.reward_arguments(**views)
-            if fault := stored_gold_fault(read_gold_calls(stored.file, record.row_id)[0]):
-                arguments["gold_db"] = UnknownDatabase(fault)
+            if data.gold_fault is not None:
+                arguments["gold_db"] = UnknownDatabase(data.gold_fault)
             try:
                 with checking(task):
                     return await call_reward(reward, arguments, timeout=timeout)

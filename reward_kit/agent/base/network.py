@@ -103,6 +103,8 @@ class Quota(NamedTuple):
 def quotas(headers: Mapping[str, Any]) -> Iterator[Quota]:
     """The quotas of which the headers say both how much is left and until when."""
     for remaining, reset, kind in QUOTAS:
+        if remaining not in headers:  # the usual case
+            continue
         try:
             left = int(float(headers[remaining]))
             seconds = seconds_until(str(headers[reset]))

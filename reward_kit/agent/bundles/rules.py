@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
@@ -187,15 +188,20 @@ def _matches(pattern: str, text: object) -> bool | None:
     if text is None:
         return None
     try:
-        import regex
-
-        re.compile(pattern)  # its syntax is that of Python, and so are the words for its faults
-        pattern = _FUZZY.sub(r"\\{", pattern)
+        compiled = _compiled(pattern)
         left = max(_of_thread.end - time.monotonic(), 1e-3)
-        return regex.search(pattern, str(text), timeout=left, concurrent=True) is not None
+        return compiled.search(str(text), timeout=left, concurrent=True) is not None
     except (re.error, TypeError, TimeoutError, RecursionError, OverflowError) as error:
         _of_thread.fault = error  # SQLite passes on that there was one, and nothing of it
         raise
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    re.compile(pattern)  # its syntax is that of Python, and so are the words for its faults
+    return regex.compile(_FUZZY.sub(r"\\{", pattern))
 
 
 def _rows(rule: Rule, connection: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -273,8 +273,8 @@ def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
     return [
         {"name": one.name, "arguments": one.arguments, "by": one.by}
         | {"content": call.content, "changes": call.changes}
-        | ({"fault": call.content} if call.status in IMPOSSIBLE else {})
-        for one, call in zip(task.row.actions or (), calls, strict=True)
+        | ({"fault": f"actions[{n}] ({one.name}): {call.content}"} if call.status in IMPOSSIBLE else {})
+        for n, (one, call) in enumerate(zip(task.row.actions or (), calls, strict=True))
     ]
 
 

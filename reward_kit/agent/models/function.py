@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, is_cancelled
 from reward_kit.agent.base.encoding import copied
 from reward_kit.agent.base.places import fault_line
-from reward_kit.agent.base.types import Completion, Usage, check_number, counted
+from reward_kit.agent.base.types import MOST_COUNTED, Completion, Usage, check_number, counted
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.answer_parts import are_tokens
 from reward_kit.errors import ModelError, ModelSetupError, UsageError
@@ -153,8 +153,11 @@ def _check_answer(answer: Any) -> None:
         raise TypeError(f"complete() gave a {type(answer).__name__}, not a Completion")
     if not isinstance(answer.message, dict) or not isinstance(answer.usage, Usage):
         raise TypeError("complete() gave a Completion whose message is no dict, or whose usage no Usage")
-    check_number("seconds", answer.seconds)
-    check_number("waited", answer.waited)
+    if not answer.seconds.__class__ is answer.waited.__class__ is float or not (
+        0.0 <= answer.seconds <= MOST_COUNTED and 0.0 <= answer.waited <= MOST_COUNTED
+    ):
+        check_number("seconds", answer.seconds)
+        check_number("waited", answer.waited)
     if answer.tokens is not None and not are_tokens(answer.tokens):
         raise TypeError("complete() gave tokens that are no Tokens of lists of whole and finite numbers")
 

@@ -169,7 +169,8 @@ def find_participants(
         make_user={name: _maker("user", players.get("user", name), config, tasks) for name in users},
     )
     participants.recordings = _check(participants, "agent", spec, tasks, config)
-    silent = [one.row for one in tasks if user_specs[one.row.id] == NO_USER and not one.row.initial_messages]
+    silent = [one.row for one in tasks if one.row.sim_user_prompt and not one.row.initial_messages]
+    silent = [row for row in silent if user_specs[row.id] == NO_USER]
     if silent and spec != "gold" and participants.recordings is None and config.mode != "solo":
         rows = f"{count(len(silent), 'row')} without first message and user, such as {silent[0].id!r}"
         participants.warnings.append(f"{rows}: nobody tells the agent what to do")

@@ -20,13 +20,7 @@ from reward_kit.agent.models.answer_parts import kept_tokens, without_faults
 from reward_kit.agent.models.function import answer_of
 from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.gold import replay_gold_calls
-from reward_kit.agent.rollout.judge import (
-    UnknownDatabase,
-    call_reward,
-    judged_with_retries,
-    plain_result,
-    view_for,
-)
+from reward_kit.agent.rollout.judge import call_reward, judged_with_retries, plain_result, view_for
 from reward_kit.agent.rollout.rollout import PLAYERS
 from reward_kit.errors import ModelError, ModelSetupError, RewardError
 
@@ -361,7 +355,7 @@ async def judged_once(
         **trace.fields,
         "messages": trace.messages,
         "db": view_for(task.reward, episode.database),
-        "gold_db": UnknownDatabase(fault) if (fault := episode.gold_fault) else view_for(task.reward, gold),
+        "gold_db": view_for(task.reward, gold, episode.gold_fault),
         "rollout": shown,
     }
     try:

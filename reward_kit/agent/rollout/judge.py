@@ -72,8 +72,10 @@ def names_argument(reward: Callable[..., Any], name: str) -> bool:
     return name in _signature_of(reward).names
 
 
-def view_for(reward: Callable[..., Any], database: Database | None) -> Any:
+def view_for(reward: Callable[..., Any], database: Database | None, fault: str | None = None) -> Any:
     """The read-only view that a reward gets of a database: an ``async def`` reward the async one."""
+    if fault is not None:
+        return UnknownDatabase(fault)
     if database is None:
         return None
     return database.read_only_async() if takes_async_faces(reward) else database.read_only()

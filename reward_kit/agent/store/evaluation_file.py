@@ -184,7 +184,8 @@ class RolloutData(NamedTuple):
     """A rollout as it is stored: its trace, the fields of its row, and its final and gold states.
 
     ``base`` is the key of its seed, ``database`` the complete final one relative to the runs folder,
-    ``state`` and ``gold`` are deltas from the base; None if there is none.
+    ``state`` and ``gold`` are deltas from the base; None if there is none. ``gold_fault`` is that of the
+    first gold action that cannot be made.
     """
 
     trace: str
@@ -193,6 +194,7 @@ class RolloutData(NamedTuple):
     database: str | None
     state: bytes | None
     gold: bytes | None
+    gold_fault: str | None
 
 
 def rollout_at(address: Path, connection: sqlite3.Connection | None = None) -> RolloutData:
@@ -202,6 +204,7 @@ def rollout_at(address: Path, connection: sqlite3.Connection | None = None) -> R
     """
     query = (
         "SELECT t.json, ifnull(fields, '{}'), r.base, r.database, s.delta, ifnull(g.delta, rows.gold_state),"
+        " (SELECT value ->> 'fault' FROM json_each(gold_calls) WHERE value ->> 'fault' IS NOT NULL LIMIT 1),"
         " t.crc, s.crc, ifnull(g.crc, rows.gold_crc)"
         " FROM rollouts r JOIN traces t ON t.rollout = r.id LEFT JOIN rows USING (row_id)"
         " LEFT JOIN states s ON s.rollout = r.id AND s.kind = 'final'"
@@ -212,8 +215,8 @@ def rollout_at(address: Path, connection: sqlite3.Connection | None = None) -> R
         found = reader.execute(query, (address.name,)).fetchone()
     if found is None:
         raise no_rollout(address)
-    kept = RolloutData(*found[:6])
-    if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[6:]:
+    kept = RolloutData(*found[:7])
+    if (*map(checksum, (kept.trace, kept.state, kept.gold)),) != found[7:]:
         raise damaged_at(address)
     return kept
 

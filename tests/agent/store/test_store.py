@@ -50,7 +50,7 @@ def test_what_is_added_is_read_back(tmp_path: Path, path: Path) -> None:
         store.end_run("complete", None, 12.5)
     first.error = "\\ud800"
     assert stored(path) == [first, played(1).outcome]
-    assert rollout_at(path / "r00000") == ('{"n": 0}', '{"id":"a"}', "ab" * 32, None, b"delta", b"gold")
+    assert rollout_at(path / "r00000") == ('{"n": 0}', '{"id":"a"}', "ab" * 32, None, b"delta", b"gold", None)
     assert sorted(tmp_path.iterdir()) == [
         path,
         path.with_suffix(".lock"),

@@ -98,16 +98,6 @@ def expected_calls(gold: Iterable[Mapping[str, Any]], is_shared: bool) -> list[E
     return expected
 
 
-def stored_gold_fault(gold: Iterable[Mapping[str, Any]]) -> str | None:
-    """The first stored gold action that cannot be made as it is written, and why; None if all can."""
-    faults = (
-        f"actions[{number}] ({one['name']}): {one['fault']}"
-        for number, one in enumerate(gold)
-        if "fault" in one
-    )
-    return next(faults, None)
-
-
 def classify(
     record: Trace,
     reward: Callable[..., Any],
