@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from reward_kit.agent.base.types import Role, Usage  # noqa: TC001 - pydantic reads the annotations
 from reward_kit.agent.rollout.outcome import Played  # noqa: TC001
@@ -131,15 +132,11 @@ class Report:
         return self.cancelled or any(answer is not None for answer in answers)
 
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
-
-
+@cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    if kind not in _adapters:
-        from pydantic import TypeAdapter
+    from pydantic import TypeAdapter
 
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+    return TypeAdapter(kind)
 
 
 def prepare() -> None:
@@ -163,7 +160,7 @@ def encoded(message: Any) -> bytes:
 
 
 def _line(message: Any) -> bytes:
-    adapter = _adapter(type(message))
+    adapter = _adapter(message.__class__)
     try:
         return adapter.dump_json(message, exclude_defaults=True) + b"\n"
     except ValueError:  # half of a surrogate pair
@@ -177,7 +174,7 @@ def decoded(kind: type[_Message], data: bytes) -> _Message:
     Of a report that was read from a stream, ``data`` is the line alone.
     """
     line, _, trace = data.partition(b"\n")
-    message: _Message = _adapter(kind).validate_json(line)
+    message: _Message = _adapter(cast("Any", kind)).validate_json(line)
     if trace and isinstance(message, Report):
         message.attach(trace)
     return message
