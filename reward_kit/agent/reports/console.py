@@ -25,7 +25,6 @@ from reward_kit.agent.reports.facts import (
     failed_rollout_facts,
     failure_details,
     leaderboard_row,
-    question,
     row_cells,
     title_line,
     tool_faults,
@@ -192,12 +191,12 @@ def _verdict(result: EvaluationResult, width: int) -> Iterator[str]:
     if result.planned == 1 and powers:
         yield from _one_reward(result, width)
     elif powers:
-        asked = question(result)
-        intervals = (getattr(one.intervals, asked.replace(" ", "_")) for one in powers.values())
+        several = powers[1].intervals.tasks_like_these is not None  # one row says nothing about others
+        intervals = (one.intervals[several] for one in powers.values())
         lines = [
             ("", *(f"Pass^{k}" for k in powers)),
             ("", *(score(one.value) for one in powers.values())),
-            (f"95 % for {asked}", *map(_range, intervals)),
+            (f"95 % for {'tasks like these' if several else 'these tasks'}", *map(_range, intervals)),
         ]
         if any(one.left_out for one in powers.values()):
             rows = f" of {len(result.rows)}"

@@ -137,13 +137,6 @@ def tool_faults(result: EvaluationResult) -> Iterator[tuple[str, Outcome | None]
         yield f"  and {count(len(calls) - MOST_TOOLS, 'more tool')}", None
 
 
-def question(result: EvaluationResult) -> str:
-    """The question that the intervals of reports answer: one row says nothing about others."""
-    first = result.pass_power.get(1)
-    both = first is not None and first.intervals.tasks_like_these is not None
-    return "tasks like these" if both else "these tasks"
-
-
 def interval_lines(result: EvaluationResult) -> Iterator[str]:
     """A caption for the intervals in brackets, and those for these tasks alone."""
     powers = [(k, one.intervals) for k, one in result.pass_power.items() if k in LEADERBOARD_KS]
