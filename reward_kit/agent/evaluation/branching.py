@@ -134,11 +134,10 @@ class Branching:
                 fault = f"the rollout is over at step {self._origin.step} ({episode.stop_reason})"
                 raise UsageError(fault, place=place, remedy="Name an earlier step.")
 
-    async def begin(self, task: Task, *, index: int, seed: int, **options: Any) -> Episode:
+    async def begin(self, task: Task, **options: Any) -> Episode:
         """A branch at its first step."""
         _, _, step, tool_result = self._origin
-        changed = {"tool_result": tool_result, "index": index, **options}
-        return await Episode.from_trace(self._trace, step, bundle=task, seed=seed, **changed)
+        return await Episode.from_trace(self._trace, step, bundle=task, tool_result=tool_result, **options)
 
 
 def _made(make: Any) -> Any:
