@@ -45,7 +45,7 @@ class JobRunner:
     """Runs jobs through ``executor`` and hands what was played to ``saver``.
 
     Each model call that was answered is counted once: in a stored outcome, or as usage of an attempt that was
-    broken off. ``unpriced`` are the models that have answered at an unknown price, where that matters.
+    broken off.
     """
 
     config: EvaluationConfig
@@ -54,8 +54,6 @@ class JobRunner:
     saver: Saver
     tally: Tally
     display: Display
-    unpriced: set[str] = field(default_factory=set)
-    untold: set[str] = field(default_factory=set)
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; raises the first error that ends them."""
@@ -174,18 +172,16 @@ class _Account:
         self.calls.append((role, usage))
         runner.tally.usage.add(usage)
         runner.display.answered()
-        is_unpriced = usage.unpriced_calls > usage.reused_calls
-        if is_unpriced and runner.config.max_cost is not None and model not in runner.unpriced:
-            runner.unpriced.add(model)
-            runner.display.note(
+        if usage.unpriced_calls > usage.reused_calls and runner.config.max_cost is not None:
+            runner.display.note_once(
                 f"--max-cost does not see the calls of {model}: no price is known under this name. Use "
                 "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
                 "output_cost_per_token=USD"
             )
         is_untold = usage.calls > usage.reused_calls and not usage.tokens
-        if is_untold and runner.config.max_tokens is not None and model not in runner.untold:
-            runner.untold.add(model)
-            runner.display.note(f"--max-tokens does not see the calls of {model}: its answers have no usage")
+        if is_untold and runner.config.max_tokens is not None:
+            fault = f"--max-tokens does not see the calls of {model}: its answers have no usage"
+            runner.display.note_once(fault)
 
     def broken_off(self) -> None:
         if self.calls:

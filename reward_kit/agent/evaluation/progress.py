@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reward_kit.agent.base.text import count, tamed
@@ -140,6 +141,7 @@ class Display:
         self.progress = progress or NoProgress()
         self._answered: Callable[[Tally], None] | None = getattr(progress, "answered", None)
         self._noted: Callable[[str], None] | None = getattr(progress, "noted", None)
+        self.note_once = cache(self.note)
 
     def start(self, tally: Tally) -> None:
         self.tally = tally
