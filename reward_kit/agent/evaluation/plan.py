@@ -84,7 +84,7 @@ def make_plan(config: EvaluationConfig, run: Run, folder: RunsFolder, store: Sto
             rows = [replace(row, n_rollouts=row.n_rollouts + more[row.row.id]) for row in run.rows]
             run = replace(run, rows=rows)
             tally.planned += more.total()
-            plan.warning = more_than_asked(asked, finished)
+            plan.warning = more_than_asked(more, asked, finished)
         check_same(run, before)
         folder.sweep(asked)
         unjudged = {

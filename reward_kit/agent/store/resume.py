@@ -106,11 +106,10 @@ def make_run(config: EvaluationConfig, bundle: BundleRows, facts: CodeFacts) -> 
     )
 
 
-def more_than_asked(asked: Mapping[str, int], finished: Collection[tuple[str, int]]) -> str | None:
-    """A line for a person who asks for fewer rollouts of a row than there are, which all count."""
-    rows = {row_id for row_id, index in finished if index >= asked.get(row_id, 0)}
-    if not rows:
-        return None
+def more_than_asked(
+    rows: Collection[str], asked: Mapping[str, int], finished: Collection[tuple[str, int]]
+) -> str:
+    """A line for a person who asks for fewer rollouts of these ``rows`` than there are, which all count."""
     row_id = min(rows)
     there = sum(each == row_id for each, _ in finished)
     others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
