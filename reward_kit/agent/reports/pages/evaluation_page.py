@@ -110,9 +110,9 @@ def _line(path: Path) -> EvalLine:
 
 def evaluation_values(path: Path, selection: Selection, *, static: bool = False) -> dict[str, Any]:
     """The values of ``evaluation.html``; a ``static`` page has all rows, and all rollouts that failed."""
-    scores = _scores(path)
-    values = {
-        **scores,
+    failed = Selection(by="rollouts", result="failed")
+    return {
+        **_scores(path),
         "selection": selection,
         "list": listed(path, selection, whole=static),
         "cells": facts.row_cells,
@@ -121,13 +121,9 @@ def evaluation_values(path: Path, selection: Selection, *, static: bool = False)
         "sorts": SORTS[selection.by],
         "results": RESULTS,
         "kinds": KINDS,
-        "failed": None,
+        "failed": listed(path, failed, whole=True).rollouts if static else None,
         "branches": trees_of(path.parent, path.stem),
     }
-    if static:
-        failed = Selection(by="rollouts", result="failed")
-        values["failed"] = listed(path, failed, whole=True).rollouts
-    return values
 
 
 @until_written(LOADED)
