@@ -71,7 +71,7 @@ def compare(
     from reward_kit.agent.reports import comparison as reports
 
     names = [name for name in (options["baseline"], *evaluations, options["judged"]) if name is not None]
-    changed_rows = options["changed_rows"]
+    changed_rows, to_stderr = options["changed_rows"], TO_OUTPUT in (json_path, markdown_path)
     lines: Iterable[str]
     if gate:
         if len(names) > 2 or not names or changed_rows:
@@ -87,7 +87,7 @@ def compare(
         if margin is not None:
             raise click.UsageError("--margin goes with --gate.")
         how: dict[str, Any] = {"output_dir": output_dir, "changed_rows": changed_rows}
-        width = terminal_width(sys.stderr if TO_OUTPUT in (json_path, markdown_path) else sys.stdout)
+        width = terminal_width(sys.stderr if to_stderr else sys.stdout)
         if len(others) == 1:
             several = [comparing.compare(first, *others, **how)]
         else:
@@ -101,11 +101,8 @@ def compare(
         markdown = reports.markdown_lines(several)
         worse = any(one.success.verdicts.these_tasks == "worse" for one in several)
         code = int(options["fail_if_worse"] and worse)
-    if markdown_path == TO_OUTPUT:  # the report goes to stderr
-        print_report([], to_json, json_path)
-        print_lines(lines, err=True)
-    else:
-        print_report(lines, to_json, json_path)
+    print_lines(lines, err=to_stderr)
+    print_report([], to_json, json_path)
     if markdown_path is not None:
         write_output(["".join(f"{line}\n" for line in markdown).encode()], markdown_path)
     return code
