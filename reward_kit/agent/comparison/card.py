@@ -117,7 +117,7 @@ def _costs(stored: EvaluationResult) -> dict[str, Any]:
 
 def _numbers(result: EvaluationResult) -> dict[str, Any]:
     """Everything that follows from the counts of the rows."""
-    rows, rules, reward = result.rows, result.broken_rules, result.averages.reward
+    rows, rules, reward = result.rows, result.rules_to_json(), result.averages.reward
     return {
         "denominators": {
             "rows": len(rows),
@@ -129,13 +129,7 @@ def _numbers(result: EvaluationResult) -> dict[str, Any]:
         },
         **result.passes.to_json(),
         "reward": reward and reward.to_json(),
-        "rules": {
-            "kept": result.rules_kept,
-            "pass_power": {str(k): one.to_json() for k, one in result.passes_by_rules.pass_power.items()},
-            "broken": rules,
-        }
-        if rules
-        else None,
+        "rules": rules and {name: rules[name] for name in ("kept", "pass_power", "broken")},
         "failures": dict(result.failures),
         "noise_floor": noise_floor([(row.n_scored, row.passed) for row in rows]),
     }

@@ -352,7 +352,7 @@ class EvaluationResult:
             "averages": self.averages.to_json(),
             "usage": {role: as_json(usage) for role, usage in self.usage.items()},
             "seconds": self.seconds,
-            "rules": self._rules_to_json(),
+            "rules": self.rules_to_json(),
             **({"broken_off": self.broken_off.to_json()} if self.broken_off.rollouts else {}),
             **self.stored_results(),
             "rows": (row.to_json() for row in self.rows),
@@ -363,7 +363,8 @@ class EvaluationResult:
         parts = self.results.items()
         return {name: part if isinstance(part, Mapping) else part.to_json() for name, part in parts}
 
-    def _rules_to_json(self) -> dict[str, Any] | None:
+    def rules_to_json(self) -> dict[str, Any] | None:
+        """What ``to_json`` says of the rules; None without any."""
         if not (broken := self.broken_rules):
             return None
         return {
