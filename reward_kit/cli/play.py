@@ -65,6 +65,7 @@ def play(
     that is its id and it has none, else of a copy of ROW. Without ROW it is a new row: with the defaults of
     the dataset, and tools, data and system prompt of the first row. It begins with what you say as the user.
     """
+    from reward_kit.agent.after.as_row import stated_fields
     from reward_kit.agent.bundles.bundle import read_bundle
     from reward_kit.agent.bundles.task import select_tasks
     from reward_kit.agent.evaluation.options import make_config, new_name
@@ -79,7 +80,7 @@ def play(
         elif save_row is not None:
             played, side = _new_row(rows, save_row), side or "both"
             file = Path(scratch) / rows.dataset.name
-            file.write_text(json.dumps(_fields_of(played)), encoding="utf-8")
+            file.write_text(json.dumps(stated_fields(played.reward_fields())), encoding="utf-8")
             given |= {"dataset": str(file), "task_dir": str(rows.folder)}
         else:
             remedy = "Name a row of the bundle, or the id of a new one with --save-row."
@@ -110,13 +111,6 @@ def _new_row(rows: BundleRows, row_id: str) -> TaskRow:
     return TaskRow.from_json({**fields, "id": row_id, "reward": f"{no_answer.__module__}:no_answer"})
 
 
-def _fields_of(row: TaskRow) -> dict[str, Any]:
-    """The fields of a row without the usual values."""
-    from reward_kit.agent.rows.task_row import KNOWN_FIELDS
-
-    return {name: one for name, one in row.reward_fields().items() if one != KNOWN_FIELDS.get(name, ...)}
-
-
 @dataclass(frozen=True, slots=True)
 class _Saving:
     """The row as which a rollout is saved; if ``fills``, as the answer of a row of the dataset."""
@@ -131,6 +125,7 @@ class _Saving:
         cls, rows: BundleRows, row: TaskRow, row_id: str | None, out: Path | None, *, is_new: bool
     ) -> _Saving | None:
         """Raise ``UsageError`` before anything is played if it cannot be saved."""
+        from reward_kit.agent.after.as_row import stated_fields
         from reward_kit.agent.rows.dataset import check_is_new, row_as_written
         from reward_kit.agent.rows.task_row import TaskRow
 
@@ -151,7 +146,8 @@ class _Saving:
             raise UsageError(fault, place="--save-row", remedy="Choose another id.")
         like = rows.defaults | written
         if is_new:
-            like = {**_fields_of(row), "reward": None, "sim_user_prompt": row.sim_user_prompt or None}
+            like = stated_fields(row.reward_fields())
+            like |= {"reward": None, "sim_user_prompt": row.sim_user_prompt or None}
         return cls(row_id, out or rows.dataset, like, fills)
 
     def save(self, trace: Trace) -> None:

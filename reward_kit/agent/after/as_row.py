@@ -39,9 +39,7 @@ def row_of(
     are the values of tool results that the agent said and the user had not. In a row without a conversation
     the lines of the user become its first message.
     """
-    row = dict(like or {})
-    if like is None:
-        row = {name: value for name, value in trace.fields.items() if value != KNOWN_FIELDS.get(name, ...)}
+    row = stated_fields(trace.fields) if like is None else dict(like)
     row["id"] = row_id or trace.row_id
     asked = [line.text for line in trace.lines if line.speaker == "user" and STOP_TOKEN not in line.text]
     if asked and not row.get("initial_messages") and not row.get("sim_user_prompt"):
@@ -50,6 +48,11 @@ def row_of(
     if not any(call.changes for call in trace.tool_calls) and not row.get("outputs"):
         row["outputs"] = list(_answers(trace, asked))
     return {name: value for name, value in row.items() if value is not None and (value or name != "outputs")}
+
+
+def stated_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row without the usual values."""
+    return {name: value for name, value in fields.items() if value != KNOWN_FIELDS.get(name, ...)}
 
 
 def actions_of(trace: Trace) -> list[dict[str, Any]]:
