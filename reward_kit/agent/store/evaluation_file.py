@@ -159,14 +159,11 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
-        fault = "is not the file of an evaluation"
         remedy = "Name an evaluation, or its file runs/evals/NAME.db."
-    elif version != VERSION:
+        raise StorageError("is not the file of an evaluation", place=str(path), remedy=remedy)
+    if version != VERSION:
         fault = f"was written by another version of reward-kit (format {version}, this one reads {VERSION})"
-        remedy = "Use that version, or another --eval-id."
-    else:
-        return
-    raise StorageError(fault, place=str(path), remedy=remedy)
+        raise StorageError(fault, place=str(path), remedy="Use that version, or another --eval-id.")
 
 
 @contextmanager
