@@ -11,7 +11,7 @@ import time
 import uuid
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import DAMAGED, copied
@@ -188,10 +188,7 @@ async def rescore_async(
         reading(stored.log_path) as connection,
     ):
         tasks = {task.row.id: task for task in bundle.tasks}
-        limit = asyncio.Semaphore(AT_A_TIME)
-        judge = _Judge(
-            bundle, tasks, stored.log_path, connection, timeout, config.retries, cache(warn), limit
-        )
+        judge = _Judge(bundle, tasks, stored.log_path, connection, timeout, config.retries, cache(warn))
         rollouts = await asyncio.gather(*map(judge.again, stored.outcomes))
         if judge.redacted:
             warn(redacted_warning(judge.redacted))
@@ -213,7 +210,7 @@ class _Judge:
     timeout: float
     retries: int
     warn_once: Callable[[str], None]
-    limit: asyncio.Semaphore
+    limit: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, AT_A_TIME))
     redacted: list[Outcome] = field(default_factory=list)
 
     async def again(self, outcome: Outcome) -> Rejudged:
