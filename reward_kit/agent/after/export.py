@@ -297,9 +297,7 @@ def conversation(messages: Sequence[Message], opening: int, layout: Format) -> l
     roles = [message["role"] for message in messages]
     if layout == "full":
         return list(messages)
-    end = len(messages)
-    while end > opening and roles[end - 1] != "assistant":
-        end -= 1
+    end = max((number for number, role in enumerate(roles, 1) if role == "assistant"), default=0)
     if end <= opening:
         return None
     return [_of_format(message, layout) for message in messages[:end]]
