@@ -87,8 +87,7 @@ def _sweep(given: dict[str, Any]) -> int:
 
     for name, option in OPTIONS.items():
         if option.in_sweep is not None and given.get(name):
-            fault = f"{option.flag} cannot be combined with several --model"
-            raise UsageError(fault, remedy=option.in_sweep)
+            raise UsageError(f"{option.flag} cannot be combined with several --model", remedy=option.in_sweep)
     name = given.get("eval_id") or new_name()
     slugs = {one: re.sub(r"[^A-Za-z0-9._-]+", "-", one)[-LONGEST_SLUG:].strip("-.") for one in given["model"]}
     named = [{"model": one, "eval_id": f"{name}-{slug}"} for one, slug in slugs.items()]

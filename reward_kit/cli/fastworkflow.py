@@ -74,8 +74,7 @@ def train(folder: Path | None) -> None:
     from reward_kit.agent.players.agents.fastworkflow.setup import train as run_training
 
     home = FastWorkflowHome.find(folder)
-    settings = preflight.faults_of_settings(base_environment())
-    preflight.check([*preflight.faults_of_home(home), *settings])
+    preflight.check([*preflight.faults_of_home(home), *preflight.faults_of_settings(base_environment())])
     run_training(home)
 
 

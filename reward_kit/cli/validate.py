@@ -113,8 +113,7 @@ def _checked(
 
     with output_for(json_path) as output:
         with TaskBundle.load(dataset, **how) as bundle, _progress(quiet=quiet) as told:
-            checking = validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options)
-            report = run_in_loop(checking)
+            report = run_in_loop(validate_async(bundle, tasks=chosen(bundle.tasks), progress=told, **options))
         stream = sys.stderr if json_path == TO_OUTPUT else sys.stdout
         lines = _report_lines(report, terminal_width(stream), only_errors=quiet)
         print_report(lines, report.to_json, json_path, output)

@@ -145,8 +145,7 @@ class Explainer:
             raise errors.exceptions[0] from None
         finally:
             found = [made[outcome.id] for outcome in failed if outcome.id in made]
-            missing = len(failed) - len(found)
-            self.result = Explanations(self.model.name, found, missing, self._reason)
+            self.result = Explanations(self.model.name, found, len(failed) - len(found), self._reason)
             closing = getattr(self.model, "close", None)
             if closing is not None:
                 await closing()
@@ -342,8 +341,7 @@ class Explanations:
 def stored_explanations(path: Path) -> list[Explanation]:
     """The explanations in the evaluation at ``path``; raises ``StorageError`` for a damaged one."""
     try:
-        notes = read_notes(path, NOTE)
-        return [Explanation(**{**note, "usage": Usage(**note["usage"])}) for note in notes]
+        return [Explanation(**{**note, "usage": Usage(**note["usage"])}) for note in read_notes(path, NOTE)]
     except (KeyError, TypeError) as error:
         raise StorageError("holds a damaged explanation", place=str(path)) from error
 

@@ -83,8 +83,7 @@ class Export:
             for line in lines:
                 columns: Iterable[str] = self.columns
                 if self.layout == "openai":  # which refuses null, and all on tools if there are none
-                    has_tools = bool(line["tools"])
-                    known = {name for name in columns if has_tools and line[name] is not None}
+                    known = {name for name in columns if line["tools"] and line[name] is not None}
                     columns = (name for name in columns if name in known | {"messages"})
                 yield {name: line[name] for name in columns}
 
@@ -131,8 +130,7 @@ def export(
     chosen = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
     fault = None if chosen else "no column is named"
     if unknown := [name for name in chosen if name not in known]:
-        hint = did_you_mean(unknown[0], known)
-        fault = f"there is no column {unknown[0]!r} in the format {format}{hint}"
+        fault = f"there is no column {unknown[0]!r} in the format {format}{did_you_mean(unknown[0], known)}"
     if fault is not None:
         raise UsageError(fault, remedy=f"There are: {', '.join(known)}.")
     stored = load_evaluation(name, output_dir)
@@ -238,8 +236,7 @@ def line_of(
     try:
         messages = conversation(record.messages, opening, layout)
     except DAMAGED as error:
-        fault = f"is a damaged trace of a rollout: {error!r}"
-        raise StorageError(fault, place=str(record.path)) from error
+        raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(record.path)) from error
     if messages is None:
         return None
     return {

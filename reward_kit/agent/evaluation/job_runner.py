@@ -178,8 +178,7 @@ class _Account:
                 "--max-tokens, or set it: --model-arg (--user-model-arg) input_cost_per_token=USD and "
                 "output_cost_per_token=USD"
             )
-        is_untold = usage.calls > usage.reused_calls and not usage.tokens
-        if is_untold and runner.config.max_tokens is not None:
+        if usage.calls > usage.reused_calls and not usage.tokens and runner.config.max_tokens is not None:
             fault = f"--max-tokens does not see the calls of {model}: its answers have no usage"
             runner.display.note_once(fault)
 

@@ -279,8 +279,7 @@ class Workers(Executor):
         return self._cluster.worker(alone=alone)
 
     async def _started(self, worker: Worker, *, alone: bool = False) -> Worker:
-        concurrency = 1 if alone else self._share
-        config = worker_config(self._config, self._processes, concurrency=concurrency)
+        config = worker_config(self._config, self._processes, concurrency=1 if alone else self._share)
         here = Setup(config, str(self.folder.root))
         await worker.start(self._cluster.setup(config) if self._cluster and self._seeds else here)
         self._running.add(worker)

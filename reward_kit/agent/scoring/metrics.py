@@ -334,8 +334,7 @@ class Averages:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         seconds = {f"p{percent}": value for percent, value in self.seconds.items()}
-        reward = self.reward.to_json() if self.reward else None
-        return {**as_json(self), "reward": reward, "seconds": seconds}
+        return {**as_json(self), "reward": self.reward and self.reward.to_json(), "seconds": seconds}
 
 
 def averages_of(rows: Iterable[RowResult]) -> Averages:

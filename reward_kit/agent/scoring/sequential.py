@@ -150,12 +150,11 @@ def decide(rows: Sequence[RowProgress], *, margin: float, until_decided: bool, b
             verdict = "better" if value > 0 else "worse"
         elif -margin / 100 < narrow.low and narrow.high < margin / 100:
             verdict, level, interval = "within the margin", 90, narrow
-        played = sum(min(look, row.planned) for row in rows)
         decision = replace(
             decision,
             verdict=verdict,
             round=look,
-            played=played,
+            played=sum(min(look, row.planned) for row in rows),
             difference=value,
             interval=interval,
             level=level,
@@ -227,8 +226,7 @@ def critical_values(shares: tuple[float, ...], alpha: float = ALPHA) -> list[flo
     for share in shares:
         gain, scale = NormalDist(0, math.sqrt(share - before)), math.sqrt(share)
         target = alpha * share**POWER - spent
-        kept = partial(_kept, density, gain, scale)
-        values.append(bisect_left(range(8000), -target, key=kept) / 1000)
+        values.append(bisect_left(range(8000), -target, key=partial(_kept, density, gain, scale)) / 1000)
         bound = values[-1] * scale
         steps = math.ceil(2 * bound / _STEP)
         step = 2 * bound / steps

@@ -298,8 +298,7 @@ def _faults_of_line(each: _Spoken, ends: bool) -> Iterator[UserFault]:
         yield UserFault("speaks_as_agent", each.turn, whole, decisive=not (stops or ends))
     is_goodbye = len(said.split()) <= LONGEST_GOODBYE and _GOODBYE.search(said) and not _is_request(said)
     if stops and said and not (each.text.rstrip().endswith(STOP_TOKEN) and is_goodbye):
-        quoted = excerpt(each.text, LONGEST_QUOTE)
-        yield UserFault("stop_token_in_text", each.turn, quoted, decisive=False)
+        yield UserFault("stop_token_in_text", each.turn, excerpt(each.text, LONGEST_QUOTE), decisive=False)
     if _THOUGHT.search(said):
         yield UserFault("thought_aloud", each.turn, whole, decisive=False)
 

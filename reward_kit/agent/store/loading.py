@@ -224,8 +224,7 @@ def find_rollout(name: str | Path, output_dir: str | Path = "runs") -> StoredRol
     if isinstance(name, Path):
         return None
     if place := _PLACE.fullmatch(name.strip()):
-        file = find_evaluation(place["evaluation"], output_dir)
-        return _at_place(file, place["row"], int(place["number"]))
+        return _at_place(find_evaluation(place["evaluation"], output_dir), place["row"], int(place["number"]))
     rollout = _ID.fullmatch(name)
     return rollout and _by_id(Path(output_dir) / "evals", rollout["id"])
 
