@@ -12,7 +12,7 @@ from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 
 class _ChatModel(BaseModel, defer_build=True):
@@ -48,10 +48,8 @@ class FunctionCall(_ChatModel):
     arguments: str
 
 
-class MessageToolCall(_ChatModel):
+class MessageToolCall(_ChatModel, extra="allow"):
     """One entry of an assistant message's ``tool_calls``."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: str
     type: str = "function"
@@ -270,14 +268,12 @@ def _metric(name: str, value: Any) -> MetricRewardOutput:
         raise ValueError(f"metric {name!r}: {error}") from error
 
 
-class StepData(BaseModel):
+class StepData(BaseModel, extra="allow", defer_build=True):
     """One reinforcement-learning step: observation, action and reward; extra fields are kept.
 
     ``step_info["assistant_turn_index"]`` is the index that a reward function's ``StepOutput`` refers to.
     ``base_reward`` is filled in from there, ``advantage`` and ``return_to_go`` by the training algorithm.
     """
-
-    model_config = ConfigDict(extra="allow", defer_build=True)
 
     system_step_index: int
     observation_data: Any

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from reward_kit.reward_function import as_result, call_arguments, imported_function
 
@@ -25,19 +25,15 @@ __all__ = ["RewardServer", "create_app", "serve"]
 logger = logging.getLogger(__name__)
 
 
-class RequestMessage(BaseModel):
+class RequestMessage(BaseModel, extra="allow"):
     """A message of a request; the reward function receives it as the same dict."""
-
-    model_config = ConfigDict(extra="allow")
 
     role: str
     content: Any = ""
 
 
-class RewardRequest(BaseModel):
+class RewardRequest(BaseModel, extra="allow"):
     """Request body; further fields become keyword arguments of the reward function."""
-
-    model_config = ConfigDict(extra="allow")
 
     messages: list[RequestMessage]
     ground_truth: str | list[RequestMessage] | None = None

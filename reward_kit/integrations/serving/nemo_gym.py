@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Cookie, HTTPException, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.text import text_of
@@ -45,17 +45,15 @@ class Seeded(BaseModel):
     index: int = Field(default=0, alias="_ng_rollout_index")
 
 
-class Conversation(BaseModel):
+class Conversation(BaseModel, extra="allow"):
     """The response of an agent, in the form of OpenAI's Responses."""
 
-    model_config = ConfigDict(extra="allow")
     output: list[dict[str, Any]] = Field(default_factory=list)
 
 
-class Played(BaseModel):
+class Played(BaseModel, extra="allow"):
     """A row and the response to it."""
 
-    model_config = ConfigDict(extra="allow")
     response: Conversation
 
 

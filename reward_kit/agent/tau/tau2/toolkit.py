@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,10 +125,8 @@ uuid = _RepeatableUuid()
 # --- data models
 
 
-class BaseModelNoExtra(BaseModel):
+class BaseModelNoExtra(BaseModel, extra="forbid"):
     """A model that refuses unknown fields."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class DB(BaseModelNoExtra):
