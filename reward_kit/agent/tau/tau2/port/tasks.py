@@ -79,7 +79,7 @@ def row_id(name: str) -> str:
     if spelled == name and len(name) <= MAX_ID_LENGTH:
         return name
     if len(spelled) <= MAX_ID_LENGTH - 9 and "." in spelled:
-        return f"{spelled}"
+        return spelled
     return f"{spelled[: MAX_ID_LENGTH - 9]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
@@ -116,18 +116,11 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 
 
 def _instructions(parts: dict[str, Any]) -> str:
-    titles = {
-        "reason_for_call": "Reason for call",
-        "known_info": "Known info",
-        "unknown_info": "Unknown info",
-        "task_instructions": "Task instructions",
-    }
-    optional = ("known_info", "unknown_info")
     lines = [f"Domain: {parts['domain']}"]
-    for name, title in titles.items():
-        words = parts.get(name) if name in optional else parts[name]
+    for name in ("reason_for_call", "known_info", "unknown_info", "task_instructions"):
+        words = parts.get(name) if name.endswith("known_info") else parts[name]
         if words is not None:
-            lines.append(f"{title}:\n{_indented(words)}")
+            lines.append(f"{name.replace('_', ' ').capitalize()}:\n{_indented(words)}")
     return "\n".join(lines)
 
 
