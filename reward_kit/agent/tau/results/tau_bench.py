@@ -13,7 +13,7 @@ from itertools import chain, count, repeat, takewhile
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, NonNegativeInt, field_validator
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from reward_kit.agent.base.history import NOT_RUN, calls_in
 from reward_kit.agent.base.text import text_of
@@ -69,23 +69,19 @@ class Entry(BaseModel):
     task_id: NonNegativeInt
     trial: NonNegativeInt = 0
     reward: float = Field(allow_inf_nan=False)
-    info: _Info = _Info()
-    traj: list[_Message] = []
-
-    @field_validator("info", "traj", mode="before")
-    @classmethod
-    def _default_for_null(cls, value: Any, info: Any) -> Any:
-        return value if value is not None else cls.model_fields[info.field_name].default
+    info: _Info | None = None
+    traj: list[_Message] | None = None
 
 
 def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
     """The trials of a file as recordings, in its order."""
     for position, entry in enumerate(entries):
-        messages = messages_of([message.model_dump(exclude_unset=True) for message in entry.traj])
-        reason, detail = "agent_done" if entry.info.reward_info else "max_steps", None
-        if (error := entry.info.error) is not None:
+        info = entry.info or _Info()
+        messages = messages_of([message.model_dump(exclude_unset=True) for message in entry.traj or ()])
+        reason, detail = "agent_done" if info.reward_info else "max_steps", None
+        if (error := info.error) is not None:
             reason, detail = "agent_error", str(error) or "an error without a text"
-            if not _AGENT_ERROR.match(str(entry.info.traceback).strip().rpartition("\n")[2]):
+            if not _AGENT_ERROR.match(str(info.traceback).strip().rpartition("\n")[2]):
                 reason, detail = "infrastructure_error", f"the recorded run failed: {detail}"
         yield Trial(
             place=f"$[{position}]",
@@ -96,7 +92,7 @@ def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
             tool_calls=list(calls_in(messages)),
             stop_reason=reason,
             stop_detail=detail,
-            expected=_expected(entry.info.task),
+            expected=_expected(info.task),
         )
 
 
