@@ -190,7 +190,6 @@ def _reward_info(reward: float | None, record: Trace) -> dict[str, Any]:
 
 API_OUTPUT = "API output:"
 ACTION = "Action:"
-RESPOND = "respond"
 TOOL_ROLES = ("tool", "function")
 
 
@@ -236,7 +235,7 @@ def _text_step(name: str, message: Message, rest: Sequence[Message]) -> list[Mes
     if action is None:
         return _reply(said.strip())
     arguments = action["arguments"]
-    if action["name"] == RESPOND and not answered:
+    if action["name"] == "respond" and not answered:
         content = arguments.get("content") if isinstance(arguments, dict) else arguments
         return _reply(content if isinstance(content, str) else json.dumps(content))
     output = [text_of(rest[0].get("content")).removeprefix(API_OUTPUT).removeprefix(" ")] if answered else []

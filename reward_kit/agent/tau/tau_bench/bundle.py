@@ -36,14 +36,8 @@ OTHER = (
     "different from tau-bench commit 59a200c; the seed was made from them, and the tools show every user, "
     "product and order as the source has it"
 )
-_NAME = ("first_name", "last_name")
 _ADDRESS = ("address1", "address2", "city", "country", "state", "zip")
 _WRITTEN = Path(__file__).parent / "written"
-_HOME = "https://github.com/sierra-research/tau-bench"
-_PAPER = (
-    "Yao, Shinn, Razavi, Narasimhan: τ-bench: A Benchmark for Tool-Agent-User Interaction in "
-    "Real-World Domains, 2024, https://arxiv.org/abs/2406.12045"
-)
 _DIFFERENCES = """\
 The benchmark no longer updates these tasks: some gold actions and outputs are known to be wrong, and are \
 unchanged here.
@@ -153,12 +147,13 @@ reward-kit agent-eval --dataset {name} --model MODEL --user-model MODEL --temper
 
 ## Source
 
-- Benchmark: tau-bench, {_HOME}
+- Benchmark: tau-bench, https://github.com/sierra-research/tau-bench
 - Version: {source.version}
 - SHA-256 over all source files: `{source.files.content_hash()}`
 - Data: {seed}.
 - Licence: see `LICENSE`
-- Please cite: {_PAPER}
+- Please cite: Yao, Shinn, Razavi, Narasimhan: τ-bench: A Benchmark for Tool-Agent-User Interaction in \
+Real-World Domains, 2024, https://arxiv.org/abs/2406.12045
 
 ## Differences from the benchmark
 
@@ -239,7 +234,8 @@ def seed_sql(users: dict[str, Any], products: dict[str, Any], orders: dict[str, 
 
 def _user_rows(users: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for position, (user_id, user) in enumerate(users.items(), 1):
-        name, address = _parts(user["name"], _NAME), _parts(user["address"], _ADDRESS)
+        name = _parts(user["name"], ("first_name", "last_name"))
+        address = _parts(user["address"], _ADDRESS)
         yield "users", {"user_id": user_id, "position": position, **name, "email": user["email"], **address}
         for place, method in enumerate(user["payment_methods"].values(), 1):
             details = {name: method.get(name) for name in ("source", "brand", "last_four", "balance")}

@@ -192,18 +192,12 @@ def _listed(names: Any) -> str:
 # --- prompts
 
 
-TAU_USER = "tau_bench/envs/user.py"
-TAU_CHAT = "tau_bench/agents/chat_react_agent.py"
-TAU_TYPES = "tau_bench/types.py"
-_INSTRUCTION = "{instruction}"
-
-
 def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
     """Read the prompts and the greeting of the users, and the instructions of ``act`` and ``react``."""
-    user = files.python(TAU_USER, "the simulated users")
-    chat = files.python(TAU_CHAT, "the agents act and react")
-    types = files.python(TAU_TYPES, "the name of the action that replies to the user")
-    instruction = {"instruction_display": f"\n\nInstruction: {_INSTRUCTION}\n"}
+    user = files.python("tau_bench/envs/user.py", "the simulated users")
+    chat = files.python("tau_bench/agents/chat_react_agent.py", "the agents act and react")
+    types = files.python("tau_bench/types.py", "the name of the action that replies to the user")
+    instruction = {"instruction_display": "\n\nInstruction: {instruction}\n"}
     _expect(
         user,
         user.function("build_system_prompt", "LLMUserSimulationEnv"),
@@ -219,11 +213,11 @@ def tau_bench_prompts(files: SourceFiles) -> dict[str, bytes]:
     opening = "{policy}\n#Available tools\n{tools}"
     reset = user.function("reset", "LLMUserSimulationEnv")
     prompts = {
-        "user": _returned(user, "build_system_prompt", "LLMUserSimulationEnv", instruction),
-        "user_react": _returned(user, "build_system_prompt", "ReactUserSimulationEnv", instruction),
+        "user": _system_prompt(user, "LLMUserSimulationEnv", instruction),
+        "user_react": _system_prompt(user, "ReactUserSimulationEnv", instruction),
         "user_verify": _prompt(user, "verify", drafts),
         "user_reflect": _prompt(user, "reflect", drafts),
-        "greeting": _said(user, reset, "user"),
+        "greeting": _said_by_user(user, reset),
         "act": opening + chat.filled(chat.value("ACT_INSTRUCTION", "a text"), names),
         "react": opening + chat.filled(chat.value("REACT_INSTRUCTION", "a text"), names),
     }
@@ -236,8 +230,8 @@ def _expect(file: PythonFile, function: ast.FunctionDef, expression: str) -> Non
         raise file.fault(function, f"a function with {expression}")
 
 
-def _returned(file: PythonFile, name: str, owner: str, parts: Mapping[str, str]) -> str:
-    last = file.function(name, owner).body[-1]
+def _system_prompt(file: PythonFile, owner: str, parts: Mapping[str, str]) -> str:
+    last = file.function("build_system_prompt", owner).body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         raise file.fault(last, "`return` with the prompt")
     return file.filled(last.value, parts)
@@ -250,13 +244,13 @@ def _prompt(file: PythonFile, function: str, parts: Mapping[str, str]) -> str:
     raise file.absent(f"prompt in {function}()")
 
 
-def _said(file: PythonFile, function: ast.FunctionDef, role: str) -> str:
-    """Return the content of the message of ``role`` that a function has as a literal."""
+def _said_by_user(file: PythonFile, function: ast.FunctionDef) -> str:
+    """Return the content of the user's message that a function has as a literal."""
     for node in ast.walk(function):
         if isinstance(node, ast.Dict):
             pairs = {
                 ast.unparse(key): value for key, value in zip(node.keys, node.values, strict=True) if key
             }
-            if ast.unparse(pairs.get("'role'", node)) == repr(role):
-                return file.text(pairs.get("'content'", node), f"the content of the {role}'s message, a text")
-    raise file.fault(function, f"a message of the role {role}")
+            if ast.unparse(pairs.get("'role'", node)) == "'user'":
+                return file.text(pairs.get("'content'", node), "the content of the user's message, a text")
+    raise file.fault(function, "a message of the role user")

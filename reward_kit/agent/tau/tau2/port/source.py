@@ -140,7 +140,6 @@ _REPLACED = {
 }
 _REPEATABLE = ("import uuid", f"from {_OURS}.toolkit import uuid")
 _BASE = "ToolKitBase"
-_TYPES_ONLY = "TYPE_CHECKING"
 
 
 @dataclass(slots=True)
@@ -182,7 +181,7 @@ def _copy(source: Tau2Source, domain: str, module: str, code: DomainCode) -> Non
     for_types = {
         inner
         for node in ast.walk(file.tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == _TYPES_ONLY
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     for node in ast.walk(file.tree):

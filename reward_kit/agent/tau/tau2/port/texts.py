@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from reward_kit.agent.tau.tau2.port.source import Tau2Source
 
 BANKING = "banking_knowledge"
-_USER = "user/user_simulator.py"
 _STOPS = ("user/user_simulator_base.py", "user/base.py")
 _AGENT = "agent/llm_agent.py"
-_NL = "evaluator/evaluator_nl_assertions.py"
 _DONE = "done"
-_PERSONA = "<PERSONA_GUIDELINES>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ def solo_ending(source: Tau2Source) -> str:
 
 def user_prompts(source: Tau2Source) -> dict[str, str]:
     """The user's system prompts: of a user without tools, and of one with tools."""
-    file = source.code.python(_USER, "the simulated user")
+    file = source.code.python("user/user_simulator.py", "the simulated user")
     frame = _text(file, "SYSTEM_PROMPT")
     found = {}
     for name, guidelines in (
@@ -89,10 +86,9 @@ def user_prompts(source: Tau2Source) -> dict[str, str]:
         ("user_with_tools", "simulation_guidelines_tools"),
     ):
         text = source.data.text(f"user_simulator/{guidelines}.md", "the user's guidelines")
+        text = text.replace("<PERSONA_GUIDELINES>", "")
         place = next((one for one in re.findall(r"\{(\w+)\}", frame) if "guidelines" in one), "guidelines")
-        found[name] = _put(
-            file, frame, **{place: text.replace(_PERSONA, ""), "instructions": "{instruction}"}
-        )
+        found[name] = _put(file, frame, **{place: text, "instructions": "{instruction}"})
     return found
 
 
@@ -111,7 +107,7 @@ def greeting(source: Tau2Source) -> str:
 
 def judge_prompts(source: Tau2Source) -> dict[str, str]:
     """The prompts of the judge of sentences, the second with places for conversation and sentences."""
-    file = source.code.python(_NL, "the judge of sentences")
+    file = source.code.python("evaluator/evaluator_nl_assertions.py", "the judge of sentences")
     places = {name: f"{{{name}}}" for name in ("trajectory_str", "nl_assertions")}
     found: dict[str, str] = {}
     for node in ast.walk(file.tree):
