@@ -60,15 +60,12 @@ class RecordedRun:
         other content.
         """
         results = read_results(path)
-        folder, domain = (
-            tasks[0].folder.name,
-            results.domain,
-        )  # the folder of a ported bundle names its domain
-        ported = folder.removeprefix("tau2_")
+        domain, folder = results.domain, tasks[0].folder.name
+        ported = folder.removeprefix("tau2_")  # the folder of a ported bundle names its domain
         if domain is not None and ported != folder and not domain.startswith(ported):
             fault = f"the file is of the domain {cut(domain, 80)}, the bundle of {ported}"
             raise BundleError(fault, place=f"{path}: $.info.environment_info", remedy=_OTHER_DATASET)
-        ids = task_ids([task.row for task in tasks], is_tau2=results.domain is not None)
+        ids = task_ids([task.row for task in tasks], is_tau2=domain is not None)
         by_id = {ids[task.row.id]: task for task in tasks}
         of_row: dict[str, list[Trial]] = {}
         for trial in results.trials:
