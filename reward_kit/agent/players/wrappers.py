@@ -130,15 +130,15 @@ class OwnFactory:
         """Call the factory's ``open``; that of a class belongs to its products."""
         if not inspect.isclass(self._found):
             with foreign_code(f"{self._spec} cannot be opened:", self._place):
-                await _call(self._found, "open")
+                await call_hook(self._found, "open")
 
     async def close(self) -> None:
         """Call the factory's ``close``, and that of a product that no rollout got."""
         try:
-            await _call(self._trial, "close")
+            await call_hook(self._trial, "close")
         finally:  # what its products share is closed even if one of them cannot be
             if not inspect.isclass(self._found):
-                await _call(self._found, "close")
+                await call_hook(self._found, "close")
 
 
 @contextmanager
@@ -152,8 +152,9 @@ def foreign_code(doing: str, place: str | None) -> Iterator[None]:
         raise BundleError(f"{doing} {fault_line(error)}", place=place) from error
 
 
-async def _call(player: Any, hook: str) -> None:
-    method = getattr(player, hook, None)
+async def call_hook(held: Any, hook: str) -> None:
+    """Call ``open`` or ``close`` of an object, sync or async, if it has that."""
+    method = getattr(held, hook, None)
     if callable(method):
         result = method()
         if inspect.isawaitable(result):

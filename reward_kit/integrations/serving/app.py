@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.routing import Route
 
 from reward_kit.agent.base.types import StopReason  # noqa: TC001 - pydantic does
+from reward_kit.agent.players.wrappers import call_hook
 from reward_kit.agent.servers.http import (
     SESSION,
     SessionChanges,
@@ -88,12 +89,12 @@ def build_app(episodes: Episodes, shared: Iterable[Any] = ()) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
             for one in shared:
-                await _if_there(one, "open")
+                await call_hook(one, "open")
             yield
         finally:
             episodes.close()
             for one in shared:
-                await _if_there(one, "close")
+                await call_hook(one, "close")
 
     name = episodes.bundle.tasks[0].row.toolset.removesuffix(".tools").strip(".") or "bundle"
     app = guarded_app(
@@ -122,11 +123,6 @@ def build_app(episodes: Episodes, shared: Iterable[Any] = ()) -> FastAPI:
         return fault(405, f"{path} takes {allowed}, not {request.method}", {"Allow": allowed})
 
     return app
-
-
-async def _if_there(held: Any, method: str) -> None:
-    if (found := getattr(held, method, None)) is not None:
-        await found()
 
 
 async def _not_opened(_request: Request, error: Exception) -> Response:
