@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_kit.agent.players.users.llm import labelled_draft
+from reward_kit.agent.players.users.llm import ReactUser
 
 USER = "react"
 
@@ -57,11 +57,11 @@ async def test_a_thought_alone_is_asked_again_and_paid(conversation: Any) -> Non
     ],
 )
 def test_the_line_is_found_in_whatever_form_it_comes(answer: str, line: str) -> None:
-    assert labelled_draft(answer).line == line
+    assert ReactUser().read(answer).line == line
 
 
 @given(
     thought=st.text("abc .!", min_size=1), line=st.text("xyz .!#", min_size=1).filter(lambda t: t.strip(" #"))
 )
 def test_a_labelled_thought_never_gets_into_the_line(thought: str, line: str) -> None:
-    assert labelled_draft(f"Thought: {thought}\nUser Response: {line}").line == line.strip()
+    assert ReactUser().read(f"Thought: {thought}\nUser Response: {line}").line == line.strip()

@@ -194,28 +194,22 @@ class ReactUser(LLMUser):
         return [{"role": "system", "content": system}, *heard]
 
     def read(self, answer: str) -> Draft:
-        """The line of an answer, and its thoughts."""
-        return labelled_draft(answer)
+        """The line of an answer ``Thought: … User Response: …``, and its thoughts.
 
-
-def labelled_draft(answer: str) -> Draft:
-    """Return the line of an answer ``Thought: … User Response: …``, and its thoughts.
-
-    An answer without labels is a line as a whole. The line is empty if there is only a thought; a stop token
-    that stands alone in the last row of such an answer is taken for the line.
-    """
-    text, hidden = split_thoughts(answer)
-    sections = list(_sections(text))
-    lines = [content for kind, content in sections if kind == "line" and content]
-    before = sections[0][1]
-    if not lines and before:
-        lines, before = [before], ""
-    thoughts = joined(hidden, before, *(content for kind, content in sections if kind == "thought"))
-    if lines:
-        return Draft(lines[0], thoughts)
-    rows = text.split("\n")
-    stops = bool(text) and rows[-1].strip(" \t*_`\"'.") == STOP_TOKEN
-    return Draft(STOP_TOKEN if stops else "", thoughts)
+        An answer without labels is a line as a whole. The line is empty if there is only a thought; a stop
+        token that stands alone in the last row of such an answer is taken for the line.
+        """
+        text, hidden = split_thoughts(answer)
+        sections = list(_sections(text))
+        lines = [content for kind, content in sections if kind == "line" and content]
+        before = sections[0][1]
+        if not lines and before:
+            lines, before = [before], ""
+        thoughts = joined(hidden, before, *(content for kind, content in sections if kind == "thought"))
+        if lines:
+            return Draft(lines[0], thoughts)
+        stops = text.split("\n")[-1].strip(" \t*_`\"'.") == STOP_TOKEN
+        return Draft(STOP_TOKEN if stops else "", thoughts)
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
