@@ -160,7 +160,10 @@ class HumanAgent(Person):
                 return ""
             command, _, rest = typed.strip().partition(" ")
             if command == "/call":
-                await self._call(rollout, rest)
+                content = await self.call(rollout, rest)
+                if content is not None:
+                    changed = Changes.from_json(self.episode.tool_calls[-1].changes).lines()
+                    self.screen.show("\n".join([content, *(f"  {line}" for line in changed)]))
             elif command == "/tools":
                 self.show_tools(rollout)
             elif command == "/policy":
@@ -169,13 +172,6 @@ class HumanAgent(Person):
                 self.screen.show("", manual=HELP)
             elif command:
                 return typed.strip()
-
-    async def _call(self, rollout: Rollout, text: str) -> None:
-        content = await self.call(rollout, text)
-        if content is None:
-            return
-        changed = Changes.from_json(self.episode.tool_calls[-1].changes).lines()
-        self.screen.show("\n".join([content, *(f"  {line}" for line in changed)]))
 
 
 class HumanUser(Person):
