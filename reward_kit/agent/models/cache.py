@@ -54,7 +54,6 @@ class AnswerStore:
         self._warn = warn
         self._warned = False
         self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
 
     def get(self, key: str) -> Completion | None:
         """Return the stored answer, marked as reused in its usage, or None."""
@@ -97,7 +96,7 @@ class AnswerStore:
     def _execute(self, sql: str, *values: str) -> list[tuple[str]]:
         with self._lock:
             try:
-                return self._connected().execute(sql, values).fetchall()
+                return self._connection.execute(sql, values).fetchall()
             except (OSError, sqlite3.Error) as error:
                 if not self._warned:
                     self._warned = True
@@ -106,20 +105,19 @@ class AnswerStore:
                     )
                 return []
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            with suppress(sqlite3.OperationalError):  # NFS has no WAL
-                self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS answers"
-                " (key TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
-            )
-        return self._connection
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        with suppress(sqlite3.OperationalError):  # NFS has no WAL
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
+        )
+        return connection
 
 
 class CachedModel:
