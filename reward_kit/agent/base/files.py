@@ -22,8 +22,6 @@ TO_OUTPUT = "-"
 """The name of the standard output, where an option takes a file."""
 _FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file until one of the two is written to."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @contextmanager
@@ -138,12 +136,10 @@ def temporary_folder(kind: str) -> Path:
 
 def storage_error(error: OSError, path: Path | str) -> StorageError:
     """The error for a person about a failed write, with its remedy."""
-    if error.errno in _FULL:
-        fault, remedy = (
-            "the disk is full",
-            "Make room, then continue with --resume: what is finished is kept.",
-        )
-    elif error.errno in _FORBIDDEN:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fault = "the disk is full"
+        remedy = "Make room, then continue with --resume: what is finished is kept."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fault, remedy = "may not be written", "Choose another folder with --output-dir."
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         fault = "cannot be written: this process has too many files open"
