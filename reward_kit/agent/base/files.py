@@ -73,17 +73,15 @@ def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | 
     ``OSError`` for an output that takes no more.
     """
     path = Path(target)
-    parts = map(hide_bytes, parts)
     if str(target) == TO_OUTPUT:
         stream = output or sys.stdout.buffer
-        stream.writelines(parts)
+        stream.writelines(map(hide_bytes, parts))
         stream.flush()
     elif path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:
-            file.writelines(parts)
+            file.writelines(map(hide_bytes, parts))
     else:
-        with publish(path.resolve() if path.is_symlink() else path) as file:  # a link stays one
-            file.writelines(parts)
+        write_text(path.resolve() if path.is_symlink() else path, parts)  # a link stays one
 
 
 def check_target(option: str, target: str | Path | None) -> None:
