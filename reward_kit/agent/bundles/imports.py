@@ -202,7 +202,6 @@ REGISTRY = "R"
 TOOLS = "tools"
 USER_TOOLS = "user_tools"
 REWARD = "reward"
-EVALUATE = "evaluate"
 
 
 def load_registry(imports: BundleImports, toolset: str, outside: bool | None = True) -> ToolRegistry:
@@ -275,7 +274,7 @@ def load_reward(imports: BundleImports, toolset: str, reward: str | None) -> Fou
     """
     if reward is None:
         package = absolute(imports.folder, toolset.partition(":")[0]).rpartition(".")[0]
-        module_name, function_name = f"{package}.{REWARD}" if package else REWARD, EVALUATE
+        module_name, function_name = f"{package}.{REWARD}" if package else REWARD, "evaluate"
         if not imports.exists(module_name):
             own_file(imports.folder, f"{REWARD}.py")  # a broken link is not taken for a missing reward
             missing = f"{(package or imports.folder.name).replace('.', '/')}/{REWARD}.py"

@@ -30,8 +30,6 @@ _ROW = """\
  "initial_messages": [{"role": "user", "content": "The user's request"}],
  "actions": []}
 """
-_SEED = "-- The tables and rows that every rollout starts from.\n"
-METHODS = ("get", "post", "put", "patch", "delete")
 MOST_REFERENCES = 200
 """References of one schema that are replaced: schemas that refer to each other grow without end."""
 MCP_SECONDS = 60.0
@@ -69,7 +67,8 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
         raise UsageError("exists already", place=str(folder), remedy="Choose another name.")
     texts = {path.name: _text(path, folder) for path in sorted(STARTER.iterdir()) if path.is_file()}
     if tools:
-        texts |= {"tools.py": tools_source(tools, origin), "task.jsonl": _ROW, "seed.sql": _SEED}
+        seed = "-- The tables and rows that every rollout starts from.\n"
+        texts |= {"tools.py": tools_source(tools, origin), "task.jsonl": _ROW, "seed.sql": seed}
         del texts["policy.md"]
     folder.mkdir(parents=True)
     try:
@@ -136,7 +135,7 @@ def tools_of_openapi(path: Path) -> list[ToolOutline]:
     paths = document.get("paths") if isinstance(document, dict) else None
     tools = []
     for address, item in (paths or {}).items():
-        for method in METHODS:
+        for method in ("get", "post", "put", "patch", "delete"):
             operation = item.get(method) if isinstance(item, dict) else None
             if isinstance(operation, dict):
                 shared = item.get("parameters") or []

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 FORMAT = "reward-kit.seed/2"
 """Changes whenever the same seed would give another base; hashed into every key."""
 
-SEED_SQL = "seed.sql"
-SEED_SCRIPT = "seed.py"
 ENTRY = "seed"
 INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
@@ -152,7 +150,7 @@ def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
 
 def _folder_source(folder: Path) -> SeedSource:
     folder = folder.resolve()
-    sql, script = own_file(folder, SEED_SQL), own_file(folder, SEED_SCRIPT)
+    sql, script = own_file(folder, "seed.sql"), own_file(folder, "seed.py")
     name = sql.name if sql else script.name if script else "no seed.sql or seed.py"
     text = read_text(sql) if sql else ""
     return SeedSource(text, SeedScript(script) if script else None, f"{folder.name}/{name}")

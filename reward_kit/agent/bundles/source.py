@@ -119,7 +119,6 @@ def check_manifest(folder: Path) -> None:
 
 JUNK = frozenset({"runs", "__pycache__", "node_modules", "venv"})
 """Folders that are no part of a bundle, as are hidden files and folders."""
-_SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx")
 
 
 def bundle_files(folder: Path) -> Iterator[Path]:
@@ -176,7 +175,7 @@ def _refuse_secrets(folder: Path, names: Mapping[str, str]) -> None:
     faults = []
     for name in names:
         text = (folder / name).read_bytes().decode("utf-8", "replace")
-        if name.endswith(_SECRET_SUFFIXES) or "PRIVATE KEY-----" in text:
+        if name.endswith((".pem", ".key", ".p12", ".pfx")) or "PRIVATE KEY-----" in text:
             faults.append(f"{name}: holds a private key")
             continue
         for number, line in enumerate(text.splitlines(), 1):
