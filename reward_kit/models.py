@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, KeysView, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -249,11 +250,9 @@ class RewardOutput(_OutputRecord):
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, str | bytes):
-        try:
+    with suppress(TypeError):
+        if not isinstance(value, str | bytes):
             return float(value)
-        except TypeError:
-            pass
     raise ValueError(f"a score must be a number, not {value!r}")
 
 
