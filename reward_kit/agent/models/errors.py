@@ -46,9 +46,8 @@ def model_error(
     if setting is not None and 2 * int(setting[1] or 1) >= int(setting[2] or 1):  # most of the context
         remedy = _NO_SEED if _SEED.search(raw) else "Check --model-arg and the model's documentation."
         return ModelSetupError(f"refuses a setting: {text}", place=place, remedy=remedy, status=status)
-    if "ContextWindowExceededError" in kinds or "ContentPolicyViolationError" in kinds or status == 413:
-        return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
-    if refuses_input(status, raw):
+    refused = kinds & {"ContextWindowExceededError", "ContentPolicyViolationError"} or status == 413
+    if refused or refuses_input(status, raw):
         return ModelInputError(f"refuses the conversation: {text}", place=place, status=status)
     raw += f" {getattr(error, 'body', None) or ''}"  # for what it says of limits beside its message
     called, *kind = request.called or [request.address or ""]
