@@ -54,9 +54,9 @@ def tau2(folder: Path, domain: str, source: Path | None, **parts: str | None) ->
             chosen.remove("banking_knowledge")
             warn(_NO_PACKAGE)
         for one in chosen:
-            done = port_domain(files, one, folder, **parts)
-            datasets = ", ".join(f"{name} ({count(rows, 'task')})" for name, rows in done.rows.items())
-            say(f"{from_here(done.folder)}: {datasets}")
+            bundle, numbers = port_domain(files, one, folder, **parts)
+            datasets = ", ".join(f"{name} ({count(rows, 'task')})" for name, rows in numbers.items())
+            say(f"{from_here(bundle)}: {datasets}")
 
 
 @port.command("tau-bench", cls=Command)

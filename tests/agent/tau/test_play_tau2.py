@@ -22,7 +22,7 @@ PACK = ("put", {"thing": "moby"})
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = write_checkout(tmp_path_factory.mktemp("tau2-bench"))
     with open_source(source) as opened:
-        return port_domain(opened, "mock", tmp_path_factory.mktemp("bundles")).folder
+        return port_domain(opened, "mock", tmp_path_factory.mktemp("bundles"))[0]
 
 
 @pytest.fixture

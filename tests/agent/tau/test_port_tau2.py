@@ -29,7 +29,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_source(checkout) as source:
-        return port_domain(source, "mock", tmp_path_factory.mktemp("bundles")).folder
+        return port_domain(source, "mock", tmp_path_factory.mktemp("bundles"))[0]
 
 
 def rows_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -91,7 +91,7 @@ class TestRows:
 
     def test_a_split_can_be_chosen(self, checkout: Path, tmp_path: Path) -> None:
         with open_source(checkout) as source:
-            assert port_domain(source, "mock", tmp_path, tasks="train").rows == {"task.jsonl": 1}
+            assert port_domain(source, "mock", tmp_path, tasks="train")[1] == {"task.jsonl": 1}
 
     @pytest.mark.parametrize("length", [20, 500])
     def test_an_id_that_is_no_folder_name_is_respelled(self, length: int) -> None:
@@ -177,7 +177,7 @@ class TestVariants:
 
     def test_an_agent_that_works_alone(self, checkout: Path, tmp_path: Path) -> None:
         with open_source(checkout) as source:
-            folder = port_domain(source, "mock", tmp_path, variant="solo").folder
+            folder = port_domain(source, "mock", tmp_path, variant="solo")[0]
         with TaskBundle.load(folder, mode="solo") as bundle:
             task = bundle.tasks[0]
             assert task.system_prompt == "Work, then done. Work alone.\n The reader wants Moby Dick."

@@ -66,31 +66,23 @@ _ROWS = 500
 """Rows of one statement of ``seed.sql``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ported:
-    """A bundle that was written: its folder, and the number of rows of each dataset."""
-
-    folder: Path
-    rows: dict[str, int]
-
-
 def port_domain(
     source: Tau2Source, domain: str, out: Path, *, tasks: str | None = None, variant: str | None = None
-) -> Ported:
+) -> tuple[Path, dict[str, int]]:
     """Write the bundle ``tau2_DOMAIN`` to the folder ``out``; nothing if it raises ``SourceError``.
 
-    ``tasks`` names the one split that ``task.jsonl`` has, ``variant`` one of ``VARIANTS``.
+    Returns the bundle's folder, and the number of rows of each dataset. ``tasks`` names the one split that
+    ``task.jsonl`` has, ``variant`` one of ``VARIANTS``.
     """
     variant = check_variant(domain, variant)
-    name = f"tau2_{domain}"
-    target = out / name
+    target = out / f"tau2_{domain}"
     if target.exists():
         raise SourceError(f"{target} exists. Choose another folder, or remove it")
     if not source.code.has(f"domains/{domain}/tools.py"):
         raise SourceError(f"{source.files.name} has no domain {domain}. Give a checkout with --source")
     with new_folder(target) as folder:
         rows = _Writer(source, domain, variant, folder).write(tasks)
-    return Ported(target, rows)
+    return target, rows
 
 
 @dataclass(frozen=True, slots=True)
