@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.text import closest, cut
 from reward_kit.errors import UnknownOptionError, UsageError
 
 MAX_ROLLOUTS = 1_000_000
@@ -89,9 +88,9 @@ class Option:
             raise UsageError(f"{self.flag} must be at most {self.maximum:.15g}, not {value}")
 
 
-def unknown_option(name: str, known: Iterable[str], meant: str | None) -> UnknownOptionError:
+def unknown_option(name: str, known: Collection[str], meant: str | None) -> UnknownOptionError:
     """The error for an unknown option, with the name that was probably ``meant``."""
-    meant = meant or next(iter(get_close_matches(name, known, n=1)), None)
+    meant = meant or closest(name, known)
     return UnknownOptionError(
         f"unknown option {name!r}", remedy=f"Did you mean {meant!r}?" if meant else None
     )
