@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.agent.base.encoding import json_text
@@ -48,10 +49,9 @@ the loop's at every statement."""
 _REDACTED = re.compile(r'("redacted":\s*)false')
 """The first is the field of the trace: texts cannot hold a bare quote."""
 _OF_VALUES = sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError
-_UPDATES = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run"))
-_INSERT = (
-    f"INSERT INTO rollouts ({', '.join(WRITTEN)}) VALUES ({', '.join('?' * len(WRITTEN))})"  # noqa: S608
-    f" ON CONFLICT (id) DO UPDATE SET {_UPDATES}"
+_ROLLOUTS = f"INTO rollouts ({', '.join(WRITTEN)})"
+_UPDATE = "ON CONFLICT (id) DO UPDATE SET " + ", ".join(
+    f"{name} = excluded.{name}" for name in WRITTEN if name not in ("id", "run")
 )
 
 
@@ -154,18 +154,17 @@ class Store:
         of them is.
         """
         with self.transaction() as connection:
+            rollouts, traces, states = [], [], []
             for one in played:
                 rollout = one.outcome.id
-                connection.execute(_INSERT, row_of(one.outcome, self.run, self.hidden))
+                rollouts.append(row_of(one.outcome, self.run, self.hidden))
                 trace = hide(one.trace, self.hidden)
                 if trace != one.trace:
                     trace = _REDACTED.sub(r"\1true", trace, count=1)
-                values: tuple[Any, ...] = rollout, trace, checksum(trace)
-                connection.execute("INSERT OR REPLACE INTO traces VALUES (?, ?, ?)", values)
+                traces.append((rollout, trace, checksum(trace)))
                 for kind, state in (("final", one.state), ("gold", one.gold_state)):
                     if state is not None:
-                        values = rollout, kind, state, checksum(state)
-                        connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", values)
+                        states.append((rollout, kind, state, checksum(state)))
                 if (gold := one.row_gold) is not None:
                     texts = self._text(gold.calls), self._text(gold.changes)
                     connection.execute(
@@ -173,6 +172,17 @@ class Store:
                         " WHERE row_id = ? AND gold_calls IS NULL",
                         (*texts, gold.state, checksum(gold.state), gold.row_id),
                     )
+            self._insert(_ROLLOUTS, rollouts, _UPDATE)
+            self._insert("OR REPLACE INTO traces", traces)
+            self._insert("OR REPLACE INTO states", states)
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], rest: str = "") -> None:
+        """Insert many rows with each statement, during which the event loop's thread can run."""
+        for start in range(0, len(rows), LARGEST_GROUP):
+            some = rows[start : start + LARGEST_GROUP]
+            places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
+            query = f"INSERT {table} VALUES {places} {rest}"  # noqa: S608
+            self._connection.execute(query, [*chain.from_iterable(some)])
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
         """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""

@@ -26,7 +26,7 @@ from reward_kit.agent.store.evaluation_file import (
     rollout_at,
 )
 from reward_kit.agent.store.schema import FINAL, read_outcomes
-from reward_kit.agent.store.writer import Saver, Store, writer_of
+from reward_kit.agent.store.writer import LARGEST_GROUP, Saver, Store, writer_of
 from reward_kit.errors import StorageError
 
 
@@ -65,6 +65,19 @@ def test_a_rollout_that_is_judged_again_takes_its_own_place(path: Path) -> None:
         store.add([played(0, reward=None, error="no"), played(1)])
         store.add([played(0, reward=0.5, scored_at=2000.0)])
     assert [(one.index, one.reward) for one in stored(path)] == [(0, 0.5), (1, 1.0)]
+
+
+def test_however_many_are_added_at_once_all_are_read_back(path: Path) -> None:
+    number = 2 * LARGEST_GROUP + 1
+    group = [played(n, reward=n / number) for n in range(number)]
+    group = [replace(one, state=b"%d" % n if n % 3 else None) for n, one in enumerate(group)]
+    with begun(path) as store:
+        store.add([played(number - 1, reward=None, error="no")])
+        store.add(group)
+    assert sorted(stored(path), key=lambda one: one.index) == [one.outcome for one in group]
+    for one in group:
+        found = rollout_at(path / one.outcome.id)
+        assert (found.trace, found.state) == (one.trace, one.state)
 
 
 def test_the_last_final_attempt_counts(path: Path) -> None:
