@@ -225,6 +225,8 @@ def on_objects(
     Exceptions of the types ``errors`` become ``ToolError``, which the model reads; after any exception
     nothing is written.
     """
+    if inspect.iscoroutinefunction(function):
+        raise BundleError("on_objects() takes no async function", remedy='Write a plain "def".')
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     @functools.wraps(function)
@@ -233,7 +235,7 @@ def on_objects(
             try:
                 return function(data, **arguments)
             except errors as error:
-                raise ToolError(str(error)) from error
+                raise ToolError(f"there is no {error}" if type(error) is KeyError else str(error)) from error
 
     database = inspect.Parameter("db", inspect.Parameter.KEYWORD_ONLY)
     call.__signature__ = inspect.Signature([*own, database])  # type: ignore[attr-defined]  # what R.tool reads

@@ -12,7 +12,7 @@ import click
 from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli.options import PATH, command, file_option
+from reward_kit.cli.options import PATH, command, file_option, output_for
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def pack(bundle: str, target: str | None, licence: str | None) -> None:
             warn("the bundle has no licence: others may not use it; add a LICENSE file or --licence")
         if has_starters_readme(rows.folder):
             warn("README.md is still the one that reward-kit init wrote: say in it what the bundle measures")
+        above = (row.toolset for row in rows.rows if f".{rows.folder.name}." in row.toolset[1:])
+        if name := next(above, None):
+            warn(f"the toolset {name} is in a package that is not packed: write .tools, or name it as needed")
         digest = source.pack(rows.folder, file, rows=len(rows.rows), licence=licence)
         say(f"{file}: {count(len(rows.rows), 'row')}, {file.stat().st_size} bytes, sha256 {digest}")
 
@@ -125,13 +128,16 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], json_
     from reward_kit.agent.bundles.task import select_tasks
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with TaskBundle.load(bundle, unanswered=True) as opened:
+    with (
+        output_for(None if call else json_path) as output,
+        TaskBundle.load(bundle, unanswered=True) as opened,
+    ):
         task = select_tasks(opened.tasks, task_ids=row, called=lambda _: "--rows")[0]
         if call:
             return run_in_loop(_call(opened, task, call))
         if json_path is not None:
             schemas = json.dumps(task.registry.get_openai_tools(), indent=2, ensure_ascii=False)
-            write_output([f"{schemas}\n".encode()], json_path)
+            write_output([f"{schemas}\n".encode()], json_path, output)
         else:
             for line in _schema_lines(task.registry):
                 say(line)
@@ -152,6 +158,7 @@ def _schema_lines(registry: ToolRegistry) -> Iterator[str]:
 
 async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ...]) -> int:
     from reward_kit.agent.base.encoding import parsed_json
+    from reward_kit.agent.base.types import RolloutStopped
 
     code = 0
     with closing(bundle.episode(task)) as episode:
@@ -160,7 +167,10 @@ async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ..
                 arguments = parsed_json(text)
             except ValueError as error:
                 raise UsageError(f"its arguments are not JSON: {error}", place=f"--call {name}") from None
-            result = await episode.call(name, arguments)
+            try:
+                result = await episode.call(name, arguments)
+            except RolloutStopped as over:
+                raise UsageError(f"the rollout is over ({over})", place=f"--call {name}") from None
             say(f"{name}: {result.status}" if result.status != "ok" else f"{name}:")
             say(result.content)
             for line in result.changes.lines() if result.changes is not None else ():

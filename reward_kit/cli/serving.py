@@ -135,7 +135,7 @@ def _registry(target: str) -> ToolRegistry:
         raise BundleError(f"{target} is a file", remedy=remedy)
     is_folder = path.is_dir()
     imports = BundleImports(path if is_folder else Path.cwd())  # stays open: tools may import when called
-    toolset = f"{path.resolve().name}.tools" if is_folder else target
+    toolset = ".tools" if is_folder else target
     if not is_folder and target.isidentifier() and importlib.util.find_spec(target) is not None:
         toolset = f"{target}.tools" if imports.exists(f"{target}.tools") else target
     return load_registry(imports, toolset)

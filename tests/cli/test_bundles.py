@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from command import run_command, run_python, stand_in
 
-from reward_kit.agent.bundles.new_bundle import tools_of_openapi
+from reward_kit.agent.bundles.new_bundle import tools_of_openapi, tools_source
 
 STRING, PET = {"type": "string"}, {"$ref": "#/components/schemas/Pet"}
 PROPERTIES = {"age": {"type": "integer"}, "name": STRING, "parent": PET}
@@ -157,11 +157,43 @@ def test_tools_of_an_openapi_file() -> None:
     assert "not written yet" in called.out
 
 
+AGE, AGES = {"type": "integer", "minimum": 3}, {"type": "array", "items": {"type": "integer"}}
+NAMED = {"type": "object", "required": ["name"], "properties": {"name": STRING}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "required", "properties"),
+    [
+        ("application/json", {"properties": {"age": {**AGE, "exclusiveMinimum": True}}}, [],
+         {"age": {"type": "integer", "exclusiveMinimum": 3}}),
+        ("application/json", {"properties": {"age": {**AGE, "exclusiveMinimum": False}}}, [], {"age": AGE}),
+        ("application/x-www-form-urlencoded", NAMED, ["name"], {"name": STRING}),
+        ("application/json", AGES, ["body"], {"body": AGES}),
+    ],
+)  # fmt: skip
+def test_a_body_of_an_openapi_3_0_file_becomes_arguments(
+    kind: str, schema: Any, required: list[str], properties: Any
+) -> None:
+    body = {"required": True, "content": {kind: {"schema": schema}}}
+    Path("api.json").write_text(json.dumps({"paths": {"/a": {"post": {"requestBody": body}}}}))
+    (tool,) = tools_of_openapi(Path("api.json"))
+    assert tool.schema == {"type": "object", "properties": properties, "required": required}
+
+
+def test_operations_of_one_name_become_tools_of_different_names() -> None:
+    operations = {method: {"operationId": "pets"} for method in ("get", "post", "put")}
+    Path("api.json").write_text(json.dumps({"paths": {"/pets": operations}}))
+    made: dict[str, Any] = {}
+    exec(tools_source(tools_of_openapi(Path("api.json")), "api.json"), made)
+    assert len(made["R"].tools) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("{", "is not JSON"),
         ("{}", "describes no operations"),
+        ('{"swagger": "2.0", "paths": {"/a": {"get": {}}}}', "It is no OpenAPI 3 file"),
         ('{"paths": {"/a": {"get": {"requestBody": {"$ref": "#/b"}}}}}', "'#/b'"),
     ],
 )
@@ -178,9 +210,10 @@ def test_tools_of_an_mcp_server(library: Path) -> None:
     made = run_command("init", "copied", "--from-mcp", "./reward-kit mcp library_task")
     assert made.code == 0, made.err
     assert run_command("tools", "copied").out == run_command("tools", "library_task").out
-    failed = run_command("init", "other", "--from-mcp", "false")
-    assert failed.code == 2
-    assert failed.err.startswith("Error: false: the MCP server does not answer")
+    for program in ("false", "'unclosed"):
+        failed = run_command("init", "other", "--from-mcp", program)
+        assert failed.code == 2
+        assert failed.error.startswith(f"Error: {program}: the MCP server does not answer")
 
 
 def test_calls_by_hand_show_results_and_changed_rows(library: Path) -> None:
@@ -195,6 +228,23 @@ def test_calls_by_hand_show_results_and_changed_rows(library: Path) -> None:
     assert (faulty.code, "--call lend_book: its arguments are not JSON" in faulty.err) == (2, True)
     missing = run_command("tools", "library_task", "--row", "none")
     assert (missing.code, "none" in missing.err) == (2, True)
+
+
+def test_a_call_after_the_end_of_the_rollout_is_an_error(library: Path) -> None:
+    tools = library / "tools.py"
+    tools.write_text(tools.read_text().replace("@R.tool\n", "@R.tool(terminal=True)\n"))
+    find = ("--call", "find_books", '{"title": "x"}')
+    ran = run_command("tools", "library_task", *find, *find)
+    assert (ran.code, ran.out) == (2, "find_books:\n[]\n")
+    assert ran.error.startswith("Error: --call find_books: the rollout is over (")
+
+
+def test_what_a_bundle_prints_is_not_in_the_json_of_its_tools(library: Path) -> None:
+    with (library / "tools.py").open("a") as file:
+        file.write("print('imported')\n")
+    shown = run_command("tools", "library_task", "--json", "-")
+    assert [tool["function"]["name"] for tool in json.loads(shown.out)] == ["find_books", "lend_book"]
+    assert "imported" in shown.err
 
 
 def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
@@ -213,6 +263,20 @@ def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
     shutil.rmtree(library)
     ran = run_command("agent-eval", "-d", Path("a.tar.gz").resolve().as_uri(), "--agent", "gold", "--quiet")
     assert "Pass^1 1.000" in ran.out, ran.err
+
+
+def test_an_archive_in_its_own_bundle_is_not_packed_with_it(library: Path) -> None:
+    archive = library / "library_task.tar.gz"
+    packed = [(run_command("pack", ".", cwd=library.resolve()).code, archive.read_bytes()) for _ in range(2)]
+    assert packed == [(0, archive.read_bytes())] * 2
+
+
+def test_an_archive_that_needs_the_package_around_it_is_warned_of(library: Path) -> None:
+    Path("bench").mkdir()
+    rows = library.rename("bench/library_task") / "task.jsonl"
+    rows.write_text(rows.read_text().replace('".tools"', '"bench.library_task.tools"'))
+    packed = run_command("pack", "bench/library_task")
+    assert (packed.code, "the toolset bench.library_task.tools is in a package" in packed.err) == (0, True)
 
 
 def test_data_of_any_name_is_packed_and_another_dataset_is_refused(library: Path) -> None:

@@ -263,6 +263,12 @@ class TestHttp:
         assert f"cannot listen on 127.0.0.1 port {port}" in second.error
 
 
+def test_a_folder_with_a_dot_in_its_name_is_served(folder: Path) -> None:
+    (folder / NOTES).rename(folder / "notes.v2")
+    served = run_command("mcp", "notes.v2", cwd=folder)
+    assert (served.code, served.out, "seeding" in served.error) == (0, "", True), served
+
+
 class TestFaults:
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
     def test_listening_elsewhere_without_a_token_is_refused(self, folder, host):

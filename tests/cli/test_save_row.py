@@ -141,6 +141,13 @@ def test_a_fault_is_told_before_anything_is_played(play: Play, arguments: list[s
     assert ran.error.startswith(f"Error: {fault}")
 
 
+def test_a_row_that_fills_a_table_without_a_primary_key_is_saved(play: Play) -> None:
+    seed = Path("lib/seed.sql")
+    seed.write_text(seed.read_text().replace("book_id INTEGER PRIMARY KEY", "book_id INTEGER"))
+    ran = play("--save-row", "lend.9", typed=("Middlemarch for Di.", LEND, "Done.", "###STOP###"))
+    assert (ran.code, "saved: row 'lend.9' in lib/task.jsonl, with 1 action" in ran.out) == (0, True), ran
+
+
 def test_a_person_who_leaves_saves_nothing(play: Play) -> None:
     before = DATASET.read_text()
     ran = play("--save-row", "lend.9", typed=("I am Di.",))

@@ -103,7 +103,7 @@ def _references(calls: Sequence[ToolCall]) -> list[dict[Way, tuple[int, Way]]]:
         )
         for change in call.changes:
             if change["op"] == "insert":
-                for (column, *_), value in _values(change["key"] or {}):
+                for (column, *_), value in _values(change.get("key") or {}):
                     if (type(value), value) not in given.values():
                         made[type(value), value] = str(column)
         for way, value in _values(_result(call)):

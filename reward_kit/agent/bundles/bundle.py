@@ -242,6 +242,8 @@ def _tasks(read: BundleRows, imports: BundleImports, *, unanswered: bool) -> lis
         judge = no_answer if missing and unanswered else reward.function
         bundled = read.folder, read.prompts, read.rules
         tasks.append(Task(row, registry, judge, _bound(seed, registry, user), *bundled, user))
+        if user.database == "file" != registry.database:
+            faults.add(row, "user_toolset", f"needs database='file', which {registry.name!r} does not have")
         for name, fault in (*_function_faults(tasks[-1]), *(() if unanswered else missing)):
             faults.add(row, name, fault)
     faults.raise_if_any()

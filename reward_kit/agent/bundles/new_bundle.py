@@ -94,8 +94,12 @@ def tools_source(tools: Iterable[ToolOutline], origin: str) -> str:
     """A module with a registry ``R`` and a function for each tool, whose body is yet to be written."""
     parts = [_HEAD.format(origin=origin)]
     taken: set[str] = set()
+    names: set[str] = set()
     for tool in tools:
         name, offered = _identifier(tool.name, taken), re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name)[:64]
+        while offered in names:
+            offered = f"{offered[:60]}_{len(names)}"
+        names.add(offered)
         called = "" if name == offered else f"    name={offered!r},\n"
         schema = indent(pformat(dict(tool.schema), width=90, sort_dicts=False), "    ").lstrip()
         parts.append(
@@ -132,7 +136,7 @@ def tools_of_openapi(path: Path) -> list[ToolOutline]:
     be read, or has no operations.
     """
     document = _parsed(read_text(path), path)
-    paths = document.get("paths") if isinstance(document, dict) else None
+    paths = document.get("paths") if isinstance(document, dict) and "swagger" not in document else None
     tools = []
     for address, item in (paths or {}).items():
         for method in ("get", "post", "put", "patch", "delete"):
@@ -172,8 +176,9 @@ def _outline(
             properties[parameter["name"]] = {**parameter.get("schema", {}), **about}
             if parameter.get("required"):
                 required.append(parameter["name"])
-    content = _resolved(document, operation.get("requestBody") or {}).get("content") or {}
-    body = content.get("application/json", {}).get("schema")
+    request = _resolved(document, operation.get("requestBody") or {})
+    bodies = (one for kind, one in (request.get("content") or {}).items() if "json" in kind or "form" in kind)
+    body = next(bodies, dict[str, Any]()).get("schema")
     if body is not None:
         body = _resolved(document, body)
         if body.get("type", "object") == "object" and "properties" in body:
@@ -181,6 +186,7 @@ def _outline(
             required += body.get("required", [])
         else:
             properties["body"] = body
+            required += ["body"] if request.get("required") else []
     schema = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
     name = operation.get("operationId") or re.sub(r"\W+", "_", address).strip("_")
     return ToolOutline(str(name), operation.get("description") or operation.get("summary") or "", schema)
@@ -197,7 +203,11 @@ def _resolved(
         return value
     reference = value.get("$ref")
     if not isinstance(reference, str):
-        return {name: _resolved(document, one, within, left) for name, one in value.items()}
+        schema = {name: _resolved(document, one, within, left) for name, one in value.items()}
+        for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and limit in schema:
+                schema[exclusive] = schema.pop(limit)  # as JSON Schema has it since OpenAPI 3.1
+        return schema
     if reference in within or (within[1:] and next(left, None) is None):
         return {}
     target = document
@@ -232,7 +242,7 @@ def tools_of_mcp(command: str) -> list[ToolOutline]:
 
     try:
         tools = asyncio.run(listed())
-    except (OSError, TimeoutError, ExceptionGroup) as error:
+    except (OSError, TimeoutError, ValueError, ExceptionGroup) as error:
         fault: BaseException = error
         while isinstance(fault, BaseExceptionGroup):
             fault = fault.exceptions[0]

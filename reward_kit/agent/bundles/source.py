@@ -127,6 +127,8 @@ def bundle_files(folder: Path) -> Iterator[Path]:
         inner = path.relative_to(folder)
         if any(part.startswith(".") or part in JUNK or part.endswith(".egg-info") for part in inner.parts):
             continue
+        if any((folder / place / ".bases").is_dir() for place in inner.parts[:-1]):  # results
+            continue
         if path.is_symlink():
             raise BundleError("is a link, which cannot be packed", place=str(path), remedy="Copy its target.")
         if path.is_file() and path.suffix != ".pyc" and str(inner) != MANIFEST:
@@ -149,7 +151,8 @@ def pack(folder: Path, target: Path, *, rows: int, licence: str | None = None) -
     ``rows`` is the number of rows, and ``licence`` an SPDX identifier, for the manifest. The archive depends
     on names and contents of the files only. Raises ``BundleError`` for files that hold or look like secrets.
     """
-    hashes = file_hashes(folder)
+    own = target.resolve()
+    hashes = {name: one for name, one in file_hashes(folder).items() if (folder / name).resolve() != own}
     _refuse_secrets(folder, hashes)
     about = {"format": MANIFEST_FORMAT, "name": folder.name, "rows": rows, "licence": licence}
     manifest = {**about, "hash": bundle_hash(hashes), "files": hashes}

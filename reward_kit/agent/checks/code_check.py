@@ -60,7 +60,7 @@ async def untried_tools(seeded: Sequence[tuple[Task, Database]]) -> AsyncIterato
             with base.fork(seed=0, now=task.row.clock()) as scratch:
                 arguments = _arguments(tool, given, base)
                 result = await task.registry_of(by).call(tool.name, arguments, db=scratch)
-            if result.status != "ok":
+            if result.status not in ("ok", "invalid_arguments"):
                 path, _, line = tool.place.rpartition(":")
                 answer = result.raised or result.content
                 text = (

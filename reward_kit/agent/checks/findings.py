@@ -143,7 +143,7 @@ class ValidationReport:
     def findings(self) -> list[Finding]:
         """All findings, the worst first; one for all rows that have the same."""
         found = [
-            Finding(kind, grade, place, tuple(rows), text)
+            Finding(kind, "error" if self.strict and grade == "warning" else grade, place, tuple(rows), text)
             for (kind, grade, text, _), (place, rows) in self._found.items()
         ]
         return sorted(found, key=lambda one: GRADES.index(one.grade))
@@ -188,7 +188,6 @@ class ValidationReport:
         Rows that accept its kind do not count, unless ``is_accepted`` is false.
         """
         grade = grade or KINDS[kind].grade
-        grade = "error" if self.strict and grade == "warning" else grade
         named = list(rows)
         having = [row for row in named if not is_accepted or kind not in self.accepted.get(row, ())]
         if having or not named:

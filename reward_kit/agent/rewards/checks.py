@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from reward_kit.agent.base.encoding import equal_values
 from reward_kit.agent.base.text import call_line, text_of
 from reward_kit.agent.database.changes import in_one_spelling
 from reward_kit.agent.rows.field_checks import arguments_match, is_reference
+from reward_kit.agent.tools.values import json_value
 from reward_kit.errors import BundleError, DatabaseError
 from reward_kit.models import EvaluateResult, MetricResult
 
@@ -212,6 +213,8 @@ def checks_hold(checks: Iterable[str | Mapping[str, Any]], db: Any) -> MetricRes
         except BundleError as error:
             faults.append(error.fault)
         else:
+            with suppress(TypeError):  # what has no JSON is equal to nothing
+                got = got if isinstance(wanted, bool) else json_value(got)
             holds = bool(got) is wanted if isinstance(wanted, bool) else equal_values(got, wanted)
             line = call_line(check["name"], arguments)
             faults += [] if holds else [f"{line}: expected {wanted!r}, got {got!r}"]

@@ -77,7 +77,10 @@ class ToolRegistry:
         """Functions that no model is offered."""
         path = Path(maker.f_globals.get("__file__") or "").resolve()
         is_package = (path.name, path.parent.name) == ("__init__.py", "tools")
-        self.folder = (path.parents[is_package]) if maker.f_globals.get("__file__") else None
+        above = [*path.parents][is_package : maker.f_globals.get("__name__", "").count(".") + is_package]
+        files = ("task.jsonl", "seed.sql", "seed.py")  # the registry may be in a module below
+        found = (one for one in above for name in files if (one / name).is_file())
+        self.folder = next(found, path.parents[is_package]) if maker.f_globals.get("__file__") else None
         self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):

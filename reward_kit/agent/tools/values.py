@@ -141,8 +141,11 @@ class Check:
 def _whole_numbers(value: Any, schema: Any) -> Any:
     """``value`` with whole floats as ``int`` where the JSON ``schema`` wants integers."""
     known = schema if isinstance(schema, dict) else {}
+    for part in (one for word in ("anyOf", "allOf", "oneOf") for one in known.get(word) or ()):
+        value = _whole_numbers(value, part)
     if isinstance(value, dict):
-        return {key: _whole_numbers(one, known.get("properties", {}).get(key)) for key, one in value.items()}
+        more, named = known.get("additionalProperties"), known.get("properties", {})
+        return {key: _whole_numbers(one, named.get(key, more)) for key, one in value.items()}
     if isinstance(value, list):
         return [_whole_numbers(one, known.get("items")) for one in value]
     types = known.get("type")

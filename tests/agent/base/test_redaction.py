@@ -55,6 +55,22 @@ def test_a_name_that_a_server_gives_is_short_and_holds_no_key() -> None:
     assert len(label("x" * 10**6)) == LONGEST_LABEL
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-abcdefgh1234", "gsk_abcdefgh1234", "pk_live_51Habcdefgh", "hf_abcdefgh12345678",
+        "Bearer abc.def-123", "Basic dXNlcjpwYXNzd29yZA==",
+    ],
+)  # fmt: skip
+def test_a_text_that_looks_like_a_key_is_hidden(text: str) -> None:
+    assert redact(text).split()[-1] == HIDDEN
+
+
+@pytest.mark.parametrize("text", ["Bearer of bad news", "A Basic membership", "pk_books_id", "pk-2025-001"])
+def test_words_that_begin_like_a_key_are_shown(text: str) -> None:
+    assert redact(text) == text
+
+
 def test_a_secret_of_the_environment_in_an_exception_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "canary-4711")
     monkeypatch.setenv("SHOP_TOKEN_2", "canary-4711-and-more")

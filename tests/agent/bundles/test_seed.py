@@ -73,6 +73,7 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
         'db.execute("INSERT INTO t VALUES (date(?))", ["now"])',
         'db.execute("INSERT INTO t VALUES (date(:d))", {"d": "now"})',
         "CREATE TABLE t (at TEXT DEFAULT CURRENT_TIMESTAMP);",
+        "db.execute('INSERT INTO t VALUES (?)', [time.localtime().tm_year])",
     ],
 )
 def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:

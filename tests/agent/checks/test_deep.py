@@ -1,6 +1,7 @@
 """Deep validation: each planted fault is found under its name, and a sound bundle has no finding."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ async def book(room_id, user_id, card_id, nights, db):
 async def set_nights(room_id, nights, db):
     await db.execute("UPDATE stays SET nights = :n WHERE room_id = :r", {"r": room_id, "n": nights})
     return "changed"
+"""
 
+HANG = """
 
 @R.tool(description="Hang", parameters={})
 async def hang():
@@ -199,10 +202,20 @@ ANY_CARD, BY_SEA = USER.replace("visa card", "card"), USER.replace("room R4", "a
 )
 def test_a_planted_fault_is_found(tmp_path: Path, kind: str, row: Any, reward: str, words: str) -> None:
     other = {"sim_user_prompt": ALICE + "You want R1 for 1 night on your paypal card.", "actions": []}
-    report = report_of(write(tmp_path, {**SOUND, **row}, other, reward=reward))
+    tools = TOOLS + HANG if kind == "slow-tool" else TOOLS
+    report = report_of(write(tmp_path, {**SOUND, **row}, other, tools=tools, reward=reward))
     found = [finding for finding in report.findings if finding.kind == kind and "r0" in finding.rows]
     assert found, [str(finding) for finding in report.findings]
     assert any(words in finding.text for finding in found), found
+
+
+def test_strict_finds_the_same_and_grades_warnings_as_errors(tmp_path: Path) -> None:
+    row = {**SOUND, "sim_user_prompt": ANY_CARD, "outputs": ["95"]}
+    folder = write(tmp_path, row, reward=UNHEARD)
+    report, strict = report_of(folder), report_of(folder, strict=True)
+    assert {"ignored-outputs", "ambiguous"} <= {finding.kind for finding in report.warnings}
+    assert strict.findings == [replace(finding, grade="error") for finding in report.findings]
+    assert (strict.mutants, strict.mutation_score) == (report.mutants, report.mutation_score)
 
 
 def test_a_row_keeps_back_the_findings_that_it_accepts(tmp_path: Path) -> None:

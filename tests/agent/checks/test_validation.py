@@ -114,6 +114,14 @@ async def test_a_refused_gold_action_is_one_the_row_marks(tmp_path: Path, action
         assert (error.kind, error.text.startswith(fault)) == ("refused-gold", True)
 
 
+async def test_a_tool_that_refuses_invented_arguments_by_its_schema_is_not_warned_of(tmp_path: Path) -> None:
+    schema = {"type": "string", "pattern": "^[A-Z]{3}-[0-9]+$"}
+    tools = TOOLS.replace('"Break", parameters={}', f'"Break", parameters={{"code": {schema}}}')
+    tools = tools.replace("broken(db)", "broken(code, db)")
+    report = await check(tmp_path, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, tools=tools)
+    assert report.findings == []
+
+
 async def test_a_fault_of_several_rows_is_told_once_with_the_rows(tmp_path: Path) -> None:
     row = {"end_goal_sql": ALICE_SITS, "actions": [REFUSED, TAKE_1]}
     report = await check(tmp_path, row, {"end_goal_sql": ALICE_SITS, "actions": [TAKE_1]}, row, row)

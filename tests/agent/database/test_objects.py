@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from reward_kit.agent import Database
-from reward_kit.agent.objects import Objects, seed_objects
+from reward_kit.agent import Database, ToolRegistry
+from reward_kit.agent.objects import Objects, on_objects, seed_objects
 from reward_kit.errors import BundleError
 
 DATA = {
@@ -77,6 +77,23 @@ def test_an_exception_writes_nothing(database: Database) -> None:
     with pytest.raises(LookupError), Objects(database.sync) as data:
         fail(data)
     assert not database.sync.changes()
+
+
+async def test_a_missing_object_is_told_to_the_model_in_words(database: Database) -> None:
+    def close(data: Any, ticket: str) -> None:
+        data["tickets"][ticket]["closed"] = True
+
+    registry = ToolRegistry("tickets")
+    registry.tool(on_objects(close, errors=(KeyError,)))
+    result = await registry.call("close", {"ticket": "T9"}, db=database)
+    assert (result.status, result.content) == ("refused", "Error: there is no 'T9'")
+
+
+def test_an_async_function_on_objects_is_refused() -> None:
+    async def close(data: Any) -> None: ...
+
+    with pytest.raises(BundleError, match="takes no async function"):
+        on_objects(close)
 
 
 def test_models_are_made_and_written(database: Database) -> None:

@@ -21,6 +21,11 @@ def unlocked(door: str, db):
 @R.check
 def number_of_notes(db):
     return db.execute("SELECT count(*) FROM notes").scalar()
+
+
+@R.check
+def opened(db):
+    return db.fetch_all("SELECT id, open FROM doors WHERE open"), ("of", 2)
 """
 USER_FUNCTIONS = """
 
@@ -91,17 +96,19 @@ class TestSetup:
         with Database.open(path) as base:
             assert base.read_only().execute("SELECT text FROM notes").scalar() == "tired"
 
-    def test_the_key_of_its_base_depends_on_the_code(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("file", "is_read"), [("tools.py", True), ("data/oils.json", True), ("reward.py", False)]
+    )
+    def test_the_key_of_its_base_depends_on_all_that_the_code_may_read(self, tmp_path, file, is_read):
         folder = bundle_of(tmp_path, {"setup": SETUP})
-        with read_bundle(folder) as rows:
-            before = rows.seeds[0].key
-        (folder / "tools.py").write_text(TOOLS + AGENT_FUNCTIONS + "\n# changed\n")
-        with read_bundle(folder) as rows:
-            changed = rows.seeds[0].key
-            assert changed != before
-        (folder / "reward.py").write_text("def evaluate(messages, **_):\n    return {'score': 1}\n")
-        with read_bundle(folder) as rows:
-            assert rows.seeds[0].key == changed  # it judges, and changes no data
+        (folder / "data").mkdir()
+        keys = set()
+        for _ in range(2):
+            with (folder / file).open("a") as text:
+                text.write("# changed\n")
+            with read_bundle(folder) as rows:
+                keys.add(rows.seeds[0].key)
+        assert len(keys) == 1 + is_read
 
     @pytest.mark.parametrize(
         ("call", "fault"),
@@ -168,6 +175,7 @@ class TestChecks:
             ),
             ([{"name": "number_of_notes", "is": 1}], 1.0, "as required"),
             ([{"name": "number_of_notes", "is": 2}], 0.0, "expected 2, got 1"),
+            ([{"name": "opened", "is": [[{"id": "front", "open": 1}], ["of", 2]]}], 1.0, "as required"),
             ([{**IS_OPEN, "arguments": {"door": "side"}}], 0.0, "check 'is_open' raised user_tools.py"),
         ],
     )

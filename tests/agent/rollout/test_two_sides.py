@@ -171,6 +171,11 @@ class TestRows:
         ):
             TaskBundle.load(folder)
 
+    def test_user_tools_that_need_a_file_beside_tools_that_do_not_are_a_fault_of_the_row(self, tmp_path):
+        hands = USER_TOOLS.replace('("hands")', '("hands", database="file")')
+        with pytest.raises(BundleError, match=r"'user_toolset': needs database='file', which 'doors' does"):
+            TaskBundle.load(door_bundle(tmp_path, user_tools=hands))
+
     def test_a_module_of_another_name(self, tmp_path):
         folder = door_bundle(tmp_path, rows=[{**ROW, "user_toolset": ".hands"}])
         (folder / "user_tools.py").rename(folder / "hands.py")

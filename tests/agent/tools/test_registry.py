@@ -84,6 +84,15 @@ def test_a_registry_knows_its_bundles_folder(tmp_path: Path, file: str) -> None:
     assert registry_from(tmp_path / "my_task" / file, HEAD).folder == (tmp_path / "my_task").resolve()
 
 
+def test_a_registry_in_a_module_below_the_tools_knows_it_too(tmp_path: Path) -> None:
+    folder = tmp_path / "my_task"
+    (folder / "tools").mkdir(parents=True)
+    (folder / "task.jsonl").touch()
+    (folder / "tools" / "books.py").write_text(HEAD)
+    made = runpy.run_path(str(folder / "tools" / "books.py"), run_name="my_task.tools.books")["R"]
+    assert made.folder == folder.resolve()
+
+
 def registry_of(name: str, *tools: str, **options: Any) -> ToolRegistry:
     made = ToolRegistry(name, **options)
     for tool in tools:
