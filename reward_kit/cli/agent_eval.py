@@ -90,6 +90,8 @@ def _sweep(given: dict[str, Any]) -> int:
             raise UsageError(f"{option.flag} cannot be combined with several --model", remedy=option.in_sweep)
     name = given.get("eval_id") or new_name()
     slugs = {one: re.sub(r"[^A-Za-z0-9._-]+", "-", one)[-LONGEST_SLUG:].strip("-.") for one in given["model"]}
+    if len({*slugs.values()}) < len(slugs):
+        slugs = {one: f"{slug}-{number}" for number, (one, slug) in enumerate(slugs.items(), 1)}
     named = [{"model": one, "eval_id": f"{name}-{slug}"} for one, slug in slugs.items()]
     configs = [make_config({**given, **one}) for one in named]
     if configs[0].validate_only:

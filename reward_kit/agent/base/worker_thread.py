@@ -92,23 +92,23 @@ class _Threads:
         It waits for them all: a thread beside a busy loop competes for the interpreter's lock with it.
         """
         answers.is_ringing = False
-        if self._jobs and not self._taking:
-            self._wake()
         loop = answers.loop
-        if self._watched_by is not loop:
+        if self._watched_by is not loop:  # first: it tries again if no thread can be started now
             self._watched_by = loop
             loop.call_later(STUCK_SECONDS, self._look, loop, self._put - len(self._jobs))
+        if self._jobs and not self._taking:
+            self._wake()
 
     def _look(self, loop: asyncio.AbstractEventLoop, taken_before: int) -> None:
         waiting = len(self._jobs)
         taken = self._put - waiting
+        self._watched_by = loop if waiting else None
+        if waiting:
+            loop.call_later(STUCK_SECONDS, self._look, loop, taken)
         if waiting and taken == taken_before:
             self._taking.clear()
             for _ in range(waiting):
                 self._wake()
-        self._watched_by = loop if waiting else None
-        if waiting:
-            loop.call_later(STUCK_SECONDS, self._look, loop, taken)
 
     def _wake(self) -> None:
         if self._idle:

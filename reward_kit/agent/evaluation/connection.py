@@ -207,7 +207,6 @@ class WorkerProcess(Worker):
         if not self._watching.done():
             self.kill("did not end")
             await self._watching
-        kill_group(self._pid)  # children that it has left behind
 
     async def _watch(self) -> None:
         """Read until the process ends, whose socket may stay open in a child of its own."""
@@ -223,7 +222,7 @@ class WorkerProcess(Worker):
             self._writer.close()
             if (fault := self._end.exception()) is not None:  # of the process that forks
                 self.server = self._start
-                kill_group(self._pid)  # where the system has not
+            kill_group(self._pid)  # children that it has left behind, and itself where the system has not
             code = 0 if fault is not None else self._end.result()
             ended = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -236,8 +236,8 @@ class RayCluster:
 
     def _check(self) -> None:
         config = self._config
-        if (config.agent or "").startswith("replay:"):
-            raise UsageError("--ray cannot be combined with a replay, which asks no model")
+        if any((one or "").startswith("replay:") for one in (config.agent, config.user)):
+            raise UsageError("--ray cannot be combined with a replay")
         if config.cache:
             raise UsageError("--ray cannot be combined with --cache: the nodes have no folder in common")
         for name, provider in ((config.model, config.provider), (config.sim_model, config.user_provider)):
@@ -286,7 +286,7 @@ class RayCluster:
         """The runtime environment: the working directory, and the bundle if that lies elsewhere."""
         here, folder = Path.cwd().resolve(), self._rows.folder.resolve()
         excluded = list(NOT_SENT)
-        if self._root.is_relative_to(here):
+        if here in self._root.parents:
             excluded.append(f"/{self._root.relative_to(here)}")
         excluded += [f"/{path.parent.relative_to(here)}" for path in here.glob("*/pyvenv.cfg")]
         environment: dict[str, Any] = {"working_dir": str(here), "excludes": excluded}

@@ -280,10 +280,13 @@ def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
 
 def clear_gold(root: Path) -> None:
     """Delete all states that the runs folder ``root`` keeps."""
-    with suppress(OSError, sqlite3.Error):
+    with suppress(OSError):
         if (root / FILE).exists():
-            with closing(_connect(root / FILE)) as connection, connection:
-                connection.execute("DELETE FROM gold")
+            try:
+                with closing(_connect(root / FILE)) as connection, connection:
+                    connection.execute("DELETE FROM gold")
+            except sqlite3.DatabaseError:  # it is damaged
+                (root / FILE).unlink()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

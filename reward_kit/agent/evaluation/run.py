@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import as_storage_error
 from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.base.worker_thread import sync_twin
@@ -290,7 +291,8 @@ def _debug_log(path: Path, config: EvaluationConfig) -> Iterator[None]:
     """Log to a file what the package notes: where an agent, tool or reward raised, say."""
     logger = logging.getLogger("reward_kit")
     level = logger.level
-    handler = logging.FileHandler(path, encoding="utf-8", errors="replace")
+    with as_storage_error(path):
+        handler = logging.FileHandler(path, encoding="utf-8", errors="replace")
     handler.setFormatter(_RedactingFormatter(config))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -60,7 +60,10 @@ class AnswerStore:
         found = self._execute("SELECT answer FROM answers WHERE key = ?", key)
         if not found:
             return None
-        plain: dict[str, Any] = json.loads(found[0][0])
+        try:
+            plain: dict[str, Any] = json.loads(found[0][0])
+        except ValueError:  # damaged
+            return None
         usage = Usage(**plain.pop("usage"))
         usage.reused_calls, usage.reused_cost = usage.calls, usage.cost
         usage.reused_tokens = usage.input_tokens + usage.output_tokens
@@ -92,6 +95,8 @@ class AnswerStore:
         """Delete all answers."""
         if self.path.exists():
             self._execute("DELETE FROM answers")
+            if self._warned:  # it is damaged
+                self.path.unlink(missing_ok=True)
 
     def _execute(self, sql: str, *values: str) -> list[tuple[str]]:
         with self._lock:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.config import DEFAULTS
 from reward_kit.agent.models.answer_parts import REMEDIES
 from reward_kit.agent.rollout.outcome import REWARD_ERROR, total_usage
@@ -348,8 +348,8 @@ def explanation_facts(explained: Explanations) -> Iterator[Fact]:
 
 def command(result: EvaluationResult, *words: str) -> str:
     """A command on the evaluation, as a person types it."""
-    output_dir = result.configuration.get("output_dir", DEFAULTS["output_dir"])
-    folder = [] if output_dir == DEFAULTS["output_dir"] else ["-o", str(output_dir)]
+    place = str(from_here(result.folder))
+    folder = [] if place == DEFAULTS["output_dir"] else ["-o", place]
     return " ".join(map(_quoted, ["reward-kit", *words, *folder]))
 
 

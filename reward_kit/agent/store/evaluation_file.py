@@ -7,6 +7,7 @@ looks like a path, ``runs/evals/NAME.db/ROLLOUT_ID``.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import zlib
@@ -49,6 +50,9 @@ _FAULTS = {
 
 
 def stored_files(evals: Path) -> list[Path]:
+    """The evaluations in a folder; raises ``UsageError`` if it may not be read."""
+    if evals.is_dir() and not os.access(evals, os.R_OK | os.X_OK):
+        raise UsageError("may not be read", place=str(evals))
     return sorted(file for file in evals.glob(f"*{SUFFIX}") if file.is_file() and not file.is_symlink())
 
 
@@ -79,11 +83,11 @@ def find_named(name: str, evals: Path) -> Path:
 
     Raises ``UsageError`` if there is none.
     """
-    path = evals / f"{name}{SUFFIX}"
-    if path.is_file():
+    path, files = evals / f"{name}{SUFFIX}", stored_files(evals)
+    if path in files:
         return path
     check_log(path)
-    newest = sorted(stored_files(evals), key=written, reverse=True)
+    newest = sorted(files, key=written, reverse=True)
     if name == "latest":
         if newest:
             return newest[0]

@@ -295,7 +295,8 @@ class Recordings:
             return cls(read_rollouts(source, found), source)
         except StorageError as error:
             fault = f"the recording cannot be read: {error.fault.removeprefix('cannot be read: ')}"
-            remedy = None if source.exists() else f"Name a file, such as runs/evals/{source.name}.db"
+            file = source.with_suffix(SUFFIX).name
+            remedy = None if source.exists() else f"Name a file, such as runs/evals/{file}"
             raise BundleError(fault, place=error.place or str(source), remedy=remedy) from error
 
     def check(self, row_id: str) -> None:
