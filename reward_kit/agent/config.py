@@ -323,6 +323,8 @@ class EvaluationConfig:
                 value = split_ids(value)
             elif name == "workers" and value == "auto":
                 value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+            elif value == float("inf"):  # JSON has no word for it
+                value = sys.float_info.max
             if value is not given:
                 object.__setattr__(self, name, value)
             if value is not None and value is not DEFAULTS[name] and option.kind is not dict:
@@ -340,12 +342,10 @@ class EvaluationConfig:
         if self.until_decided and self.against is None:
             raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
         if self.from_tau_bench is not None and self.agent != f"{RESULTS_FILE}{self.from_tau_bench}":
-            options = OPTIONS.items()
-            given = [name for name, option in options if option.recorded and getattr(self, name) is not None]
+            given = [name for name in OPTIONS if OPTIONS[name].recorded and getattr(self, name) is not None]
             if given:
-                raise UsageError(
-                    f"--from-tau-bench runs nothing, so it cannot be combined with {flag_of(given[0])}"
-                )
+                fault = f"--from-tau-bench runs nothing, so it cannot be combined with {flag_of(given[0])}"
+                raise UsageError(fault)
         alone = "--no-sim-user" if self.no_sim_user else "--mode solo" if self.mode == "solo" else None
         if alone is not None and self.user not in (None, "none"):
             raise UsageError(f"{alone} contradicts --user {self.user}")

@@ -69,6 +69,7 @@ def compare(
     from reward_kit.agent.comparison import compare as comparing
     from reward_kit.agent.comparison.gate import judge
     from reward_kit.agent.reports import comparison as reports
+    from reward_kit.agent.store.layout import load_evaluation
 
     names = [name for name in (options["baseline"], *evaluations, options["judged"]) if name is not None]
     changed_rows, to_stderr = options["changed_rows"], TO_OUTPUT in (json_path, markdown_path)
@@ -76,8 +77,8 @@ def compare(
     if gate:
         if len(names) > 2 or not names or changed_rows:
             raise click.UsageError("--gate takes the baseline and one evaluation.")
-        gated = (comparing.load(name, output_dir) for name in [*names, "latest"][:2])
-        verdict = judge(*gated, margin=margin)
+        stored = load_evaluation([*names, "latest"][1], output_dir)  # a card has neither rounds nor margin
+        verdict = judge(comparing.load(names[0], output_dir), stored, margin=margin)
         to_json, code = verdict.to_json, verdict.exit_code
         lines, markdown = reports.gate_lines(verdict), reports.comment_lines(verdict)
     else:
@@ -104,7 +105,8 @@ def compare(
     print_lines(lines, err=to_stderr)
     print_report([], to_json, json_path)
     if markdown_path is not None:
-        write_output(["".join(f"{line}\n" for line in markdown).encode()], markdown_path)
+        stream = sys.stderr.buffer if json_path == TO_OUTPUT else None
+        write_output(["".join(f"{line}\n" for line in markdown).encode()], markdown_path, stream)
     return code
 
 

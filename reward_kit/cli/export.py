@@ -97,8 +97,6 @@ def _rollouts(
     kept: Any = "full" if as_files else layout
     rows = chosen.pop("task_ids")
     found = export(evaluation, output_dir, format=kept, columns=columns, rows=rows, **chosen)
-    if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
-        raise click.UsageError(f"--out {path} is among the files of evaluations.")
     number = write_rollouts(found, path) if as_files and path is not None else write_lines(found, path)
     print_lines(_report_lines(found, number, path), err=True)
     return 0 if number else 1
@@ -136,9 +134,10 @@ def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) ->
 
     check_target("--out", target)
     stored = load_evaluation(evaluation, output_dir)
-    write_output(results_file(stored, layout), target)
+    if stored.outcomes:
+        write_output(results_file(stored, layout), target)
     say(f"{count(len(stored.outcomes), 'rollout')} exported", err=True)
-    return 0
+    return 0 if stored.outcomes else 1
 
 
 def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:

@@ -161,6 +161,14 @@ def test_as_markdown_there_are_the_table_and_the_verdicts(bundle: Bundle, comman
     assert told == ["- B is better on these tasks", "- B is better on tasks like these"]
 
 
+def test_markdown_does_not_get_into_the_json(bundle: Bundle, command: Command) -> None:
+    evaluate(bundle, "base", {"a": [1, 0]})
+    evaluate(bundle, "new", {"a": [1, 1]})
+    ran = command("base", "new", "--json", "-", "--markdown")
+    assert (ran.code, ran.error) == (0, command("base", "new", "--markdown").out)
+    assert json.loads(ran.out) == compare("base", "new").to_json()
+
+
 def test_the_baseline_may_be_any(bundle: Bundle, command: Command) -> None:
     for name in ("x", "y", "z"):
         evaluate(bundle, name, BASE)

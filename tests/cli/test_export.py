@@ -7,6 +7,7 @@ import pytest
 from command import Command
 from flight_bundle import Bundle
 from planned_agent import change_log, evaluate
+from stored_rollouts import edit
 
 from reward_kit.agent import EvaluationResult, load_rollout
 from reward_kit.agent.after.export import COLUMNS, FORMATS
@@ -64,7 +65,7 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
     (["first", "--format", "sft"], "'sft' is not one of"),
     (["first", "--out", "no/such/folder.jsonl"], "--out no/such/folder.jsonl lies in no folder"),
     (["first", "--out", "runs"], "--out runs is a folder"),
-    (["first", "--out", "runs/evals/first.db"], "is among the files of evaluations"),
+    (["first", "--out", "runs/evals/first.db"], "is the name of a database, which it would replace"),
 ])  # fmt: skip
 def test_faults_of_usage_are_told_in_one_line(
     finished: EvaluationResult, command: Command, arguments: list[str], told: str
@@ -75,6 +76,16 @@ def test_faults_of_usage_are_told_in_one_line(
     assert told in ran.error
     assert ran.error.splitlines()[-1].startswith("Error: ")
     assert finished.log_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("layout", ["tau2", "tau-bench"])
+def test_no_results_file_is_written_of_nothing(
+    finished: EvaluationResult, command: Command, layout: str
+) -> None:
+    edit(finished.log_path, "DELETE FROM rollouts")
+    ran = command("first", "--format", layout, "--out", "theirs.json")
+    assert (ran.code, ran.out, ran.error) == (1, "", "0 rollouts exported\n")
+    assert not Path("theirs.json").exists()
 
 
 def table(page: str, section: str) -> list[list[str]]:

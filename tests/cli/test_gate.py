@@ -111,6 +111,13 @@ def test_a_faulty_baseline_is_refused(command: Command) -> None:
         assert (ran.code, fault in ran.error) == (2, True), ran.error
 
 
+def test_a_card_is_a_baseline_and_nothing_else(command: Command) -> None:
+    ran = command("main", "gate.json")
+    assert (ran.code, ran.out, ran.error.count("\n")) == (2, "", 1), ran.error
+    assert "Error: gate.json: is not the file of an evaluation" in ran.error
+    assert command("gate.json", "main").code == 3
+
+
 def test_old_spellings_are_understood_or_answered(command: Command) -> None:
     assert command("--baseline", "gate.json", "--eval", "main").code == 3
     ran = command("--baseline", "gate.json", "--write-baseline", "main")

@@ -89,6 +89,8 @@ def check_target(option: str, target: str | Path | None) -> None:
     if target is None or str(target) == TO_OUTPUT:
         return
     path = Path(target)
+    if path.resolve().suffix == ".db":
+        raise UsageError(f"{option} {target} is the name of a database, which it would replace")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {target} {'is a folder' if path.is_dir() else 'lies in no folder'}")
 

@@ -81,6 +81,11 @@ class Usage:
         return self.cost - self.reused_cost
 
     @property
+    def known_cost(self) -> float | None:
+        """``cost``; None if the price of a call is not known."""
+        return None if self.unpriced_calls else self.cost
+
+    @property
     def tokens(self) -> int:
         """Input and output tokens."""
         return self.input_tokens + self.output_tokens

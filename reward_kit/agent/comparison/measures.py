@@ -9,6 +9,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from reward_kit.agent.rollout.outcome import total_usage
 from reward_kit.agent.scoring.intervals import Interval, Intervals, difference_intervals, mean_intervals
 from reward_kit.agent.scoring.metrics import average, mean
 
@@ -210,15 +211,16 @@ def _measure(
 
 
 def _priced(cost: Measure, pairs: Sequence[RowPair]) -> Measure:
-    """The cost, which one call without a price makes unknown."""
+    """The cost, which one call without a price makes unknown, and so do no calls at all."""
     a, b = (
-        sum(usage.unpriced_calls for row in rows for one in row.outcomes for usage in one.usage.values())
+        total_usage(usage for row in rows for one in row.outcomes for usage in one.usage.values())
         for rows in ([pair.a for pair in pairs], [pair.b for pair in pairs])
     )
-    difference = None if a or b else cost.difference
-    return replace(
-        cost, a=None if a else cost.a, b=None if b else cost.b, difference=difference, unpriced=(a, b)
+    x, y = (
+        mean if used.calls and not used.unpriced_calls else None for mean, used in ((cost.a, a), (cost.b, b))
     )
+    difference = None if x is None or y is None else cost.difference
+    return replace(cost, a=x, b=y, difference=difference, unpriced=(a.unpriced_calls, b.unpriced_calls))
 
 
 def _outcomes(pairs: Sequence[RowPair]) -> Iterator[Outcome]:

@@ -89,12 +89,12 @@ class InProcess(Executor):
     def load(self) -> None:
         """Import the bundle, the agent and the users; ``describe`` does it unless this has."""
         config = self.config
+        bundle = self._bundle = self.rows.open(unanswered="human" in (config.agent, config.user))
+        warnings = bundle.warnings[len(self.rows.warnings) :]
         if [name for name in os.environ if name.startswith("OTEL_")]:
             from reward_kit.agent.evaluation.telemetry import open_telemetry
 
-            self._telemetry = open_telemetry()
-        bundle = self._bundle = self.rows.open(unanswered="human" in (config.agent, config.user))
-        warnings = bundle.warnings[len(self.rows.warnings) :]
+            self._telemetry = open_telemetry(warnings.append)
         tasks = chosen_tasks(bundle.tasks, config)
         if config.results_file is None:
             participants = find_participants(config, tasks, self.models, self.players)

@@ -41,16 +41,16 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 logger = logging.getLogger(__name__)
 
 
-def open_telemetry() -> Telemetry | None:
+def open_telemetry(warn: Callable[[str], None]) -> Telemetry | None:
     """The sender of rollouts; None without an exporter, or with a warning if it is not set up right."""
     try:
         if names := exporter_names(os.environ):
             return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
         missing = error.name or error
-        logger.warning("no spans are sent: %s is not installed. %s", missing, install_line("otel"))
+        warn(f"no spans are sent: {missing} is not installed. {install_line('otel')}")
     except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
-        logger.warning("no spans are sent: %s", redact(str(error)))
+        warn(f"no spans are sent: {redact(str(error))}")
     return None
 
 
@@ -220,7 +220,7 @@ def _rollout(record: Trace, *, contents: bool) -> Span:
         **{f"reward_kit.{name}": getattr(record, name) for name in own},
         **{f"reward_kit.rollout.{name}": getattr(record, name) for name in ("index", "attempt", "seed")},
         "reward_kit.failure": record.failure["kind"] if record.failure else None,
-        "reward_kit.cost": _cost(total_usage(record.usage.values())),
+        "reward_kit.cost": total_usage(record.usage.values()).known_cost,
         "error.type": kind,
         **(_provider_and_model(record.models["agent"]) if "agent" in record.models else {}),
         **(_usage(record.usage["agent"]) if "agent" in record.usage else {}),
@@ -236,10 +236,6 @@ def _rollout(record: Trace, *, contents: bool) -> Span:
         }
     name = f"invoke_agent {record.agent}"
     return Span(name, record.started, record.seconds, attributes, error, judgement=judgement)
-
-
-def _cost(usage: Usage) -> float | None:
-    return None if usage.unpriced_calls else usage.cost
 
 
 def _conversation(record: Trace) -> Attributes:
@@ -265,7 +261,7 @@ def _chat(call: ModelCall, models: Mapping[str, str], *, contents: bool) -> Span
         "error.type": None if call.error is None else "model_error",
     }
     if call.error is None:
-        attributes |= _usage(call.usage) | {"reward_kit.cost": _cost(call.usage)}
+        attributes |= _usage(call.usage) | {"reward_kit.cost": call.usage.known_cost}
         attributes["gen_ai.response.finish_reasons"] = [call.finish_reason]
     if contents and call.answer is not None:
         parts = [{"type": "text", "content": call.answer}]

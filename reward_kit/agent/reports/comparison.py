@@ -13,7 +13,7 @@ from reward_kit.agent.base.printing import (
     markdown_table_lines,
     table_lines,
 )
-from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.base.text import count, cut, one_line
 from reward_kit.agent.comparison.compare import different_settings
 from reward_kit.agent.comparison.gate import reasons
 from reward_kit.agent.comparison.measures import CHANGED
@@ -83,7 +83,7 @@ def _folded(lines: Iterable[str], width: int | None) -> Iterator[str]:
 def measures_table(comparison: EvaluationComparison) -> list[tuple[str, ...]]:
     """Headings, and a line for each measure: its name, both means, the difference and its intervals."""
     found = ((name, measure) for name, (measure,) in _table([comparison]).items() if measure is not None)
-    rows = [(name, *_cells(measure, len(comparison.rows))) for name, measure in found]
+    rows = [(cut(name, LONGEST_NAME + 2), *_cells(measure, len(comparison.rows))) for name, measure in found]
     return [("", "A", "B", "B - A", *QUESTIONS), *rows, *_unjudged(comparison, "not judged")]
 
 
@@ -101,7 +101,7 @@ def baseline_lines(found: BaselineComparison, columns: int | None = None) -> Ite
     yield ""
     rows: list[tuple[str, ...]] = [("", "", "A", "this", "this - A", *QUESTIONS)]
     for name, measures in _table(found.comparisons).items():
-        label = name
+        label = cut(name, LONGEST_NAME + 2)
         for (side, _), measure in zip(others, measures, strict=True):
             if measure is not None:
                 rows.append((label, side, *_cells(measure, len(found.baseline.rows))))
@@ -251,7 +251,7 @@ def _table(comparisons: Sequence[EvaluationComparison]) -> _Table:
         if (name in shown or not name.startswith("Pass^")) and not (told and name == "reward"):
             table[name] = [found.get(name) for found in measures]
         for label in _clearest(metrics) if name == "reward" else ():
-            table[f"  {one_line(label, LONGEST_NAME)}"] = [found.get(label) for found in metrics]
+            table[f"  {one_line(label)}"] = [found.get(label) for found in metrics]
     return table
 
 

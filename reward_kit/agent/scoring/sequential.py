@@ -126,7 +126,8 @@ def decide(rows: Sequence[RowProgress], *, margin: float, until_decided: bool, b
     """
     rounds = max(row.planned for row in rows)
     complete = min(rounds if len(row.results) >= row.planned else len(row.results) for row in rows)
-    looks = looks_of([(row.n, row.planned) for row in rows]) if until_decided else {rounds: 1.0}
+    asked = [(row.n, row.planned) for row in rows if row.planned]  # others are left out by the last run
+    looks = looks_of(asked) if until_decided and asked else {rounds: 1.0}
     shares = tuple(looks.values())
     planned = sum(row.planned for row in rows)
     bounds = critical_values(shares), critical_values(shares, 2 * ALPHA)

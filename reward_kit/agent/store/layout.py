@@ -378,8 +378,8 @@ def branches_in(evals: Path) -> Iterator[tuple[Origin, Path]]:
 @lru_cache(maxsize=4096)
 def _origin_in(file: Path, _changed: int) -> Origin | None:
     """The origin of the evaluation in ``file``; the time stands for the content."""
-    query = "SELECT configuration -> 'branch_of' FROM evaluation ORDER BY run LIMIT 1"
+    query = "SELECT configuration FROM evaluation ORDER BY run LIMIT 1"
     with reading(file) as connection:
         for (found,) in connection.execute(query):
-            return origin_of(json.loads(found or "null"))
+            return origin_of(json.loads(found).get("branch_of"))
     return None

@@ -319,7 +319,7 @@ class EvaluationResult:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``evals/<eval_id>.json``."""
-        return {**(plain := self.members()), "rows": list(plain["rows"])}
+        return {**(made := self.members()), "rows": list(made["rows"])}
 
     def write(self) -> None:
         """Write the results file; raises ``StorageError`` if that fails."""
@@ -364,7 +364,7 @@ class EvaluationResult:
         return {name: part if isinstance(part, Mapping) else part.to_json() for name, part in parts}
 
     def rules_to_json(self) -> dict[str, Any] | None:
-        """What ``to_json`` says of the rules; None without any."""
+        """The rules as ``to_json`` has them; None without any."""
         if not (broken := self.broken_rules):
             return None
         return {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command import run_command
 
 from reward_kit.agent.base.files import write_output
 from reward_kit.errors import StorageError
@@ -45,3 +46,20 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_output([b"a"], tmp_path / "nowhere" / "out.json")
     with pytest.raises(StorageError, match="Is a directory"):
         write_output([b"a"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "a", "b", "--markdown"),
+        ("plan", "a", "--json"),
+        ("export", "a", "--format", "card", "--out"),
+    ],
+)
+def test_no_command_replaces_a_database_by_its_output(tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "kept.db"
+    path.write_text("data")
+    ran = run_command(*words, path, cwd=tmp_path)
+    told = f"{words[-1]} {path} is the name of a database, which it would replace"
+    assert (ran.code, ran.out, told in ran.error) == (2, "", True), ran.err
+    assert path.read_text() == "data"

@@ -9,6 +9,7 @@ from planned_agent import change_log, evaluate, rows_of
 from reward_kit.agent import compare, compare_with
 from reward_kit.agent.comparison.compare import EvaluationComparison
 from reward_kit.agent.comparison.measures import Measure
+from reward_kit.agent.reports.comparison import comparison_lines
 from reward_kit.errors import UsageError
 
 A = {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
@@ -44,6 +45,19 @@ def test_cost_and_tokens_are_per_rollout_and_a_call_without_a_price_hides_the_co
     unpriced = measure(compare("one", "three"), "cost")
     assert (unpriced.a, unpriced.b, unpriced.difference) == (0.5, None, None)
     assert unpriced.unpriced == (0, 16)
+
+
+def test_a_side_that_called_no_model_has_no_cost(bundle: Bundle) -> None:
+    evaluate(bundle, "one", A, usage={"calls": 1, "cost": 0.5})
+    evaluate(bundle, "two", B)
+    for names, means, cells in (
+        (("one", "two"), (0.5, None), ["$0.5000", "-"]),
+        (("two", "one"), (None, 0.5), ["-", "$0.5000"]),
+    ):
+        found = compare(*names)
+        cost = measure(found, "cost")
+        assert (cost.a, cost.b, cost.difference, cost.unpriced) == (*means, None, (0, 0))
+        assert ["cost", *cells] in [line.split() for line in comparison_lines(found)]
 
 
 def test_rows_that_cannot_be_compared_are_told_apart(bundle: Bundle) -> None:

@@ -93,3 +93,11 @@ def test_of_many_metrics_those_are_shown_that_differ_most_clearly(bundle: Bundle
     after = lines.index("95 % intervals; cost, tokens, steps, turns and time are means per rollout.")
     assert lines[after + 1] == "Not shown, as less clear or the same: 30 metrics (--json has all)."
     assert len(compare("one", "two").to_json()["metrics"]) == 40
+
+
+def test_metrics_whose_long_names_begin_alike_are_both_shown(bundle: Bundle) -> None:
+    name = "the share of sentences that were kept by "
+    scored(bundle, "one", alike({f"{name}us": 0.5, f"{name}them": 0.5}))
+    scored(bundle, "two", alike({f"{name}us": 1.0, f"{name}them": 0.0}))
+    shown = [line.split()[-3:] for line in lines_between("one", "two") if line.startswith(f"  {name[:30]}")]
+    assert shown == [["0.500", "1.000", "+0.500"], ["0.500", "0.000", "-0.500"]]

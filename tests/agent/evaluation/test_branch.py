@@ -1,7 +1,10 @@
 """Branches: rollouts that go on from a step of a stored one."""
 
 import json
+import math
 import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ from reward_kit.agent import (
     load_evaluation,
     load_rollout,
 )
+from reward_kit.agent.comparison.card import card_of, differences_from, faults_of, read_card
+from reward_kit.agent.reports.pages.site import page_at
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, StorageError, UsageError
 
 PROMPT = "You are Alice, who pays cash."
@@ -189,6 +194,20 @@ def test_an_agent_that_was_changed_since(bundle: Bundle) -> None:
     module.write_text(module.read_text().replace("I give up.", "I try again."))
     result = branch("first alice#1@0", n_rollouts=1)
     assert next(result.records()).lines[-1].text == "I try again."
+
+
+def test_what_may_take_for_ever_is_stored_shown_and_branched_like_the_rest(bundle: Bundle) -> None:
+    options: Any = {"agent": bundle.player("Gives"), "user": "none", "n_rollouts": 1, "task_ids": "alice"}
+    stored = evaluate(bundle.dataset, eval_id="first", timeout=math.inf, **options)
+    results = json.loads(stored.results_path.read_text(), parse_constant=pytest.fail)
+    assert results["configuration"]["timeout"] == sys.float_info.max
+    Path("card.json").write_text(json.dumps(card_of(stored)))
+    card = read_card(Path("card.json"))
+    assert [*faults_of(card), *differences_from(card, load_evaluation("first"))] == []
+    assert compare("card.json", "first").success.value == 0
+    assert branch("first alice#1@0", n_rollouts=1, eval_id="again").outcomes
+    for name in ("first", "again"):
+        assert ">@0 again</a>" in page_at(Path("runs"), f"evals/{name}.html").html
 
 
 MISTAKES: list[tuple[str, dict[str, Any], type[RewardKitError], str]] = [

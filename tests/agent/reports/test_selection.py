@@ -114,6 +114,14 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
         assert listed(path, Selection(by="rollouts", result="reward_error")).total == 1
 
 
+def test_rows_that_were_not_played_have_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    begun(path).close()
+    assert [row.row_id for row in listed(path, Selection()).rows] == ["a"]
+    for result in ("passed", "failed", "unjudged"):
+        assert listed(path, Selection(result=result)).rows == [], result
+
+
 def test_a_search_reads_what_was_stored_since_and_no_other_file_of_the_name(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
 
@@ -197,12 +205,16 @@ SEARCHES: list[tuple[str, list[int]]] = [
     ("sell", []),
     ("user", []),
     ("null", [6]),
-    ("}", [5, 6]),
-    (":", [5, 6, 7, 8]),
+    ("}", [2, 5, 6]),
+    (":", [2, 5, 6, 7, 8]),
     ("done\\", [7]),
     ('","', [8]),
     ("compared", []),
-    ("aside", []),
+    ("aside", [2]),
+    ('"to": "myself"', [2]),
+    ("look", [2]),
+    ("screen", [2]),
+    ("hidden9", []),
     ("clerk", []),
     ("nowhere", []),
 ]
@@ -213,10 +225,20 @@ def test_a_search_finds_what_is_said_and_nothing_else_of_a_trace(tmp_path: Path)
     others: dict[str, Any] = {
         "agent": "clerk",
         "result": {"reason": "compared"},
-        "user_messages": {0: [{"role": "user", "content": "aside"}]},
     }
+    own = {"id": "hidden9", "type": "function", "function": {"name": "look", "arguments": '{"to": "myself"}'}}
+    apart = [
+        {"role": "user", "content": "aside", "tool_calls": [own]},
+        {"role": "tool", "tool_call_id": "hidden9", "content": "The screen is dark."},
+    ]
+    aside: dict[int, dict[str, Any]] = {2: {"user_messages": {0: apart}}}
     with begun(path) as store:
-        store.add([with_messages(number, said, **others) for number, said in enumerate(MESSAGES)])
+        store.add(
+            [
+                with_messages(number, said, **others, **aside.get(number, {}))
+                for number, said in enumerate(MESSAGES)
+            ]
+        )
     for text, expected in SEARCHES:
         assert having(path, text) == expected, text
 

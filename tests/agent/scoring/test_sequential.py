@@ -90,6 +90,13 @@ def test_a_round_counts_once_every_row_has_played_it() -> None:
     assert (uneven.round, uneven.played, uneven.planned) == (5, 6, 9)
 
 
+def test_a_row_that_was_left_out_before_it_was_played_asks_for_nothing() -> None:
+    left_out = row(8, 4, "", planned=0)
+    found = decided([row(8, 4, "11111"), left_out], margin=0)
+    assert (found.round, found.rounds, found.planned) == (5, 8, 8)
+    assert str(decided([left_out], margin=0)) == "not decided against main: no round is complete"
+
+
 def test_few_equal_evaluations_are_called_different() -> None:
     rng = random.Random(5)
     draws, alarms, within = often(400), 0, 0

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit
 from stub_server import Answer, StubServer, call
 from tau_bench_file import RETAIL, EnvInfo, RunResult, row_of, their_pass_power
 
-from reward_kit.agent import EvaluationResult, agent_eval
+from reward_kit.agent import EvaluationResult, Rollout, Usage, agent_eval
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.tau.results.file import task_numbers
+from reward_kit.agent.tau.results.tau2_export import tau2_parts
 from reward_kit.agent.tau.results.tau_bench import results_parts
 
 MODELS = {"model": "openai/gpt-4o-mini", "sim_model": "openai/gpt-3.5-turbo"}
@@ -102,3 +104,23 @@ def test_a_damaged_rollout_keeps_its_reward_and_is_named(
     assert (entry["reward"], entry["traj"]) == (1.0, [])
     assert "is damaged" in entry["info"]["error"]
     assert f"without its conversation: {played.log_path}/{first.id}: rollout {first.row_id}#1" in caplog.text
+
+
+class Unpriced:
+    """Breaks down after calls of both sides for which no price is known."""
+
+    async def respond(self, rollout: Rollout) -> str:
+        for role in ("agent", "user"):
+            rollout.count_usage(Usage(calls=1, unpriced_calls=1), model="m", role=role)
+        raise RuntimeError("broken")
+
+
+def test_what_the_agent_broke_off_comes_back_judged_and_unknown_costs_are_null(bundle: Bundle) -> None:
+    bundle.rows({"id": "a", "n_rollouts": 1, "actions": GOLD})
+    broken = agent_eval(bundle.dataset, agent=Unpriced, user="none")
+    (entry,) = written(broken, {"a": 0})
+    (simulation,) = json.loads(b"".join(tau2_parts(broken, "flight")))["simulations"]
+    assert entry["info"]["user_cost"] is simulation["user_cost"] is simulation["agent_cost"] is None
+    Path("ours.json").write_text(json.dumps([entry]))
+    (again,) = agent_eval(bundle.dataset, from_tau_bench="ours.json").outcomes
+    assert (again.reward, again.stop_reason) == (0.0, "agent_error")

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_rollouts import edit
 from tau2_results import bundle_in, called, document, said, simulation, suspended, task_of
 from tau_bench_file import write
 
 from reward_kit.agent import EvaluationResult, agent_eval
 from reward_kit.agent.tau.results.file import read_results
 from reward_kit.agent.tau.results.tau2_export import tau2_parts
+from reward_kit.agent.tau.results.tau_bench import results_parts
 from reward_kit.errors import BundleError
 
 Grade = Callable[..., EvaluationResult]
@@ -82,6 +84,14 @@ def test_numbers_that_are_written_otherwise_and_timings_are_the_same_answer(grad
     result = grade(document([simulation("suspended", messages, 1.0)], []))
     assert result.agreement is not None
     assert result.agreement.different_results == ()
+
+
+def test_of_a_file_without_rewards_nothing_is_said_of_their_agreement(grade: Grade) -> None:
+    result = grade(document([simulation("suspended", suspended(), None)], [task_of("suspended")]))
+    assert result.agreement is not None
+    first, *others = result.agreement.lines()
+    assert first == "The tools answered as recorded in 3 of 3 calls."
+    assert "reward" not in " ".join(others)
 
 
 def test_missing_trials_are_named(grade: Grade) -> None:
@@ -288,3 +298,27 @@ def test_an_agent_that_spoke_last_goes_on_without_a_user(grade: Grade, tmp_path:
     (tmp_path / "g.json").write_bytes(b"".join(tau2_parts(gold, "phone")))
     again = grade(tmp_path / "g.json", eval_id="again")
     assert outcomes(again) == outcomes(gold) == [("suspended", 0, 1.0, "agent_done")]
+
+
+def test_a_damaged_rollout_is_left_out_of_the_file_with_a_warning(
+    grade: Grade, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = [simulation("suspended", suspended(), 1.0, trial=trial) for trial in range(3)]
+    played = grade(document(tries, [task_of("suspended")], n_trials=3))
+    first = played.outcomes[0]
+    edit(played.log_path, "UPDATE traces SET json = json || ' ' WHERE rollout = ?", first.id)
+    simulations = json.loads(b"".join(tau2_parts(played, "phone")))["simulations"]
+    assert [one["trial"] for one in simulations] == [1, 2]
+    assert f"warning: a rollout is left out: {played.log_path}/{first.id}: rollout suspended#1" in caplog.text
+
+
+def test_that_the_older_layout_has_no_place_for_calls_of_the_user_is_told(
+    grade: Grade, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = [simulation("suspended", suspended(restarts=trial == 1), 1.0, trial=trial) for trial in (0, 1)]
+    played = grade(document(tries, [task_of("suspended")], n_trials=2))
+    entries = json.loads(b"".join(results_parts(played, {"suspended": 0})))
+    assert [entry["reward"] for entry in entries] == [0.0, 1.0]
+    (told,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    fault = "the users' own calls are left out: the format has no place for them"
+    assert told == f"warning: {fault}"

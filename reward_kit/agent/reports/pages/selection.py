@@ -50,8 +50,8 @@ SORTS = {
 """Columns that sort, by what is listed; each with its SQL."""
 RESULTS = {
     "passed": ("passed", PASSED),
-    "failed": ("did not pass", f"NOT ifnull({PASSED}, 0)"),
-    "unjudged": ("not judged", "reward IS NULL"),
+    "failed": ("did not pass", f"seq AND NOT ifnull({PASSED}, 0)"),
+    "unjudged": ("not judged", "seq AND reward IS NULL"),
 }
 """Results of rollouts that a selection can ask for beside failure classes, in words and as SQL."""
 _OTHER_RESULT = ":result IN (failure, stop_reason, iif(error IS NULL, NULL, 'reward_error'))"
@@ -62,7 +62,9 @@ KINDS = {
     "open": ("not judged", "judged = 0"),
 }
 """Kinds of rows."""
-_STRICT = "(SELECT configuration ->> 'errors_as_failures' FROM evaluation ORDER BY run DESC LIMIT 1)"
+_STRICT = (  # SQLite before 3.42 reads no Infinity, which --timeout may be
+    "(SELECT instr(configuration, '\"errors_as_failures\":true') FROM evaluation ORDER BY run DESC LIMIT 1)"
+)
 _ALL_OF_ONE_ATTEMPT = (
     "(SELECT count(*) FROM rollouts) = (SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts))"
 )
@@ -84,12 +86,12 @@ _UP_TO_TEXT = re.compile(
     rb'{"role":(?!"system")(?:[^"}]*%b")*?[^"}]*"(?:content|arguments|name|text)":%b' % (_TEXT, _TEXT)
 )
 """A message from its beginning to a place within a text that is searched."""
-_AFTER_MESSAGES = b'],"user_messages":{'
-"""The field of a trace after its messages; one of them may have such a member, too."""
+_AFTER_MESSAGES = b'},"tool_calls":['
+"""The field of a trace after the messages of both sides; one of them may have such a member, too."""
 _UNSAID = (
     *(b'"role":"%b"' % role for role in (b"user", b"assistant", b"tool")),
     *(b'"%b":' % name for name in (b"content", b"tool_calls", b"function", b"name", b"arguments")),
-    *(b'"%b":' % name for name in (b"id", b"tool_call_id", b"text")),
+    *(b'"%b":' % name for name in (b"id", b"tool_call_id", b"text", b"user_messages")),
     *(b'"type":"%b"' % kind for kind in (b"function", b"text")),
 )
 """Members of messages, and their names, as no text has them."""
@@ -280,10 +282,11 @@ def _texts_in(trace: bytes, end: int) -> Iterator[bytes]:
 
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         try:
-            found = from_json(trace[:end] + b"]}")
+            found = from_json(trace[:end] + b"}}")
         except ValueError:
             found = from_json(trace)
         parts = [message for message in found["messages"] if message.get("role") != "system"]
+        parts += found.get("user_messages", {}).values()
         while parts:
             part = parts.pop()
             if isinstance(part, dict):

@@ -267,11 +267,11 @@ class Agreement:
 
     def lines(self) -> Iterator[str]:
         """The report for a terminal: what can be said in a line each, then the grades that moved."""
-        own = ", ".join(f"Pass^{k} {value:.3f}" for k, value in list(self.pass_power.items())[:4])
-        yield f"By the rewards in the file: {own}."
+        if own := ", ".join(f"Pass^{k} {value:.3f}" for k, value in list(self.pass_power.items())[:4]):
+            equal = f"{self.compared - len(self.disagreements)} of {count(self.compared, 'judged rollout')}"
+            yield f"By the rewards in the file: {own}."
+            yield f"The bundle's rewards agree with them in {equal}."
         moved = self.disagreements
-        equal = self.compared - len(moved)
-        yield f"The bundle's rewards agree with them in {equal} of {count(self.compared, 'judged rollout')}."
         if otherwise := sum(one.replay is not None for one in moved):
             yield (
                 f"{otherwise} of {count(len(moved), 'moved grade')} followed a replay that differs from the "

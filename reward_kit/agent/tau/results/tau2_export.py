@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from reward_kit.agent.tau import MAX_ERRORS, PARTS, SIDES
 from reward_kit.agent.tau.results.file import task_numbers
 from reward_kit.agent.tau.results.tau2 import id_of
 from reward_kit.agent.tau.results.tau_bench import results_parts
+from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message, Side, ToolCall
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
+
+logger = logging.getLogger(__name__)
 
 ENDS = {
     "user_stop": "user_stop",
@@ -66,10 +70,16 @@ def tau2_parts(
         "tasks": [own.get(ids[row_id]) or _task(ids[row_id], fields) for row_id, fields in known.items()],
     }
     yield json.dumps(head, default=str).encode()[:-1] + b', "simulations": ['
-    for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
-        with result.record(outcome) as trace:
-            simulation = _simulation(trace, ids[outcome.row_id])
-        yield (b",\n" if place else b"\n") + json.dumps(simulation, default=str).encode()
+    before = b"\n"
+    for outcome in sorted(result.outcomes, key=lambda outcome: outcome.index):
+        try:
+            with result.record(outcome) as trace:
+                simulation = _simulation(trace, ids[outcome.row_id])
+        except StorageError as error:
+            logger.warning("warning: a rollout is left out: %s", error)
+            continue
+        yield before + json.dumps(simulation, default=str).encode()
+        before = b",\n"
     yield b"\n]}\n"
 
 
@@ -141,8 +151,8 @@ def _simulation(trace: Trace, name: str) -> dict[str, Any]:
         "end_time": _time(trace.started + trace.seconds),
         "duration": trace.seconds,
         "termination_reason": ENDS.get(reason, reason),
-        "agent_cost": trace.usage.get("agent", Usage()).cost,
-        "user_cost": trace.usage.get("user", Usage()).cost,
+        "agent_cost": trace.usage.get("agent", Usage()).known_cost,
+        "user_cost": trace.usage.get("user", Usage()).known_cost,
         "reward_info": None if reason == "infrastructure_error" else _grade(trace),
         "messages": [{**one, "turn_idx": turn} for turn, one in enumerate(_messages(trace))],
         "trial": trace.index,

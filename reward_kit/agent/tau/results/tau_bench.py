@@ -81,7 +81,8 @@ def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
         reason, detail = "agent_done" if info.reward_info else "max_steps", None
         if (error := info.error) is not None:
             reason, detail = "agent_error", str(error) or "an error without a text"
-            if not _AGENT_ERROR.match(str(info.traceback).strip().rpartition("\n")[2]):
+            raised = str(info.traceback).strip().rpartition("\n")[2]
+            if not (info.reward_info or _AGENT_ERROR.match(raised)):  # a reward: the agent's fault
                 reason, detail = "infrastructure_error", f"the recorded run failed: {detail}"
         yield Trial(
             place=f"$[{position}]",
@@ -118,11 +119,15 @@ def results_parts(result: EvaluationResult, numbers: Mapping[str, int]) -> Itera
     """
     others = [row.row_id for row in result.rows if row.row_id not in numbers]
     known = {**dict(zip(others, count(max(numbers.values(), default=-1) + 1), strict=False)), **numbers}
+    has_told = False
     yield b"["
     for place, outcome in enumerate(sorted(result.outcomes, key=lambda outcome: outcome.index)):
         try:
             record = result.record(outcome)
             info, traj = _info(outcome, record), record.messages
+            if not has_told and any(call.by == "user" for call in record.tool_calls):
+                has_told = True
+                logger.warning("warning: the users' own calls are left out: the format has no place for them")
         except StorageError as error:
             logger.warning("warning: a rollout is written without its conversation: %s", error)
             info, traj = {"error": str(error), "traceback": ""}, []
@@ -152,7 +157,7 @@ def _info(outcome: Outcome, record: Trace) -> dict[str, Any]:
             "outputs": record.outputs,
         },
         "source": None if not heard else "user" if heard[-1]["role"] == "user" else heard[-1].get("name"),
-        "user_cost": usage.cost if usage is not None else None,
+        "user_cost": usage.known_cost if usage is not None else None,
         "reward_info": _reward_info(outcome.reward, record) if computed else None,
     }
     if outcome.reward is None or record.stop_reason == "agent_error":
