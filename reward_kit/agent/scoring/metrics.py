@@ -170,9 +170,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The value that ``percent`` of the values (at least one) lie below, linear in between."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * percent / 100
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
+    return below + (above - below) * (position % 1)
 
 
 # -- rows
