@@ -78,6 +78,7 @@ class Worker(ABC):
         self.changed: str | None = None
         self.died: str | None = None
         self.server: int | None = None
+        self._reason: str | None = None
         self._note = note
         self._calls: dict[int, _Call] = {}
         self._answers: Waiters[int, Report] = Waiters()
@@ -167,8 +168,6 @@ class Worker(ABC):
 
 class WorkerProcess(Worker):
     """A worker on this machine."""
-
-    _reason: str | None = None
 
     def __init__(self, note: Callable[[str], None], server: ForkServer) -> None:
         super().__init__(note)

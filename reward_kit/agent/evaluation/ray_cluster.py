@@ -153,8 +153,6 @@ def _found(place: tuple[str, str | None]) -> str:
 
 
 class RayWorker(Worker):
-    _reason: str | None = None
-
     def __init__(self, note: Callable[[str], None], ray: Any, marks: Any, *, processors: int) -> None:
         super().__init__(note)
         self._ray, self._marks, self._name = ray, marks, uuid.uuid4().hex
