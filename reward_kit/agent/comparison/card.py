@@ -54,7 +54,6 @@ def card_of(stored: EvaluationResult, audit: Any = None) -> Card:
     fields = read_fields(stored.log_path)
     prints = {row.row_id: stored.fingerprints.get(row.row_id, {}) for row in stored.rows}
     prompts = {name: {row: fields.get(row, {}).get(name) for row in prints} for name in PROMPTS}
-    files = {name: text for row in prints.values() for name, text in row.get("prompts", {}).items()}
     options = {**DEFAULTS, **stored.configuration, "model": stored.asked_model}
     card = {
         "format": FORMAT,
@@ -69,7 +68,7 @@ def card_of(stored: EvaluationResult, audit: Any = None) -> Card:
         "tools": {name: len(tools) for name, tools in sorted(stored.toolsets.items())},
         "prompts": {
             **{name: fingerprint(texts) for name, texts in prompts.items() if any(texts.values())},
-            **files,
+            **{name: text for row in prints.values() for name, text in row.get("prompts", {}).items()},
         },
         "code": dict(stored.code),
         "versions": dict(stored.versions),
@@ -264,7 +263,6 @@ def _is_possible(row: Mapping[str, Any], *, strict: bool) -> bool:
 
 
 def _evaluation(card: Card, path: Path) -> EvaluationResult:
-    usage = usage_from_json({role: used for role, used in card["costs"].items() if role in ROLES})
     aborted = usage_from_json({role: used for role, used in card["costs"].items() if role == "aborted"})
     rows = [
         RowResult(
@@ -293,7 +291,7 @@ def _evaluation(card: Card, path: Path) -> EvaluationResult:
         configuration=card["settings"],
         versions=card["versions"],
         rows=tuple(rows),
-        usage=usage,
+        usage=usage_from_json({role: used for role, used in card["costs"].items() if role in ROLES}),
         seconds=0.0,
         broken_off=BrokenOff(0, aborted),
         fingerprints={row["id"]: row["fingerprints"] for row in card["rows"]},

@@ -128,9 +128,8 @@ class RowStates:
         if key is not None and (known := self.kept.get(key, task, base, seed)) is not None:
             return known
         gold = await replay_gold_calls(task, base, seed=seed)
-        changes = gold.database.changes().to_json()
         state = gold.database.delta() if gold.shared else None
-        stored = RowGold(task.row.id, gold_calls(task, gold.calls), changes, state)
+        stored = RowGold(task.row.id, gold_calls(task, gold.calls), gold.database.changes().to_json(), state)
         if key is not None:
             self.kept.add(key, gold, stored)
         with gold.database as played:  # a fork of it that is not written to needs no connection

@@ -62,11 +62,10 @@ async def evaluate_async(
     given: dict[str, Any] = {**options}
     progress, models = given.pop("progress", None), given.pop("models", None)
     players: dict[Role, Any] = {"agent": given.pop("agent", None), "user": given.pop("user", None)}
-    config = config_of(dataset, given)
     if progress is True:
         progress = default_progress()
     players = {role: one for role, one in players.items() if one is not None}
-    return await run(config, Display(progress or None), players=players, models=models)
+    return await run(config_of(dataset, given), Display(progress or None), players=players, models=models)
 
 
 evaluate = sync_twin(evaluate_async, run_from_code)

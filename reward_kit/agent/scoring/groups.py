@@ -78,10 +78,9 @@ def metadata_groups(rows: Sequence[tuple[RowResult, Mapping[str, Any]]]) -> dict
     two rows on average (a value that nearly every row has alone is a name, not a group).
     """
     metadata = [fields.get("metadata") or {} for _, fields in rows]
-    paths = dict.fromkeys(path for fields in metadata for path in _paths(fields))
     return {
         f"metadata.{path}": groups_of(rows, f"metadata.{path}")
-        for path in paths
+        for path in dict.fromkeys(path for fields in metadata for path in _paths(fields))
         if _are_groups([value for fields in metadata for value in values_at(fields, path)])
     }
 

@@ -167,9 +167,8 @@ def read_rollouts(
             query = f"SELECT rollout, json, crc FROM traces WHERE rollout IN ({chosen})"  # noqa: S608
             found = {rollout: (text, crc) for rollout, text, crc in connection.execute(query, ids)}
             for rollout in ids:
-                source = StoredRollout(file, rollout)
                 try:
-                    trace = _read(source, found.get(rollout))
+                    trace = _read(StoredRollout(file, rollout), found.get(rollout))
                 except StorageError as error:
                     if damaged is None:
                         raise

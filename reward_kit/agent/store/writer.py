@@ -103,13 +103,12 @@ class Store:
     def begin_run(self, run: Run) -> None:
         """Store the settings of this run, and its rows; a known row keeps its fields but ``n_rollouts``."""
         values = run.eval_id, time.time(), f"{os.getpid()} on {socket.gethostname()}"
-        settings = map(self._text, (run.configuration, run.versions, run.code, run.toolsets))
         with self.transaction() as connection:
             begun = connection.execute(
                 "INSERT INTO evaluation"
                 " (eval_id, created, status, writer, configuration, versions, code, toolsets)"
                 " VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
-                (*values, *settings),
+                (*values, *map(self._text, (run.configuration, run.versions, run.code, run.toolsets))),
             )
             self.run = begun.lastrowid or 0
             connection.execute("UPDATE rows SET n_rollouts = 0 WHERE n_rollouts")

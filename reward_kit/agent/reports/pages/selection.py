@@ -172,7 +172,6 @@ class Selection:
         result = RESULTS.get(self.result, ("", _OTHER_RESULT))[1]
         chosen = [(self.result, result), (self.tool, _CALLS), (self.text, "said(seq)")]
         condition = " AND ".join(sql for value, sql in chosen if value) or "1"
-        values = {**asdict(self), "row": _like(self.row)}
         unsorted = _WORST_FIRST if self.by == "rows" else "NULL"
         sort = SORTS[self.by].get(self.sort.removeprefix("-"), unsorted)
         way = "DESC" if self.sort.startswith("-") else "ASC"
@@ -195,7 +194,7 @@ class Selection:
                 f" WHERE {_LATEST} AND {in_rows if self.kind or self.row else 1} AND {condition}"
                 f" ORDER BY {first}n_rollouts = 0, position, idx"
             )
-        return sql, values
+        return sql, {**asdict(self), "row": _like(self.row)}
 
 
 def page_number(query: Mapping[str, str]) -> int:
