@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -56,8 +56,6 @@ _TOOLSET = re.compile(rf"(?!.*\.py$){_MODULE}(:[^\W\d]\w*)?")
 _REWARD = re.compile(rf"{_MODULE}:[^\W\d]\w*")
 _MEANT = {"messages": ' (the start of the conversation is "initial_messages")'}
 
-_T = TypeVar("_T")
-
 
 def _if(fits: Callable[[str], object]) -> AfterValidator:
     def check(value: str) -> str:
@@ -76,13 +74,13 @@ class _InnerFaultsError(ValueError):
         self.faults = faults
 
 
-def _without(find: Callable[[_T], Iterable[Fault]]) -> Callable[[_T], _T]:
-    def check(value: _T) -> _T:
+def _without(find: Callable[[Any], Iterable[Fault]]) -> AfterValidator:
+    def check(value: Any) -> Any:
         if faults := list(find(value)):
             raise _InnerFaultsError(faults)
         return value
 
-    return check
+    return AfterValidator(check)
 
 
 def _references(actions: list[Action]) -> Iterator[Fault]:
@@ -139,9 +137,7 @@ class TaskRow:
 
     id: Annotated[str, _if(lambda name: _ID.fullmatch(name) and name.casefold() not in RESERVED_IDS)]
     toolset: Annotated[str, _if(_TOOLSET.fullmatch)]
-    initial_messages: Annotated[list[Any], AfterValidator(_without(message_faults))] = field(
-        default_factory=list
-    )
+    initial_messages: Annotated[list[Any], _without(message_faults)] = field(default_factory=list)
     reward: Annotated[str, _if(_REWARD.fullmatch)] | None = None
     seed_sql: str | None = None
     end_goal_sql: Annotated[str, _if(lambda text: text.strip() and not text.startswith(FILE))] | None = None
@@ -149,12 +145,12 @@ class TaskRow:
     sim_user_prompt: str | None = None
     sim_user_template: str | None = None
     n_rollouts: Annotated[int, Field(strict=True, ge=1, le=MAX_ROLLOUTS), BeforeValidator(whole)] = 1
-    actions: Annotated[list[Action], AfterValidator(_without(_references))] | None = None
+    actions: Annotated[list[Action], _without(_references)] | None = None
     outputs: list[str] = field(default_factory=list)
     setup: list[Action] | None = None
-    checks: Annotated[list[Any], AfterValidator(_without(check_faults))] | None = None
-    required_calls: Annotated[list[Any], AfterValidator(_without(call_faults))] | None = None
-    forbidden_calls: Annotated[list[Any], AfterValidator(_without(call_faults))] | None = None
+    checks: Annotated[list[Any], _without(check_faults)] | None = None
+    required_calls: Annotated[list[Any], _without(call_faults)] | None = None
+    forbidden_calls: Annotated[list[Any], _without(call_faults)] | None = None
     criteria: list[Annotated[str, _if(str.strip)]] | None = None
     judge_model: Annotated[str, _if(str.strip)] | None = None
     score_by: Annotated[list[Part], Field(min_length=1)] | None = None
