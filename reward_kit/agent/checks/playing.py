@@ -56,7 +56,7 @@ async def play_idle(task: Task, untouched: Database, gold_database: Database | N
     """Judge a rollout in which nothing is done, on a fork that the reward only reads."""
     episode = Episode(task, database=untouched)
     episode.reply("…")
-    return await _judged(episode, gold_database)
+    return PlayedGold(*await _judged(episode, gold_database))
 
 
 @dataclass(slots=True)
@@ -72,7 +72,9 @@ class GoldRollout:
 
     async def judged(self, gold_database: Database) -> PlayedGold:
         """The reward of the rollout, which may itself be what leads to ``gold_database``."""
-        return await _judged(self.episode, gold_database, self)
+        reward, reason, error = await _judged(self.episode, gold_database)
+        found = self.calls, self.episode.changes(), self.episode.trace.violations, self.fault is None
+        return PlayedGold(reward, reason, self.fault or error, *found)
 
 
 async def play_calls(
@@ -115,16 +117,12 @@ async def play_gold(
 
 
 async def _judged(
-    episode: Episode, gold_database: Database | None, rollout: GoldRollout | None = None
-) -> PlayedGold:
+    episode: Episode, gold_database: Database | None
+) -> tuple[float | None, str | None, str | None]:
+    """The reward, its reason, and why there is none."""
     episode.stop("agent_done")
-    reward = reason = error = None
     try:
         result = await judged_once(episode, gold_database, is_shared=False)
-        reward, reason = float(result.score), result.reason
-    except RewardError as raised:
-        error = foreign_text(raised)
-    if rollout is None:
-        return PlayedGold(reward, reason, error)
-    found = rollout.calls, episode.changes(), episode.trace.violations, rollout.fault is None
-    return PlayedGold(reward, reason, rollout.fault or error, *found)
+    except RewardError as error:
+        return None, None, foreign_text(error)
+    return float(result.score), result.reason, None
