@@ -89,7 +89,7 @@ class BundleImports:
             _open.remove(self)
             for name in self.packages:
                 if not any(name in other.packages for other in _open):
-                    _forget(name)
+                    forget(name)
             for entry in self.entries:
                 if not any(entry in other.entries for other in _open):
                     sys.path.remove(entry)
@@ -103,7 +103,7 @@ class BundleImports:
             if "." not in name and name in sys.modules:
                 place = place_of(sys.modules[name])
                 if place == entry / f"{name}.py" or place.is_relative_to(entry / name):
-                    _forget(name)
+                    forget(name)
 
     def _use(self, name: str, folder: Path) -> None:
         """Have the package ``name`` in ``sys.modules``, loaded from ``folder``."""
@@ -170,7 +170,7 @@ def _load_package(name: str, folder: Path) -> None:
     # A plain list: the path of an ordinary namespace package would later take in folders of sys.path.
     spec.submodule_search_locations = [str(folder)]
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    with undone_by(partial(_forget, name)):
+    with undone_by(partial(forget, name)):
         if spec.loader is not None:
             spec.loader.exec_module(module)
 
@@ -190,7 +190,8 @@ def no_bytecode_kept() -> Iterator[None]:
         sys.dont_write_bytecode = before
 
 
-def _forget(name: str) -> None:
+def forget(name: str) -> None:
+    """Remove a package and its modules from those that are imported."""
     for loaded in [one for one in list(sys.modules) if one == name or one.startswith(f"{name}.")]:
         del sys.modules[loaded]
 

@@ -28,7 +28,7 @@ from reward_kit.agent.base.files import draft_beside
 from reward_kit.agent.base.places import import_fault
 from reward_kit.agent.base.text import FILE, call_line, cut
 from reward_kit.agent.bundles.files import BundleFiles, own_file, read_text
-from reward_kit.agent.bundles.imports import BundleImports, load_registry, load_user_registry
+from reward_kit.agent.bundles.imports import BundleImports, forget, load_registry, load_user_registry
 from reward_kit.agent.bundles.source import JUNK
 from reward_kit.agent.database import Database
 from reward_kit.agent.database.seeding import seed_base
@@ -246,8 +246,7 @@ def _imported(path: Path) -> Iterator[ModuleType]:
     finally:
         with suppress(ValueError):  # the script has removed it
             sys.path.remove(above)
-        for loaded in [one for one in sys.modules if one == package or one.startswith(f"{package}.")]:
-            del sys.modules[loaded]
+        forget(package)
 
 
 # -- setup
