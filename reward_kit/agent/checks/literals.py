@@ -33,7 +33,6 @@ _SAYS_NOTHING = frozenset({"[]", "{}", "null", "true", "false", ""})
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.+Z-]+)?|\d{1,2}:\d\d(:\d\d)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PRICE = re.compile(r"\d+\.\d+")
-_NUMBERED = ("id", "ids", "number", "no", "code")
 
 
 async def reach_of(task: Task, gold: PlayedGold, reader: Reader) -> Reach:
@@ -98,7 +97,7 @@ def _is_checked(key: str, value: Any) -> bool:
     if isinstance(value, bool) or value is None or isinstance(value, float):
         return False
     if isinstance(value, int):
-        return key.casefold().rpartition("_")[2] in _NUMBERED
+        return key.casefold().rpartition("_")[2] in ("id", "ids", "number", "no", "code")
     if _TIME.fullmatch(value) or len(value) > 60 or len(value.split()) > 3:
         return False
     if any(character.isdigit() or character in "@#" for character in value):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
-_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _quiet: ContextVar[bool] = ContextVar("litellm_is_quiet", default=False)
 
 
@@ -67,7 +66,7 @@ def import_litellm() -> ModuleType:
             logger.filters[:] = filters
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    for name in _LOGGERS:
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).addFilter(lambda _: not _quiet.get())
     # Some releases serialise their own answers in a way that pydantic warns about at every call.
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings", module="pydantic")
@@ -312,7 +311,6 @@ def _takes_marks(name: str, provider: str) -> bool:
 
 # -- prices of OpenAI's models, without importing LiteLLM
 
-_TABLE = "model_prices_and_context_window_backup.json"
 BASE_PRICES = frozenset({"input_cost_per_token", "output_cost_per_token"})
 PRICES = BASE_PRICES | {"cache_read_input_token_cost"}
 """Prices that an evaluation may give; LiteLLM would keep them for all models of the name."""
@@ -365,7 +363,7 @@ def _entry(name: str) -> dict[str, Any] | None:
 @functools.cache
 def load_prices() -> dict[str, Any]:
     """LiteLLM's table as it came with the installed release; empty if it is not there."""
-    file = distribution("litellm").locate_file(f"litellm/{_TABLE}")
+    file = distribution("litellm").locate_file("litellm/model_prices_and_context_window_backup.json")
     try:
         entries: dict[str, Any] = json.loads(Path(str(file)).read_bytes())
     except (OSError, ValueError):

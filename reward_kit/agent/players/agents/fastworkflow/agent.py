@@ -33,7 +33,6 @@ WORKER_PROGRAM = Path(__file__).with_name("worker.py")
 TURN_LIMIT = 900.0
 """Seconds until the next call of a turn ends."""
 
-_REFUSED_INPUT = {"ContextWindowExceededError", "ContentPolicyViolationError"}
 _FAULTY_SETUP = {"Auth", "Billing", "Configuration", "NotConfigured", "UnsupportedModel"}
 """Kinds of DSPy's ``LM...Error`` for faults in the settings; other libraries give a status with those."""
 
@@ -227,7 +226,7 @@ def raise_fault(fault: Mapping[str, Any]) -> NoReturn:
         raise AgentError(f"FastWorkflow failed: {text}")
     if fault["kind"] == "tools":
         raise ModelError(f"the tools cannot be reached: {text}", place=PLACE, status=status, retryable=True)
-    if fault["name"] in _REFUSED_INPUT or status == 413:
+    if fault["name"] in ("ContextWindowExceededError", "ContentPolicyViolationError") or status == 413:
         raise ModelInputError(f"a model refuses the conversation: {text}", place=PLACE, status=status)
     kind = fault["name"].removeprefix("LM").removesuffix("Error")
     if kind in _FAULTY_SETUP or status in (401, 402, 403, 404):
