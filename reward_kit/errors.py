@@ -28,8 +28,7 @@ class RewardKitError(Exception):
 
     def to_json(self) -> dict[str, str | None]:
         """Return the error as plain JSON, for another process."""
-        stated = {"fault": self.fault, "place": self.place, "remedy": self.remedy}
-        return {"kind": type(self).__name__, **stated}
+        return {"kind": type(self).__name__, "fault": self.fault, "place": self.place, "remedy": self.remedy}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Self:
