@@ -71,10 +71,10 @@ def tau_bench(folder: Path, source: Path) -> None:
     """
     from reward_kit.agent.tau.tau_bench.bundle import port as port_retail
 
-    written = port_retail(source, folder / "tau_bench_retail")
-    for warning in written.warnings:
+    report, warnings = port_retail(source, folder / "tau_bench_retail")
+    for warning in warnings:
         warn(warning)
-    print_lines(written.lines())
+    print_lines(report)
 
 
 @port.command("results", cls=Command)

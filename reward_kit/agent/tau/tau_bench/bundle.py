@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import tempfile
-from dataclasses import dataclass
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import tau_retail_task
 from reward_kit.agent import Database, TaskBundle
 from reward_kit.agent.tau.source import SourceError, new_folder, put
-from reward_kit.agent.tau.tau_bench.checkout import Checkout, Domain, read_checkout
+from reward_kit.agent.tau.tau_bench.checkout import Domain, read_checkout
 from reward_kit.errors import RewardKitError
 from tau_retail_task.tools import R
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from reward_kit.agent.tau.tau_bench.checkout import Checkout
 
 BUNDLE = Path(tau_retail_task.__file__).resolve().parent
 SEED = BUNDLE / "seed.sql"
@@ -59,23 +60,11 @@ reward-kit's own errors and change nothing.
 """Differences from the benchmark, for the bundle's README."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The result: the folder, the checkout, a sentence about the data, and warnings."""
+def port(source: str | Path, out: str | Path) -> tuple[list[str], Sequence[str]]:
+    """Write the bundle of ``source`` to the folder ``out``; write nothing if it raises ``SourceError``.
 
-    folder: Path
-    source: Checkout
-    seed: str
-    warnings: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """The report for a terminal."""
-        counts = ", ".join(f"{file} ({len(rows)} tasks)" for file, rows in self.source.rows.items())
-        return [f"{self.folder}: tau-bench, {self.source.version}", counts, f"Data: {self.seed}."]
-
-
-def port(source: str | Path, out: str | Path) -> Written:
-    """Write the bundle of ``source`` to the folder ``out``; write nothing if it raises ``SourceError``."""
+    Returns the report for a terminal, and warnings.
+    """
     target = Path(out).resolve()
     if target.exists():
         raise SourceError(f"{out} exists. Choose another folder, or remove it")
@@ -106,7 +95,8 @@ def port(source: str | Path, out: str | Path) -> Written:
     for file, rows in found.rows.items():
         if rows:
             asyncio.run(_mark_refused(target / file))
-    return Written(target, found, seed, warnings)
+    counts = ", ".join(f"{file} ({len(rows)} tasks)" for file, rows in found.rows.items())
+    return [f"{target}: tau-bench, {found.version}", counts, f"Data: {seed}."], warnings
 
 
 async def _mark_refused(dataset: Path) -> None:
