@@ -110,8 +110,7 @@ def base_environment() -> dict[str, str]:
 
 TRAINED, KEPT = "___command_info", "kept_training"
 """Folders of trained models: in a workflow, and beside the environment while it is made anew."""
-PYTHON = "Python 3.11 to 3.13"
-_REMEDY = f"FastWorkflow needs {PYTHON}; name one with --python."
+_REMEDY = "FastWorkflow needs Python 3.11 to 3.13; name one with --python."
 
 DATA = '''\
 """The current rollout, in place of the example's data files."""
