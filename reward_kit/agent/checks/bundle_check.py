@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.checks.row_check import RowCheck
     from reward_kit.agent.store.layout import Named
 
-Seeded = tuple["Task", Database]
-"""A task and the base of its seed."""
-
 _DUMP = re.compile(r"\s*(PRAGMA\s+foreign_keys\s*=\s*(OFF|0)\s*;|BEGIN TRANSACTION;)", re.IGNORECASE)
 """The beginning of a dump that the program sqlite3 or Python's iterdump has written."""
 _PLACED = re.compile(r"(?P<place>\S+:\d+): (row '(?P<row>[^']*)', )?(?P<text>.*)", re.DOTALL)
@@ -167,7 +164,7 @@ def _check_toolsets(tasks: Sequence[Task], report: ValidationReport) -> None:
 
 def _seeded(
     tasks: Sequence[Task], folder: Path, report: ValidationReport, opened: ExitStack
-) -> Iterator[Seeded]:
+) -> Iterator[tuple[Task, Database]]:
     """Each task with the base of its seed, unless that does not load; a base is built once."""
     bases: dict[tuple[str, str], Database | None] = {}
     for task in tasks:

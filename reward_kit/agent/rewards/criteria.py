@@ -34,9 +34,6 @@ TIMEOUT = 120.0
 """Seconds for one call; a reward may take 300."""
 AGAIN = "This answer cannot be used: {problem}. Answer again, with the JSON object alone."
 
-Verdict = tuple[bool, str]
-"""True if a criterion is met, and the reason."""
-
 
 def criteria_met(
     criteria: Sequence[str],
@@ -150,8 +147,8 @@ async def _answer(
             await model.close()
 
 
-def _read(count: int, text: str) -> list[Verdict]:
-    """The verdicts in the last JSON object of an answer that holds them; raises ``ValueError``."""
+def _read(count: int, text: str) -> list[tuple[bool, str]]:
+    """The verdicts, met or not and why, in the last JSON object that holds them; raises ``ValueError``."""
     for found in reversed(list(re.finditer(r'\{\s*["\']?verdicts', text))):
         given = read_object(text, found.start())[0].get("verdicts")
         if not isinstance(given, list) or len(given) != count:
