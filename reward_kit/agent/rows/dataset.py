@@ -43,7 +43,6 @@ FILE_FIELDS = ("seed_sql", "system_prompt", "sim_user_prompt", "sim_user_templat
 
 _CONTINUES = (b" ", b"\t", b"}", b"]")
 """First characters of a line that continues the row above it."""
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 DEFAULTS = "defaults"
 FORM = "a row is one JSON object on its own line, in UTF-8, with double quotes (a comment begins with #)"
 _LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
@@ -64,7 +63,7 @@ def read_dataset(path: Path, files: BundleFiles) -> Dataset:
     reader = _Reader(path.name, files)
     try:
         with path.open("rb") as stream:
-            if stream.peek(2)[:2] in _UTF_16:
+            if stream.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 raise BundleError("is UTF-16 text", place=str(path), remedy="Save the file as UTF-8.")
             for line, text in row_texts(stream):
                 reader.read(line, text)

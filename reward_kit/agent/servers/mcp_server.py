@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SESSION_HEADER = "mcp-session-id"
 STOPPED = "reward-kit/stopped"
 """Key in a result's ``_meta``: the reason why the rollout is over."""
 
@@ -123,7 +122,7 @@ class McpServer:
             self.sessions.reset(ended)
         if context.request is None:
             return str(context.lifespan_context)
-        name: str | None = context.request.headers.get(SESSION_HEADER)
+        name: str | None = context.request.headers.get("mcp-session-id")
         if name is None:
             raise MCPError(INVALID_REQUEST, "each session has its own database: begin one with initialize")
         handshake = context.session.client_params

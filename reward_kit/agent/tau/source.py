@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-UNKNOWN = "unknown commit: the folder has no readable .git"
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
@@ -106,7 +105,7 @@ class SourceFiles:
 def commit_of(files: SourceFiles) -> str:
     """Return ``commit 0123…``; uncommitted changes do not show in it."""
     commit = _commit(files.root) if isinstance(files.root, Path) else None
-    return f"commit {commit}" if commit else UNKNOWN
+    return f"commit {commit}" if commit else "unknown commit: the folder has no readable .git"
 
 
 def _commit(root: Path) -> str | None:

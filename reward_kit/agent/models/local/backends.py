@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["folder", "gguf"]
 
-GGUF_MAGIC = b"GGUF"
 GGUF_TEMPLATE = b"tokenizer.chat_template"
 LONGEST_METADATA = 2**26
 """Bytes at the start of a GGUF file in which its chat template is looked for."""
 POINTER = b"version https://git-lfs"
 """Start of a Git LFS pointer, which stands for a file that was not downloaded."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
-OWN_TOKENIZERS = ("tekken.json", "tokenizer.model.v*")
 
 
 def names_local_model(
@@ -118,7 +116,7 @@ class LocalFile:
     @property
     def has_own_tokenizer(self) -> bool:
         """True for Mistral's tokenizers, which need no chat template."""
-        return any(any(self.path.glob(pattern)) for pattern in OWN_TOKENIZERS)
+        return any(any(self.path.glob(pattern)) for pattern in ("tekken.json", "tokenizer.model.v*"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -156,7 +154,7 @@ def _gguf_fault(path: Path) -> tuple[str, str | None]:
             start = file.read(len(POINTER))
     except OSError as error:
         return f"the file cannot be read: {error.strerror}", None
-    if start.startswith(GGUF_MAGIC):
+    if start.startswith(b"GGUF"):
         return "", None
     pointer = "It is a Git LFS pointer: download the file with git lfs pull." if start == POINTER else None
     return "the file does not begin like a GGUF file", pointer

@@ -28,7 +28,6 @@ TIMEOUT = "REWARD_KIT_LOCAL_MODEL_TIMEOUT"
 DEFAULT_TIMEOUT = 600.0
 """Seconds for a server to become ready; large models load slowly."""
 LOG = "server.log"
-GUARD = Path(__file__).with_name("guard.py")
 END_SECONDS = 10.0
 """Time limit for the guard to end the server."""
 PAUSE = 0.25
@@ -157,7 +156,7 @@ class ModelServer:
         )
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - an installed program; starting is quick
-                [sys.executable, "-I", str(GUARD), *command],
+                [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WORKER_PROGRAM = Path(__file__).with_name("worker.py")
 TURN_LIMIT = 900.0
 """Seconds until the next call of a turn ends."""
 
@@ -105,8 +104,8 @@ class FastWorkflow:
         await self.endpoint.open()
         self._resources.push_async_callback(self.endpoint.close)
         # -I: keeps this process's import path out of the other environment
-        program = ["-I", "-X", "utf8", str(WORKER_PROGRAM), str(self._home.workflow())]
-        command = [str(self._home.python), *program]
+        program = str(Path(__file__).with_name("worker.py"))
+        command = [str(self._home.python), "-I", "-X", "utf8", program, str(self._home.workflow())]
         try:
             async with asyncio.TaskGroup() as starting:
                 for _ in range(self.config.fastworkflow_workers):

@@ -28,7 +28,6 @@ Row = dict[str, Any]
 
 MAX_STEPS = 100
 """Messages of the agent. The benchmark's limit, 200 of all sides, is kept by the reward."""
-_DEFAULT_BASIS = ("DB", "COMMUNICATE")
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -37,7 +36,7 @@ def row_of(task: dict[str, Any], system_prompt: str, greeting: str, *, has_user_
     criteria = task.get("evaluation_criteria") or {}
     state = task.get("initial_state") or {}
     history = state.get("message_history") or []
-    basis = criteria.get("reward_basis") or (_DEFAULT_BASIS if criteria else ())
+    basis = criteria.get("reward_basis") or (("DB", "COMMUNICATE") if criteria else ())
     user_tools = task.get("user_tools")
     with_tools = has_user_tools and user_tools != []
     actions = criteria.get("actions")
