@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from difflib import get_close_matches
@@ -58,7 +59,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
             raise click.UsageError("--by takes an evaluation: name one, or latest.")
         result = read_evaluation(find_stored(what, output_dir), brief=True)
         print_lines(listings.group_lines(result, field, width))
-    elif what is None or _is_runs_folder(what):
+    elif what is None or os.path.isdir(Path(what, "evals")):  # noqa: PTH112 - the name may be too long
         shown = folder if what is None else Path(what)
         check_runs_folder(shown)
         lines = list(listings.evaluation_lines(shown / "evals", width))
@@ -81,21 +82,11 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
         print_lines([*report_lines(result, shutil.get_terminal_size().columns)])  # whole, or an error
 
 
-def _is_runs_folder(name: str) -> bool:
-    try:
-        return (Path(name) / "evals").is_dir()
-    except OSError:  # too long for a path
-        return False
-
-
 def _is_row(what: str, folder: Path) -> bool:
     """True for the id of a row with rollouts, if no evaluation has this name."""
     from reward_kit.agent.reports.listings import stored_rows
 
-    try:
-        is_name = (folder / "evals" / f"{what}.db").is_file() or Path(what).is_file()
-    except (OSError, ValueError):
-        return False
+    is_name = os.path.isfile(folder / "evals" / f"{what}.db") or os.path.isfile(what)  # noqa: PTH113 - likewise
     return not is_name and "/" not in what and what in stored_rows(folder / "evals")
 
 

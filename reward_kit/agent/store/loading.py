@@ -196,10 +196,8 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
 
     Raises ``UsageError`` if there is neither, ``StorageError`` if it was not kept.
     """
-    path = Path(name)
-    with suppress(OSError):  # a name that is too long for a file
-        if path.is_file():
-            return StateFiles(path)
+    if os.path.isfile(name):  # noqa: PTH113 - the name may be too long for a file
+        return StateFiles(Path(name))
     rollout = find_rollout(name, output_dir)
     if rollout is None:
         remedy = "Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?"
