@@ -83,11 +83,10 @@ async def evaluate_endpoint(request: EvaluationRequest) -> EvaluateResult:
             result = await function(**arguments)
         else:
             result = await run_in_threadpool(function, **arguments)
+        result = result.to_evaluate_result() if isinstance(result, RewardOutput) else result
     except Exception as error:  # border to the reward's code: its error is the answer
         logger.exception("The reward function failed")
         raise HTTPException(status_code=500, detail=f"Error evaluating reward: {error}") from error
-    if isinstance(result, RewardOutput):
-        return result.to_evaluate_result()
     if isinstance(result, EvaluateResult):
         return result
     logger.error("The reward function returned %r, which is no EvaluateResult", type(result))

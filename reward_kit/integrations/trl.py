@@ -13,8 +13,12 @@ line comes from ``reset``. A reply without a tool call ends the rollout. A rollo
 from __future__ import annotations
 
 import inspect
+import json
+from keyword import iskeyword
 from typing import Any
 
+from reward_kit.agent.base.files import undone_by
+from reward_kit.agent.bundles.bundle import TaskBundle  # noqa: TC001
 from reward_kit.compat.integrations.trl import conversation_adapter, create_trl_adapter
 from reward_kit.errors import UsageError
 from reward_kit.integrations.playing import OVER, Play, opened
@@ -48,10 +52,10 @@ class BundleParts:
                 self._seed += 1
                 return self._play.start_sync()
 
-        for tool in bundle.tasks[0].registry.get_openai_tools():
-            if (name := tool["function"]["name"]) in ("reset", "get_reward", "say_to_user"):
-                raise UsageError(f"TRL uses the name of the tool {name!r} itself", remedy="Rename the tool.")
-            setattr(Environment, name, _method(tool["function"]))
+        with undone_by(bundle.close):
+            tools = _tools_of(bundle)
+        for tool in tools:
+            setattr(Environment, tool["name"], _method(tool))
         if any(play.talks for play in plays):
             Environment.say_to_user = _say_to_user  # type: ignore[attr-defined]
         if all(play.talks for play in plays):
@@ -96,6 +100,29 @@ _say_to_user.__name__ = "say_to_user"
 del _say_to_user.__annotations__["self"]  # TRL takes an annotated one for a parameter of the tool
 
 
+def _tools_of(bundle: TaskBundle) -> list[dict[str, Any]]:
+    """The tools of all rows; raises ``UsageError`` for any that TRL cannot offer."""
+    first, *others = [[one["function"] for one in task.registry.get_openai_tools()] for task in bundle.tasks]
+    if any(tools != first for tools in others):
+        raise UsageError(
+            "the rows have different tools", remedy="Split the dataset: TRL has one environment."
+        )
+    for tool in first:
+        if (name := tool["name"]) in ("reset", "get_reward", "say_to_user"):
+            raise UsageError(f"TRL uses the name of the tool {name!r} itself", remedy="Rename the tool.")
+        for word in tool["parameters"].get("properties", {}):
+            if not word.isidentifier() or iskeyword(word):
+                fault = f"the tool {name!r} has a parameter {word!r}, which no Python function can have"
+                raise UsageError(fault, remedy="TRL makes a method of each tool: rename it.")
+    return first
+
+
+def _choices(schema: dict[str, Any]) -> str:
+    """The values that a text may have, as TRL reads them from the end of a description."""
+    enum = schema.get("enum") or [None]
+    return f" (choices: {json.dumps(enum)})" if all(isinstance(one, str) for one in enum) else ""
+
+
 def _method(tool: dict[str, Any]) -> Any:
     """A method that TRL turns into the tool's schema: from its signature and docstring."""
     properties, required = tool["parameters"].get("properties", {}), tool["parameters"].get("required", [])
@@ -111,7 +138,7 @@ def _method(tool: dict[str, Any]) -> Any:
     for name in sorted(properties, key=lambda name: name not in required):
         default = inspect.Parameter.empty if name in required else None
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=kinds[name]))
-    lines = [f"    {name}: {one.get('description', name)}" for name, one in properties.items()]
+    lines = [f"    {n}: {one.get('description', n)}{_choices(first[n])}" for n, one in properties.items()]
     call.__name__, call.__annotations__ = tool["name"], {**kinds, "return": str}
     call.__doc__ = "\n".join([tool.get("description", ""), "", "Args:", *lines])
     call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]

@@ -74,6 +74,30 @@ def test_trl_reads_the_kinds_of_optional_arguments(bundle: Bundle) -> None:
     parts.bundle.close()
 
 
+def test_trl_tells_the_values_that_a_text_may_have(bundle: Bundle) -> None:
+    bundle.rows(ROWS[1])
+    tools = bundle.folder / "tools.py"
+    side = "\nfrom typing import Literal\n@R.tool\ndef seats(side: Literal['window', 'aisle']): ...\n"
+    tools.write_text(tools.read_text() + side)
+    parts = BundleParts(str(bundle.dataset))
+    assert 'side: side (choices: ["window", "aisle"])' in parts.environment.seats.__doc__
+    parts.bundle.close()
+
+
+def test_trl_takes_no_rows_and_parameters_that_it_cannot_offer(bundle: Bundle) -> None:
+    head = 'from reward_kit.agent import ToolRegistry\nR = ToolRegistry("one")\n'
+    for name, parameter in (("others", "seat"), ("froms", "from")):
+        (bundle.folder / f"{name}.py").write_text(
+            f"{head}@R.tool(parameters={{{parameter!r}: str}})\ndef book(**given): ...\n"
+        )
+    bundle.rows(ROWS[1], {**ROWS[1], "id": "b", "toolset": "flight_task.others", "actions": []})
+    with pytest.raises(UsageError, match="the rows have different tools"):
+        BundleParts(str(bundle.dataset))
+    bundle.rows({**ROWS[1], "toolset": "flight_task.froms", "actions": []})
+    with pytest.raises(UsageError, match="has a parameter 'from'"):
+        BundleParts(str(bundle.dataset))
+
+
 def test_a_user_whose_line_was_the_last_does_not_open(bundle: Bundle) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "search_flights", "arguments": "{}"}}
     begun = [

@@ -7,7 +7,7 @@ import pytest
 import requests
 from command import free_port, listening, wait_for
 
-from reward_kit import EvaluateResult, generic_server, reward_function
+from reward_kit import EvaluateResult, RewardOutput, generic_server, reward_function
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -21,7 +21,11 @@ def url(serve_app, users_rewards):
     def broken(messages, **kwargs):
         raise LookupError("mine")
 
-    users_rewards.judge, users_rewards.broken = judge, broken
+    @reward_function
+    def beyond(messages, **kwargs):
+        return RewardOutput(score=1.0, metrics={"m": {"score": 2.0, "reason": "above 1"}})
+
+    users_rewards.judge, users_rewards.broken, users_rewards.beyond = judge, broken, beyond
     return serve_app(generic_server.app)
 
 
@@ -47,6 +51,8 @@ def test_an_error_is_500_with_its_text(url):
     generic_server.load_reward_function("users_rewards.broken")
     assert post(url).status_code == 500
     assert "mine" in post(url).json()["detail"]
+    generic_server.load_reward_function("users_rewards.beyond")
+    assert "Error evaluating reward" in post(url).json()["detail"]
 
 
 def test_a_bad_body_is_422(url):

@@ -228,5 +228,4 @@ def _outcomes(pairs: Sequence[RowPair]) -> Iterator[Outcome]:
 
 
 def _tokens(role: str, outcome: Outcome) -> float:
-    usage = outcome.usage.get(role)
-    return usage.input_tokens + usage.output_tokens if usage is not None else 0
+    return outcome.usage[role].tokens if role in outcome.usage else 0

@@ -33,6 +33,7 @@ from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.judge import plain_result
 from reward_kit.agent.rollout.orchestrator import play_async
 from reward_kit.agent.rollout.outcome import Played
+from reward_kit.agent.rollout.replaying import draw_as_in
 from reward_kit.agent.rollout.rollout import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.failures.classify import classify, expected_calls
@@ -176,6 +177,8 @@ class InProcess(Executor):
                 recording = recorded.find_or_none(request.row_id, request.index)
                 seed = seed if recording is None else recording.seed
             with await self._begun(task, request, row, seed, account) as episode:
+                if recorded is not None and recording is not None and recording.forks:
+                    draw_as_in(recording, episode)
                 async with row.gold_for(episode.random_numbers or seed) as gold:
                     agent = self._participants.make_agent()
                     episode.gold_fault = gold.impossible if gold else None

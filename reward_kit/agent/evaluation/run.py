@@ -83,6 +83,7 @@ async def branch_async(
     """
     beside: Any = {one: options.get(one) for one in ("agent", "user", "progress", "models")}
     named = {one: given for one, given in options.items() if one not in beside or isinstance(given, str)}
+    named |= {} if beside["user"] is None else {"no_sim_user": False}
     return await evaluate_async(branch_config(name, named, tool_result=tool_result), **beside)
 
 

@@ -266,7 +266,7 @@ async def run_calls(episode: Episode, message: Message, by: Side = "agent") -> l
     history = episode.history_of(by)
     before = len(history.messages)
     recorded = history.announce({**message, "tool_calls": asked}, of_model=True)
-    for given, announced in zip(asked, recorded["tool_calls"], strict=True):
+    for given, announced in zip(asked, list(recorded["tool_calls"]), strict=True):  # tools may add theirs
         name, arguments = called(given)
         await call(episode, name, arguments, call_id=announced["id"], by=by)
         if episode.trace.stop_reason is not None:

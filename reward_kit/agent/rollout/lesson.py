@@ -37,7 +37,7 @@ async def lesson(episode: Episode) -> tuple[float | None, str]:
             return None, f"{trace.stop_reason}: {trace.stop_detail}"
         if trace.reward is None:
             await episode.finish()
-        if episode.user is not None and not trace.success:
+        if (episode.user is not None or trace.user) and not trace.success:
             await _classify(episode)
     except RewardError as error:
         return None, f"{REWARD_ERROR}: {error}"

@@ -27,6 +27,7 @@ from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import apart, count, foreign_text
 from reward_kit.agent.base.types import SIDES, RolloutStopped, Usage
 from reward_kit.agent.bundles.task import Task
+from reward_kit.agent.database.determinism import Randomness
 from reward_kit.agent.rewards.checks import FINISHED
 from reward_kit.agent.rollout.rollout import Rollout, UserRollout
 from reward_kit.agent.rollout.trace import Fork
@@ -92,6 +93,7 @@ async def from_trace(
             before, episode = episode, fork(episode, seed)
             before.close()
             replay.episode = episode
+        episode.trace.user = trace.user if user is None else ""  # whose faults count in its lesson
         await _join(episode, user)
         opened.pop_all()
     return episode
@@ -143,7 +145,7 @@ class _Replay:
         self.trace, self.episode = trace, episode
         self._forks = list(trace.forks)
         self._made = {(call.by, call.id): call for call in trace.tool_calls}
-        self._nested = _made_by_tools(trace, episode.task)
+        self._nested = made_by_tools(trace, episode.task)
 
     async def run(self, step: int, *, is_end: bool) -> None:
         trace = self.trace
@@ -251,7 +253,7 @@ class _Replay:
         return turn in asked or len({*steps}) < len(steps)
 
 
-def _made_by_tools(trace: Trace, task: Task) -> dict[CallId, CallId]:
+def made_by_tools(trace: Trace, task: Task) -> dict[CallId, CallId]:
     """The calls that a tool made while it ran, each with the tool's own: it will make them again."""
     calling = {
         (by, name)
@@ -280,6 +282,7 @@ def _replace_result(episode: Episode, step: int, text: str) -> None:
 
 def check_user(user: Any) -> None:
     """Raise ``UsageError`` for a user that keeps state and cannot take over a recording."""
+    user = getattr(user, "_player", user)  # of one that plays all rollouts
     if user is None or callable(getattr(user, "recall", None)):
         return
     kind = type(user)
@@ -303,6 +306,19 @@ async def _join(episode: Episode, user: Any) -> None:
     episode.user = user
 
 
+def draw_as_in(trace: Trace, episode: Episode) -> None:
+    """Let an episode that begins draw the random numbers of ``trace``, in which the seed was changed."""
+    numbers: Randomness | None = None
+    seeds = [*(place["seed"] for place in trace.forks), trace.seed]
+    draws = [0, *(place.get("draws", 0) for place in trace.forks)]
+    for seed, drawn in zip(seeds, draws, strict=True):
+        numbers = Randomness(seed, 0, numbers, drawn)
+    assert episode.base is not None, "of an evaluation"
+    episode.database.close()
+    episode.random_numbers, episode.trace.forks = numbers, list(trace.forks)
+    episode.database = episode.base.fork(seed=numbers, now=episode.row.clock(), hidden=episode.task.hidden)
+
+
 # -- forks of a rollout that is played
 
 
@@ -324,7 +340,8 @@ def fork(episode: Episode, seed: int | None = None) -> Episode:
     twin.trace = _forked_trace(episode.trace, twin)
     if seed is not None:
         place = len(twin.messages), len(twin.trace.tool_calls), twin.seed
-        twin.trace.forks.append(Fork(messages=place[0], calls=place[1], seed=place[2]))
+        drawn = episode.database.draws
+        twin.trace.forks.append(Fork(messages=place[0], calls=place[1], seed=place[2], draws=drawn))
         twin.first_seed = twin.trace.seed = seed
         twin.random_numbers = twin.database.randomness
     twin.rollout, twin.user_rollout = Rollout(twin), UserRollout(twin)

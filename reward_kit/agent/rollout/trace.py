@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Self
 
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
@@ -41,11 +41,12 @@ FORMAT = "reward-kit.rollout/1"
 
 
 class Fork(TypedDict):
-    """A change of the seed: messages and tool calls before it, and the seed of these calls."""
+    """A change of the seed: messages, tool calls and random numbers before it, and the seed of these."""
 
     messages: int
     calls: int
     seed: int
+    draws: NotRequired[int]
 
 
 @dataclass(kw_only=True)

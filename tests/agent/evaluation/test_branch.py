@@ -111,8 +111,13 @@ def test_another_model_goes_on_before_the_first_wrong_call(
     assert len(bookings) == 3, "the random numbers are others"
     for trace in traces:
         assert trace.messages[:3] == origin.messages[:3]
-        assert trace.forks == [{"messages": 3, "calls": 1, "seed": origin.seed}]
+        assert trace.forks == [{"messages": 3, "calls": 1, "seed": origin.seed, "draws": 0}]
         assert (trace.steps, trace.usage["agent"].calls, len(trace.model_calls)) == (4, 3, 4)
+    recording = f"replay:{result.log_path}"
+    replayed = evaluate(
+        result.configuration["dataset"], agent=recording, user=recording, n_rollouts=3, task_ids="alice"
+    )
+    assert {one.tool_calls[1].content for one in replayed.records()} == bookings
     asked = stub_llm.requests_for("gpt-4o")
     assert len(asked) == 9
     assert all(len(results(one)) >= 1 for one in asked)
@@ -185,6 +190,20 @@ def test_another_user(first: EvaluationResult, bundle: Bundle) -> None:
         branch("first alice#1@3", user=bundle.player("Keeps"), **players)
     with pytest.raises(BundleError, match=r"Forgets.recall\(\) raised .*LookupError: lost"):
         branch("first alice#1@3", user=bundle.player("Forgets"), **players)
+
+
+def test_a_user_object_that_keeps_state_takes_over_no_branch(bundle: Bundle) -> None:
+    class Counts:
+        def __init__(self) -> None:
+            self.said = 0
+
+        async def respond(self, rollout: Rollout) -> str:
+            return "###STOP###"
+
+    options: Any = {"agent": bundle.player("Gives"), "n_rollouts": 1, "task_ids": "alice"}
+    evaluate(bundle.dataset, eval_id="first", no_sim_user=True, **options)
+    with pytest.raises(UsageError, match="keeps state"):
+        branch("first alice#1@0", user=Counts(), n_rollouts=1)
 
 
 def test_an_agent_that_was_changed_since(bundle: Bundle) -> None:

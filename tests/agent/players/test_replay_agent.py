@@ -84,3 +84,46 @@ def test_a_missing_or_empty_source_is_told(tmp_path: Path) -> None:
         load_agent("replay:first")
     with pytest.raises(BundleError, match="no recorded rollouts"):
         load_agent(f"replay:{tmp_path}")
+
+
+TOOLS = """
+from reward_kit.agent import ToolRegistry
+
+R = ToolRegistry("dice")
+
+
+@R.tool(parameters={})
+async def roll(db):
+    await db.execute("INSERT INTO rolls VALUES (1)")
+    return await db.fetch_val("SELECT count(*) FROM rolls")
+
+
+@R.tool(parameters={})
+async def roll_twice(rollout):
+    return [await rollout.call_tool("roll", {}) for _ in range(2)]
+"""
+
+
+def test_calls_that_a_tool_makes_itself_are_made_once_in_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("dice_task")
+    folder.mkdir()
+    (folder / "tools.py").write_text(TOOLS)
+    (folder / "seed.sql").write_text("CREATE TABLE rolls (n INT);")
+    said = [{"role": "user", "content": "Roll the dice twice."}]
+    row = {
+        "id": "a",
+        "toolset": ".tools",
+        "initial_messages": said,
+        "end_goal_sql": "SELECT count(*) = 2 FROM rolls",
+    }
+    (folder / "task.jsonl").write_text(json.dumps(row))
+    model = InProcessModel([wants(("roll_twice", {})), "Done."])
+    first = agent_eval("dice_task", models={"agent": model})
+    again = agent_eval("dice_task", agent=f"replay:{first.log_path}")
+    for result in (first, again):
+        (trace,) = result.records()
+        assert (trace.reward, trace.stop_reason) == (1.0, "agent_done")
+        assert [call.name for call in trace.tool_calls] == ["roll", "roll", "roll_twice"]

@@ -11,6 +11,7 @@ from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, written_argument
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.rollout.gold import IMPOSSIBLE
+from reward_kit.agent.rollout.replaying import made_by_tools
 from reward_kit.agent.rollout.rollout import episode_of
 from reward_kit.agent.rows.field_checks import resolve_references
 from reward_kit.errors import BundleError
@@ -71,7 +72,13 @@ class ReplayAgent:
     def _begin(self, recording: Trace) -> Iterator[Message]:
         """Return the assistant messages, without those that the row begins with."""
         given = sum(message["role"] == "assistant" for message in self.episode.messages)
-        said = [message for message in recording.messages if message["role"] == "assistant"][given:]
+        inner = made_by_tools(recording, self.episode.task)  # they are made again with the tool's own
+        said = []
+        for message in [one for one in recording.messages if one["role"] == "assistant"][given:]:
+            calls = message.get("tool_calls") or ()
+            own = [call for call in calls if ("agent", call["id"]) not in inner]
+            if own or not calls:
+                said.append({**message, "tool_calls": own} if calls else message)
         self._results = {
             message["tool_call_id"]: (number, message["content"])
             for number, message in enumerate(recording.messages)
@@ -80,7 +87,7 @@ class ReplayAgent:
         self._made = {call.id: call for call in recording.tool_calls if call.by == "agent"}
         self.episode.trace.given_verdicts = recording.given_verdicts
         if self.episode.user is None:
-            self._waiting.extend(recording.tool_calls)
+            self._waiting.extend(one for one in recording.tool_calls if (one.by, one.id) not in inner)
         if self.episode.max_steps == self.episode.row.max_steps:  # it was met when it was recorded
             self.episode.max_steps = max(self.episode.max_steps, len(said))
         return iter(said)
@@ -97,7 +104,7 @@ class ReplayAgent:
                 await self._make_users_calls()
                 function, made = call["function"], self._made.get(call["id"])
                 while self._waiting and self._waiting.popleft() is not made:
-                    pass  # those that its tool made
+                    pass
                 # the history has the arguments in a form that providers accept
                 arguments = (
                     copy.deepcopy(made.arguments) if made else written_arguments(function["arguments"])
@@ -147,7 +154,9 @@ class ReplayUser:
             ]
             self._recorded = iter(said[given:])
         place, line = next(self._recorded, (len(recording.messages), None))
+        inner = made_by_tools(recording, episode_of(rollout).task)
         calls = [one for one in recording.tool_calls if one.by == "user" and one.content != INTERRUPTED]
+        calls = [one for one in calls if ("user", one.id) not in inner]
         heard = [each for until, each in recording.user_messages.items() if until <= place]
         before = {one["tool_call_id"] for each in heard for one in each if one["role"] == "tool"}
         for call in calls[self._called :]:
