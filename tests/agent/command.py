@@ -225,10 +225,10 @@ def children_of(pid: int) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has yet to take notice of it."""
+    """True if a process has ended, whoever has yet to take notice of it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self").exists():
             return True
         try:
