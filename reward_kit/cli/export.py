@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reward_kit.agent.after.export import Export
+    from reward_kit.agent.store.results import EvaluationResult
 
 RESULTS = ("tau-bench", "tau2")
 """Benchmarks whose results files are written."""
@@ -77,10 +78,12 @@ def export(
         return _verified(Path(verify), evaluation, output_dir)
     if evaluation is None:
         raise click.UsageError("Missing argument 'EVALUATION'.")
-    if layout == "card":
-        return _card(evaluation, output_dir, out or TO_OUTPUT, audit)
-    if layout in RESULTS:
-        return _results_file(evaluation, output_dir, out or TO_OUTPUT, layout)
+    if layout == "card" or layout in RESULTS:
+        from reward_kit.agent.store.layout import load_evaluation
+
+        check_target("--out", target := out or TO_OUTPUT)
+        stored = load_evaluation(evaluation, output_dir)
+        return _card(stored, target, audit) if layout == "card" else _results_file(stored, target, layout)
     return _rollouts(evaluation, output_dir, out, layout, **chosen)
 
 
@@ -97,6 +100,8 @@ def _rollouts(
     kept: Any = "full" if as_files else layout
     rows = chosen.pop("task_ids")
     found = export(evaluation, output_dir, format=kept, columns=columns, rows=rows, **chosen)
+    if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
+        raise click.UsageError(f"--out {path} is among the files of evaluations.")
     number = write_rollouts(found, path) if as_files and path is not None else write_lines(found, path)
     print_lines(_report_lines(found, number, path), err=True)
     return 0 if number else 1
@@ -128,26 +133,20 @@ def _report_lines(found: Export, number: int, path: Path | None) -> Iterator[str
         )
 
 
-def _results_file(evaluation: str, output_dir: str, target: str, layout: Any) -> int:
-    from reward_kit.agent.store.layout import load_evaluation
+def _results_file(stored: EvaluationResult, target: str, layout: Any) -> int:
     from reward_kit.agent.tau.results.tau2_export import results_file
 
-    check_target("--out", target)
-    stored = load_evaluation(evaluation, output_dir)
     if stored.outcomes:
         write_output(results_file(stored, layout), target)
     say(f"{count(len(stored.outcomes), 'rollout')} exported", err=True)
     return 0 if stored.outcomes else 1
 
 
-def _card(evaluation: str, output_dir: str, target: str, audit: str | None) -> int:
+def _card(stored: EvaluationResult, target: str, audit: str | None) -> int:
     from reward_kit.agent.after.rescore import was_decided
     from reward_kit.agent.base.encoding import parsed_json, readable_json
     from reward_kit.agent.comparison.card import card_of
-    from reward_kit.agent.store.layout import load_evaluation
 
-    check_target("--out", target)
-    stored = load_evaluation(evaluation, output_dir)
     if was_decided(stored):
         warn("this evaluation stopped when it was decided, so its rates exaggerate; use a complete one")
     try:

@@ -10,6 +10,7 @@ import pytest
 from command import run_command
 from flight_bundle import Bundle
 from small_task import InProcessModel
+from stored_rollouts import edit
 from stub_server import Answer, StubServer, call
 
 from reward_kit.agent import EvaluationResult, agent_eval
@@ -146,6 +147,23 @@ def test_a_damaged_cache_is_not_used(bundle: Bundle, never_the_same: StubServer,
     run(bundle)
     assert len(never_the_same.requests) == 2 * asked
     assert caplog.text.count("the answer cache cannot be used") == 1
+
+
+def test_clearing_removes_a_damaged_cache(bundle: Bundle, never_the_same: StubServer) -> None:
+    run(bundle)
+    for path in (bundle.folder.parent / "runs" / ".cache").iterdir():
+        path.write_bytes(b"noise" * 4000)
+    run(bundle, clear_cache=True)
+    asked = len(never_the_same.requests)
+    run(bundle)
+    assert len(never_the_same.requests) == asked
+
+
+def test_an_answer_that_is_cut_short_is_asked_for_anew(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path)
+    store.add("key", Completion({"role": "assistant", "content": "Hi"}))
+    edit(store.path, "UPDATE answers SET answer = substr(answer, 1, 9)")
+    assert store.get("key") is None
 
 
 def test_no_key_gets_into_any_file(bundle: Bundle, never_the_same: StubServer, monkeypatch: Any) -> None:

@@ -120,6 +120,15 @@ def test_an_output_folder_that_is_a_file(agent_eval: Command, bundle: Bundle) ->
     assert_fault(agent_eval(*GOLD_RUN, "-o", "occupied"), "occupied", "cannot be written")
 
 
+def test_a_log_that_is_a_folder(agent_eval: Command, bundle: Bundle) -> None:
+    bundle.rows({"actions": GOLD})
+    (bundle.folder / "runs" / "evals" / "mine.log").mkdir(parents=True)
+    ran = agent_eval(*GOLD_RUN, "--eval-id", "mine", "--debug")
+    last = ran.err.splitlines()[-1]  # after the traceback that --debug shows of every error
+    assert (ran.code, last[:7]) == (2, "Error: ")
+    assert last.endswith("mine.log: cannot be written: Is a directory")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(
     start: Starter, agent_eval: Command, bundle: Bundle, stub_llm: StubServer, number: signal.Signals

@@ -265,6 +265,13 @@ def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
     assert "Pass^1 1.000" in ran.out, ran.err
 
 
+def test_results_in_a_folder_of_any_name_are_not_packed(library: Path) -> None:
+    before = run_command("pack", "library_task").out
+    run_command("agent-eval", "-d", library, "--agent", "gold", "-o", library / "results")
+    assert (library / "results" / ".bases").is_dir()
+    assert run_command("pack", "library_task").out == before
+
+
 def test_an_archive_in_its_own_bundle_is_not_packed_with_it(library: Path) -> None:
     archive = library / "library_task.tar.gz"
     packed = [(run_command("pack", ".", cwd=library.resolve()).code, archive.read_bytes()) for _ in range(2)]

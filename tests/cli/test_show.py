@@ -73,6 +73,11 @@ def test_the_report_of_an_evaluation_has_what_was_printed_and_more(bundle: Bundl
         assert browse in ran.out
 
 
+def test_its_commands_name_the_folder_that_was_read(finished: EvaluationResult, command: Command) -> None:
+    finished.folder.rename("moved")
+    assert command("first", "-o", "moved").out.endswith("  reward-kit view first -o moved\n")
+
+
 def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult, command: Command) -> None:
     outcome = next(one for one in finished.outcomes if not one.success)
     file = f"runs/{outcome.file}"

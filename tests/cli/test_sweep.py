@@ -86,6 +86,19 @@ def test_an_interrupted_sweep_continues_with_the_same_command(
     assert [load_evaluation(name, runs).status for name in names_in(bundle)] == ["complete", "complete"]
 
 
+def test_models_whose_names_differ_in_marks_have_an_evaluation_each(
+    agent_eval: Command, bundle: Bundle, models: StubServer
+) -> None:
+    alike = ("gpt-4o:1", "gpt-4o/1")
+    for name in alike:
+        models.script(name, ["Booked and paid."])
+    named = [part for name in alike for part in ("--model", f"openai/{name}")]
+    given = ("-d", "task.jsonl", *named, "--no-sim-user", "--eval-id", "it")
+    assert agent_eval(*given, **models.environment).error.count("Error") == 0
+    found = [load_evaluation(name, bundle.folder / "runs") for name in names_in(bundle)]
+    assert sorted(one.configuration["model"] for one in found) == ["openai/gpt-4o/1", "openai/gpt-4o:1"]
+
+
 @pytest.mark.parametrize(
     ("option", "instead"), [("--json", "compare A B --json"), ("--resume", "--eval-id NAME")]
 )

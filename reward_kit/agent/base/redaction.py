@@ -34,7 +34,7 @@ _COUNTED_NAME = re.compile(r"per_token$|^(?:bos|eos|pad|stop|end|sep|unk|mask)_t
 _HEADERS = re.compile(r"headers?$", re.IGNORECASE)
 _SECRET_LOOK = re.compile(
     r"\bg?sk[-_][\w\-.*]{6,}|\b(?:pk|rk|xai|fw|hf)[-_](?=\S*\d)[\w\-.*]{12,}|\bAIza[\w-]{20,}"
-    r"|(?<=Bearer )(?=\S{16}|\S*[\d_-])\S+|(?<=Basic )(?=[a-z]*[\d+/=]|[A-Z]*[a-z]+[A-Z])[\w+/=-]{8,}"
+    r"|(?<=Bearer )(?![a-z]{1,7}[.,;:!?]?(?:\s|$))\S+|(?<=Basic )(?![A-Z]?[a-z_-]+(?![\w+/=-]))[\w+/=-]{8,}"
 )
 _PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@\"']*@")
 _ACCOUNT = re.compile(r"://([^/\s\"']+)@")

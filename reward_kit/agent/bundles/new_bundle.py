@@ -177,7 +177,8 @@ def _outline(
             if parameter.get("required"):
                 required.append(parameter["name"])
     request = _resolved(document, operation.get("requestBody") or {})
-    bodies = (one for kind, one in (request.get("content") or {}).items() if "json" in kind or "form" in kind)
+    kinds = sorted((request.get("content") or {}).items(), key=lambda one: one[0] != "application/json")
+    bodies = (one for kind, one in kinds if "schema" in one and ("json" in kind or "form" in kind))
     body = next(bodies, dict[str, Any]()).get("schema")
     if body is not None:
         body = _resolved(document, body)

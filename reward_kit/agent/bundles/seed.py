@@ -46,8 +46,6 @@ FORMAT = "reward-kit.seed/2"
 """Changes whenever the same seed would give another base; hashed into every key."""
 
 ENTRY = "seed"
-_OTHERS = frozenset({".jsonl", ".md", ".sql", ".gz"})
-"""Endings of files of a bundle, at its top, that its functions do not read."""
 INPUTS = "SEED_FILES"
 """A list of names or patterns in ``seed.py``: further files of the folder that the base depends on."""
 
@@ -324,7 +322,7 @@ class SetupScript:
 def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] | None = None) -> Seed:
     """The seed of a row with its ``setup`` and its opening; equal for rows that share all of them.
 
-    Its key depends on the files that the functions may use; ``code`` is their hash.
+    Its key depends on the Python files that the functions may use; ``code`` is their hash.
     """
     opening = [(call.to_json(), answer) for _, call, answer in row.opening_calls()]
     if not (row.setup or opening):
@@ -338,12 +336,11 @@ def with_setup(seed: Seed, row: TaskRow, folder: Path, code: Callable[[], str] |
 
 
 def code_of(folder: Path) -> str:
-    """The hash of all that the functions of a bundle may use: files but its reward, rows and texts."""
+    """The hash of all Python files of a bundle but its reward."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*.py")):
         inner = path.relative_to(folder)
-        is_other = len(inner.parts) == 1 and path.suffix in _OTHERS
-        if is_other or inner.parts[0].removesuffix(".py") == "reward":
+        if inner.parts[0].removesuffix(".py") == "reward":
             continue
         if not any(part.startswith(".") or part in JUNK for part in inner.parts) and path.is_file():
             digest.update(json.dumps([str(inner), hashlib.sha256(path.read_bytes()).hexdigest()]).encode())

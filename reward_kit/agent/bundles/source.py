@@ -127,7 +127,7 @@ def bundle_files(folder: Path) -> Iterator[Path]:
         inner = path.relative_to(folder)
         if any(part.startswith(".") or part in JUNK or part.endswith(".egg-info") for part in inner.parts):
             continue
-        if any((folder / place / ".bases").is_dir() for place in inner.parts[:-1]):  # results
+        if any((folder / place / ".bases").is_dir() for place in [*inner.parents][:-1]):  # results
             continue
         if path.is_symlink():
             raise BundleError("is a link, which cannot be packed", place=str(path), remedy="Copy its target.")

@@ -284,8 +284,9 @@ def clear_gold(root: Path) -> None:
             try:
                 with closing(_connect(root / FILE)) as connection, connection:
                     connection.execute("DELETE FROM gold")
-            except sqlite3.DatabaseError:  # it is damaged
-                (root / FILE).unlink()
+            except sqlite3.DatabaseError as error:
+                if type(error) is sqlite3.DatabaseError:  # it is damaged, not locked
+                    (root / FILE).unlink()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -52,7 +52,7 @@ class AnswerStore:
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = logger.warning) -> None:
         self.path = folder / "answers.db"
         self._warn = warn
-        self._warned = False
+        self._fault: Exception | None = None
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Completion | None:
@@ -63,6 +63,7 @@ class AnswerStore:
         try:
             plain: dict[str, Any] = json.loads(found[0][0])
         except ValueError:  # damaged
+            self._execute("DELETE FROM answers WHERE key = ?", key)
             return None
         usage = Usage(**plain.pop("usage"))
         usage.reused_calls, usage.reused_cost = usage.calls, usage.cost
@@ -95,16 +96,17 @@ class AnswerStore:
         """Delete all answers."""
         if self.path.exists():
             self._execute("DELETE FROM answers")
-            if self._warned:  # it is damaged
-                self.path.unlink(missing_ok=True)
+            if type(self._fault) is sqlite3.DatabaseError:  # it is damaged, not locked
+                with suppress(OSError):
+                    self.path.unlink()
 
     def _execute(self, sql: str, *values: str) -> list[tuple[str]]:
         with self._lock:
             try:
                 return self._connection.execute(sql, values).fetchall()
             except (OSError, sqlite3.Error) as error:
-                if not self._warned:
-                    self._warned = True
+                if self._fault is None:
+                    self._fault = error
                     self._warn(
                         f"{self.path}: the answer cache cannot be used ({error}); models are called instead"
                     )

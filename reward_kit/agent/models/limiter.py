@@ -262,7 +262,7 @@ class Limiter:
     def _give_up(self) -> None:
         """End all calls: the patience is over, also if they hang."""
         if self.proven and len(self._breaker.tasks) < 2 and not self._breaker.down:
-            self._patience_ends = asyncio.get_running_loop().call_later(1.0, self._give_up)
+            self._patience_ends = asyncio.get_running_loop().call_later(self.patience, self._give_up)
             return  # its retries decide, unless others fail as well
         fault = self._last_fault
         self._given_up = ProviderDownError(

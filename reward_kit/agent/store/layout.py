@@ -369,7 +369,7 @@ def origin_of(branch_of: Mapping[str, Any] | None) -> Origin | None:
 def branches_in(evals: Path) -> Iterator[tuple[Origin, Path]]:
     """The origin and the file of each evaluation in the folder ``evals`` whose rollouts are branches."""
     for file in stored_files(evals):
-        with suppress(StorageError, OSError):
+        with suppress(StorageError, OSError, ValueError):
             origin = _origin_in(file, file.stat().st_mtime_ns)
             if origin is not None:
                 yield origin, file

@@ -292,7 +292,7 @@ class Recordings:
             return cls(read_rollouts(source, found), source)
         except StorageError as error:
             fault = f"the recording cannot be read: {error.fault.removeprefix('cannot be read: ')}"
-            file = source.with_suffix(SUFFIX).name
+            file = f"{source.name.removesuffix(SUFFIX)}{SUFFIX}"
             remedy = None if source.exists() else f"Name a file, such as runs/evals/{file}"
             raise BundleError(fault, place=error.place or str(source), remedy=remedy) from error
 

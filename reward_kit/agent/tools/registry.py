@@ -79,8 +79,8 @@ class ToolRegistry:
         is_package = (path.name, path.parent.name) == ("__init__.py", "tools")
         above = [*path.parents][is_package : maker.f_globals.get("__name__", "").count(".") + is_package]
         files = ("task.jsonl", "seed.sql", "seed.py")  # the registry may be in a module below
-        found = (one for one in above for name in files if (one / name).is_file())
-        self.folder = next(found, path.parents[is_package]) if maker.f_globals.get("__file__") else None
+        found = [one for one in above for name in files if (one / name).is_file()]
+        self.folder = [*found, path.parents[is_package]][0] if maker.f_globals.get("__file__") else None
         self._openai_tools: list[dict[str, Any]] | None = None
         self._app: ToolApp | None = None
         if database not in ("overlay", "file"):

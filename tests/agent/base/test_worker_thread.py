@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from reward_kit.agent.base import worker_thread
 from reward_kit.agent.base.worker_thread import in_thread
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
@@ -32,6 +33,22 @@ async def test_calls_that_hang_do_not_delay_others() -> None:
     hanging[0].cancel()
     release.set()
     assert await asyncio.gather(*hanging[1:]) == [True] * 49
+
+
+async def test_a_call_is_made_though_a_thread_could_not_be_started_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, faults = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def start_later(thread: threading.Thread) -> None:
+        if faults:
+            raise faults.pop()
+        start(thread)
+
+    monkeypatch.setattr(worker_thread, "_threads", worker_thread._Threads())  # none of which is idle
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    assert await asyncio.wait_for(in_thread(lambda: 7), 10) == 7
+    assert faults == []
 
 
 async def test_the_callers_context_is_seen_and_not_changed() -> None:

@@ -20,6 +20,7 @@ ROWS = [{"actions": GOLD}]
         ({"agent": "human", "user": "none"}, "--ray cannot be combined with a person at the terminal"),
         ({"agent": "gold", "cache": True}, "--ray cannot be combined with --cache"),
         ({"agent": "replay:runs/evals/one.db"}, "--ray cannot be combined with a replay"),
+        ({"agent": "gold", "user": "replay:runs/evals/one.db"}, "--ray cannot be combined with a replay"),
         ({"agent": "gold", "from_tau_bench": "results.json"}, "--from-tau-bench runs nothing"),
     ],
 )

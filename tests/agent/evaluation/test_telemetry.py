@@ -259,6 +259,14 @@ def test_without_an_exporter_nothing_is_imported_a_missing_one_named(bundle: Bun
     assert "no spans are sent: no exporter zipkin is installed" in ran.err
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_exporter_that_does_not_exist_is_one_warning_of_the_run(bundle: Bundle, workers: str) -> None:
+    bundle.rows({"id": "a", "actions": GOLD, "n_rollouts": 4})
+    ran = command("--agent", "gold", "--workers", workers, OTEL_TRACES_EXPORTER="zipkin")
+    (warning,) = [line for line in ran.error.splitlines() if "spans" in line]
+    assert warning.startswith("warning: no spans are sent: no exporter zipkin is installed")
+
+
 @pytest.mark.parametrize(
     ("environment", "names"),
     [

@@ -94,10 +94,16 @@ class Spends:
         return "Hello"
 '''
 HOSTILE = """
-import ctypes, os, signal, sys, time
+import ctypes, os, signal, subprocess, sys, time
 
 @R.tool(parameters={})
 def exits():
+    os._exit(0)
+
+@R.tool(parameters={})
+def exits_alone():
+    with open("left", "a") as left:
+        print(subprocess.Popen(["sleep", "90"]).pid, file=left)
     os._exit(0)
 
 @R.tool(parameters={})
@@ -252,6 +258,15 @@ def test_an_agent_that_ends_its_process_has_failed(hostile: Bundle) -> None:
         assert (lost.stop_detail or "").endswith("exit code 3 in its agent or user, twice")
     assert found["sound"].stop_reason == "agent_done"
     assert result.unjudged == {}
+
+
+def test_a_process_that_a_tool_has_started_ends_with_its_crashed_worker(hostile: Bundle) -> None:
+    hostile.rows({"id": "fatal", "metadata": {"tool": "exits_alone"}, "n_rollouts": 1})
+    (lost,) = hostile.play("calls", workers=1).outcomes
+    assert "in tool 'exits_alone', twice" in (lost.stop_detail or "")
+    left = [int(number) for number in Path("left").read_text().split()]
+    assert len(left) == 2
+    wait_for(lambda: all(map(gone, left)))
 
 
 def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monkeypatch: Any) -> None:

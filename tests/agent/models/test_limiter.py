@@ -232,6 +232,19 @@ class TestOutage:
         assert "stub at home: no good answer since " in str(results[0])
         assert "--patience" in str(results[0])
 
+    def test_patience_ends_also_if_one_row_had_failed_alone_until_then(self) -> None:
+        async def main() -> list[Any]:
+            one, provider = make(patience=100.0), Provider()
+            await provider.ask(one)
+            provider.verdict = timed_out
+            with pytest.raises(ModelError, match="no answer within 5 s"):
+                await provider.ask(one)
+            await asyncio.sleep(100.0)
+            async with asyncio.timeout(1000.0):
+                return await rollouts(provider, one, 5, 1)
+
+        assert all(isinstance(result, ProviderDownError) for result in simulate(main()))
+
     def test_a_setup_error_is_raised_at_once(self) -> None:
         def verdict() -> ModelError | None:
             refused_key = ModelSetupError("the provider refuses the key (HTTP 401)", status=401)

@@ -86,6 +86,13 @@ def test_a_missing_or_empty_source_is_told(tmp_path: Path) -> None:
         load_agent(f"replay:{tmp_path}")
 
 
+@pytest.mark.parametrize("name", ["first", "first.db"])
+def test_the_file_of_a_missing_recording_is_named(name: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        load_agent(f"replay:{name}")
+    assert caught.value.remedy == f"Name a file, such as runs/evals/{name.removesuffix('.db')}.db"
+
+
 TOOLS = """
 from reward_kit.agent import ToolRegistry
 

@@ -124,6 +124,15 @@ def test_they_are_replayed_after_clear_cache(folder: Path) -> None:
     assert calls(folder) == 2
 
 
+def test_clear_cache_removes_a_damaged_file(folder: Path) -> None:
+    evaluate(folder)
+    (folder.parent / "runs" / ".cache" / "gold.db").write_bytes(b"noise" * 4000)
+    evaluate(folder, clear_cache=True)
+    calls(folder)
+    evaluate(folder)
+    assert calls(folder) == 1
+
+
 def test_actions_that_draw_random_numbers_are_not_kept(folder: Path) -> None:
     (folder / "task.jsonl").write_text(ROW % ("draw", "{}"))
     assert evaluate(folder).score == evaluate(folder).score == 1.0

@@ -165,6 +165,14 @@ def test_the_evaluations_that_may_be_meant_are_named(bundle: Bundle) -> None:
     assert caught.value.remedy == "Did you mean 'mine'? The newest of 7: n5, n4, n3, n2, n1."
 
 
+def test_a_folder_that_may_not_be_read_is_one_error(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(bundle)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # which root may always
+    for name in ("mine", "latest"):
+        with pytest.raises(UsageError, match="runs/evals: may not be read"):
+            agent_eval(resume=name)
+
+
 @pytest.mark.parametrize(
     ("change", "shown"),
     [

@@ -62,9 +62,7 @@ KINDS = {
     "open": ("not judged", "judged = 0"),
 }
 """Kinds of rows."""
-_STRICT = (  # SQLite before 3.42 reads no Infinity, which --timeout may be
-    "(SELECT instr(configuration, '\"errors_as_failures\":true') FROM evaluation ORDER BY run DESC LIMIT 1)"
-)
+_STRICT = "(SELECT configuration GLOB '*errors_as_failures?:true*' FROM evaluation ORDER BY run DESC LIMIT 1)"
 _ALL_OF_ONE_ATTEMPT = (
     "(SELECT count(*) FROM rollouts) = (SELECT count(*) FROM (SELECT DISTINCT row_id, idx FROM rollouts))"
 )
