@@ -42,6 +42,11 @@ def test_the_figures_stay_within_their_bounds(capsys):
     assert figures.keys() == BOUNDS.keys()
 
 
+def test_every_integration_is_short() -> None:
+    for path in (ROOT / "reward_kit" / "integrations").glob("*.py"):
+        assert path.name == "playing.py" or len(path.read_text().splitlines()) < 120, path.name
+
+
 def test_the_picture_of_the_rooms_is_current():
     assert house.PICTURE.read_text(encoding="utf-8") == house.draw()
 

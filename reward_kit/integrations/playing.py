@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.task import Task
 
 OVER = "The conversation is over."
+_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 
 
 def not_installed(framework: str, package: str, error: Exception) -> NoReturn:
@@ -143,3 +146,31 @@ def has_user(task: Task, options: dict[str, Any]) -> bool:
             remedy='Give models={"user": model}, a user=... that needs no model, or user="none".',
         )
     return user != "none"
+
+
+def _choices(schema: dict[str, Any]) -> str:
+    """The values that a text may have, as frameworks read them from the end of a description."""
+    enum = schema.get("enum") or [None]
+    return f" (choices: {json.dumps(enum)})" if all(isinstance(one, str) for one in enum) else ""
+
+
+def method_of(tool: dict[str, Any]) -> Any:
+    """A method that calls a tool of ``self._play``; its signature and docstring give the tool's schema."""
+    properties, required = tool["parameters"].get("properties", {}), tool["parameters"].get("required", [])
+
+    def call(self: Any, **given: Any) -> str:
+        arguments = {name: value for name, value in given.items() if value is not None or name in required}
+        return str(self._play.call_sync(tool["name"], arguments))
+
+    first = {name: (one.get("anyOf") or [one])[0] for name, one in properties.items()}
+    kinds = {name: _TYPES.get(str(one.get("type")), str) for name, one in first.items()}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", kind)]
+    for name in sorted(properties, key=lambda name: name not in required):
+        default = inspect.Parameter.empty if name in required else None
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=kinds[name]))
+    lines = [f"    {n}: {one.get('description', n)}{_choices(first[n])}" for n, one in properties.items()]
+    call.__name__, call.__annotations__ = tool["name"], {**kinds, "return": str}
+    call.__doc__ = "\n".join([tool.get("description", ""), "", "Args:", *lines])
+    call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    return call

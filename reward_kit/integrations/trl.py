@@ -12,8 +12,6 @@ line comes from ``reset``. A reply without a tool call ends the rollout. A rollo
 
 from __future__ import annotations
 
-import inspect
-import json
 from keyword import iskeyword
 from typing import Any
 
@@ -21,11 +19,9 @@ from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.bundles.bundle import TaskBundle  # noqa: TC001
 from reward_kit.compat.integrations.trl import conversation_adapter, create_trl_adapter
 from reward_kit.errors import UsageError
-from reward_kit.integrations.playing import OVER, Play, opened
+from reward_kit.integrations.playing import OVER, Play, method_of, opened
 
 __all__ = ["BundleParts", "conversation_adapter", "create_trl_adapter"]
-
-TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 
 
 class BundleParts:
@@ -55,7 +51,7 @@ class BundleParts:
         with undone_by(bundle.close):
             tools = _tools_of(bundle)
         for tool in tools:
-            setattr(Environment, tool["name"], _method(tool))
+            setattr(Environment, tool["name"], method_of(tool))
         if any(play.talks for play in plays):
             Environment.say_to_user = _say_to_user  # type: ignore[attr-defined]
         if all(play.talks for play in plays):
@@ -115,31 +111,3 @@ def _tools_of(bundle: TaskBundle) -> list[dict[str, Any]]:
                 fault = f"the tool {name!r} has a parameter {word!r}, which no Python function can have"
                 raise UsageError(fault, remedy="TRL makes a method of each tool: rename it.")
     return first
-
-
-def _choices(schema: dict[str, Any]) -> str:
-    """The values that a text may have, as TRL reads them from the end of a description."""
-    enum = schema.get("enum") or [None]
-    return f" (choices: {json.dumps(enum)})" if all(isinstance(one, str) for one in enum) else ""
-
-
-def _method(tool: dict[str, Any]) -> Any:
-    """A method that TRL turns into the tool's schema: from its signature and docstring."""
-    properties, required = tool["parameters"].get("properties", {}), tool["parameters"].get("required", [])
-
-    def call(self: Any, **given: Any) -> str:
-        arguments = {name: value for name, value in given.items() if value is not None or name in required}
-        return str(self._play.call_sync(tool["name"], arguments))
-
-    first = {name: (one.get("anyOf") or [one])[0] for name, one in properties.items()}
-    kinds = {name: TYPES.get(str(one.get("type")), str) for name, one in first.items()}
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter("self", kind)]
-    for name in sorted(properties, key=lambda name: name not in required):
-        default = inspect.Parameter.empty if name in required else None
-        parameters.append(inspect.Parameter(name, kind, default=default, annotation=kinds[name]))
-    lines = [f"    {n}: {one.get('description', n)}{_choices(first[n])}" for n, one in properties.items()]
-    call.__name__, call.__annotations__ = tool["name"], {**kinds, "return": str}
-    call.__doc__ = "\n".join([tool.get("description", ""), "", "Args:", *lines])
-    call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    return call
