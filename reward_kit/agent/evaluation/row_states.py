@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import sqlite3
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager, closing, suppress
@@ -20,7 +19,7 @@ from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
-from reward_kit.agent.models.cache import FOLDER
+from reward_kit.agent.models.cache import FOLDER, CacheFile
 from reward_kit.agent.rollout.gold import IMPOSSIBLE, GoldCall, GoldReplay, replay_gold_calls
 from reward_kit.agent.rollout.outcome import RowGold
 from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
@@ -158,8 +157,6 @@ def _close(state: asyncio.Future[RowState]) -> None:
 
 FILE = f"{FOLDER}/gold.db"
 """In the output directory."""
-BUSY_SECONDS = 5.0
-"""Time limit for other processes' writes."""
 LARGEST = 1 << 20
 """Bytes of a state that is kept."""
 MOST_KEPT = 20_000
@@ -180,11 +177,8 @@ class KeptGold:
     def __init__(
         self, root: Path, folder: Path, code: Mapping[str, str], warn: Callable[[str], None]
     ) -> None:
-        self._path = root / FILE
-        self._warn = warn
+        self._file = _file_in(root, warn)
         self._folder = folder
-        self._connection: sqlite3.Connection | None = None
-        self._is_usable = True
         self._sees_all: dict[str, bool] = {}
         self._unwritten: dict[str, tuple[str, str, bytes]] = {}
         # every installation changes the folders of installed packages
@@ -211,18 +205,18 @@ class KeptGold:
     def get(self, key: str, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold] | None:
         """The kept state as a fork of ``base``, and what is stored of it; None if there is none."""
         try:
-            query = "SELECT calls, changes, state FROM gold WHERE key = ?"
-            found = self._unwritten.get(key)
-            if found is None and self._is_usable:
-                found = self._connected().execute(query, (key,)).fetchone()
-            if found is None:
+            found = [self._unwritten[key]] if key in self._unwritten else []
+            if not found and self._file.fault is None:
+                found = self._file.execute("SELECT calls, changes, state FROM gold WHERE key = ?", (key,))
+            if not found:
                 return None
-            plain, changes, state = json.loads(found[0]), json.loads(found[1]), found[2]
+            ((made, changed, state),) = found
+            plain, changes = json.loads(made), json.loads(changed)
             calls = [GoldCall(**call) for call in plain]
             with Database.open(base.base_path, delta=state, changes=Changes.from_json(changes)) as kept:
                 database = kept.fork(seed=seed, now=task.row.clock(), hidden=task.hidden)
-        except (OSError, sqlite3.Error, DatabaseError, ValueError, TypeError, KeyError) as error:
-            self._fail(error)
+        except (OSError, DatabaseError, ValueError, TypeError, KeyError) as error:
+            self._file.fail(error)
             return None
         return GoldReplay(database, calls, shared=True, fault=None), RowGold(
             task.row.id, gold_calls(task, calls), changes, state
@@ -239,32 +233,21 @@ class KeptGold:
 
     def close(self) -> None:
         self._write()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._file.close()
 
     def _write(self) -> None:
-        rows = [(key, *values) for key, values in self._unwritten.items()]
+        if self._unwritten and self._file.fault is None:
+            rows = [(key, *values) for key, values in self._unwritten.items()]
+            self._file.execute("INSERT OR IGNORE INTO gold VALUES (?, ?, ?, ?)", *rows)
+            old = "DELETE FROM gold WHERE rowid <= (SELECT max(rowid) FROM gold) - ?"
+            self._file.execute(old, (MOST_KEPT,))
         self._unwritten.clear()
-        if not rows or not self._is_usable:
-            return
-        try:
-            with self._connected() as connection:
-                connection.executemany("INSERT OR IGNORE INTO gold VALUES (?, ?, ?, ?)", rows)
-                old = "DELETE FROM gold WHERE rowid <= (SELECT max(rowid) FROM gold) - ?"
-                connection.execute(old, (MOST_KEPT,))
-        except (OSError, sqlite3.Error) as error:
-            self._fail(error)
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = _connect(self._path)
-        return self._connection
 
-    def _fail(self, error: Exception) -> None:
-        if self._is_usable:
-            self._is_usable = False
-            self._warn(f"{self._path}: no state of gold actions can be kept ({error}); they are replayed")
+def _file_in(root: Path, warn: Callable[[str], None]) -> CacheFile:
+    table = "gold (key TEXT PRIMARY KEY, calls TEXT NOT NULL, changes TEXT NOT NULL, state BLOB NOT NULL)"
+    told = "no state of gold actions can be kept ({}); they are replayed"
+    return CacheFile(root / FILE, table, told, warn, synchronous="OFF", busy=5.0)
 
 
 def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
@@ -279,27 +262,8 @@ def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
 
 def clear_gold(root: Path) -> None:
     """Delete all states that the runs folder ``root`` keeps."""
-    with suppress(OSError):
-        if (root / FILE).exists():
-            try:
-                with closing(_connect(root / FILE)) as connection, connection:
-                    connection.execute("DELETE FROM gold")
-            except sqlite3.DatabaseError as error:
-                if type(error) is sqlite3.DatabaseError:  # it is damaged, not locked
-                    (root / FILE).unlink()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
-    with suppress(sqlite3.OperationalError):  # NFS has no WAL
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS gold"
-        " (key TEXT PRIMARY KEY, calls TEXT NOT NULL, changes TEXT NOT NULL, state BLOB NOT NULL)"
-    )
-    return connection
+    with closing(_file_in(root, lambda _: None)) as file:
+        file.clear()
 
 
 def _is_known(function: Callable[..., Any], folder: Path) -> bool:

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from reward_kit.agent.base.types import Completion, Tokens, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
     from pathlib import Path
 
     from reward_kit.agent.base.types import Message, Model, Role
@@ -37,33 +37,84 @@ FOLDER = ".cache"
 """In the output directory; no row may have this id."""
 FORMAT = "reward-kit.request/1"
 """Changes with the form of requests, so that answers to the former ones are not reused."""
-BUSY_SECONDS = 30.0
-"""Time limit for other processes' writes."""
 TRANSPORT = frozenset({"timeout", "request_timeout", "stream_timeout", "num_retries", "max_retries"})
 """Settings that affect how a request is sent, not its answer."""
 
 
-class AnswerStore:
-    """The answers in ``folder``, by the key of their request; used by several threads and processes.
+@dataclass(eq=False)
+class CacheFile:
+    """A SQLite file with a ``table`` of what can be had again; used by several threads and processes.
 
-    Faults of the file never raise: the model is called instead, and ``warn`` gets one message.
+    Its faults never raise: of the first, ``warn`` gets the message ``told``. ``synchronous`` is SQLite's, and
+    ``busy`` the time limit in seconds for other processes' writes.
     """
 
+    path: Path
+    table: str
+    told: str
+    warn: Callable[[str], None]
+    synchronous: str = "NORMAL"
+    busy: float = 30.0
+    fault: Exception | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def execute(self, sql: str, *rows: Sequence[object]) -> list[Any]:
+        """What a statement finds with the values of each of ``rows``, in one transaction."""
+        with self._lock:
+            try:
+                with self._connection as connection:
+                    return [found for row in rows for found in connection.execute(sql, row)]
+            except (OSError, sqlite3.Error) as error:
+                self.fail(error)
+                return []
+
+    def fail(self, error: Exception) -> None:
+        """Note a fault."""
+        if self.fault is None:
+            self.fault = error
+            self.warn(f"{self.path}: {self.told.format(error)}")
+
+    def clear(self) -> None:
+        """Delete all that is kept."""
+        if self.path.exists():
+            self.execute(f"DELETE FROM {self.table.partition(' ')[0]}", ())  # noqa: S608
+            if type(self.fault) is sqlite3.DatabaseError:  # it is damaged, not locked
+                with suppress(OSError):
+                    self.path.unlink()
+
+    def close(self) -> None:
+        if "_connection" in vars(self):
+            self._connection.close()
+            del self._connection
+
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=self.busy, check_same_thread=False)
+        with suppress(sqlite3.OperationalError):  # NFS has no WAL
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table}")
+        return connection
+
+
+class AnswerStore(CacheFile):
+    """The answers in ``folder``, by the key of their request. If they cannot be used, models are called."""
+
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = logger.warning) -> None:
-        self.path = folder / "answers.db"
-        self._warn = warn
-        self._fault: Exception | None = None
-        self._lock = threading.Lock()
+        table = "answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
+        told = "the answer cache cannot be used ({}); models are called instead"
+        super().__init__(folder / "answers.db", table, told, warn)
 
     def get(self, key: str) -> Completion | None:
         """Return the stored answer, marked as reused in its usage, or None."""
-        found = self._execute("SELECT answer FROM answers WHERE key = ?", key)
+        found = self.execute("SELECT answer FROM answers WHERE key = ?", (key,))
         if not found:
             return None
         try:
             plain: dict[str, Any] = json.loads(found[0][0])
         except ValueError:  # damaged
-            self._execute("DELETE FROM answers WHERE key = ?", key)
+            self.execute("DELETE FROM answers WHERE key = ?", (key,))
             return None
         usage = Usage(**plain.pop("usage"))
         usage.reused_calls, usage.reused_cost = usage.calls, usage.cost
@@ -85,46 +136,12 @@ class AnswerStore:
         except (TypeError, ValueError):  # a field that JSON cannot hold would come back changed
             return completion
         if hide(answer) == answer:
-            self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", key, answer)
+            self.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, answer))
         kept = self.get(key)
         if kept is None:
             return completion
         kept.usage, kept.seconds, kept.waited = completion.usage, completion.seconds, completion.waited
         return kept
-
-    def clear(self) -> None:
-        """Delete all answers."""
-        if self.path.exists():
-            self._execute("DELETE FROM answers")
-            if type(self._fault) is sqlite3.DatabaseError:  # it is damaged, not locked
-                with suppress(OSError):
-                    self.path.unlink()
-
-    def _execute(self, sql: str, *values: str) -> list[tuple[str]]:
-        with self._lock:
-            try:
-                return self._connection.execute(sql, values).fetchall()
-            except (OSError, sqlite3.Error) as error:
-                if self._fault is None:
-                    self._fault = error
-                    self._warn(
-                        f"{self.path}: the answer cache cannot be used ({error}); models are called instead"
-                    )
-                return []
-
-    @cached_property
-    def _connection(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        with suppress(sqlite3.OperationalError):  # NFS has no WAL
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
-        )
-        return connection
 
 
 class CachedModel:
