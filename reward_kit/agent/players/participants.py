@@ -13,9 +13,9 @@ from reward_kit.agent.base.redaction import REDACTED
 from reward_kit.agent.base.text import count
 from reward_kit.agent.models.calls import Limiters
 from reward_kit.agent.models.litellm import remote_model
-from reward_kit.agent.models.local.backends import check_tools, names_local_model
+from reward_kit.agent.models.local.backends import LocalFile, check_tools, names_local_model
 from reward_kit.agent.models.local.model import LocalModel
-from reward_kit.agent.models.local.server import ModelServers
+from reward_kit.agent.models.local.server import ModelServer
 from reward_kit.agent.models.providers import find_endpoint
 from reward_kit.agent.players.names import (
     FROM_PROMPT,
@@ -35,6 +35,7 @@ from reward_kit.errors import BundleError, ModelSetupError, RewardError, UsageEr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from reward_kit.agent.base.types import Model, Role
     from reward_kit.agent.bundles.task import Task
@@ -218,13 +219,14 @@ def find_models(
     common = {"client": config.client, "retries": config.retries, "timeout": config.call_timeout}
     agent_options = {**common, "temperature": config.temperature, "model_args": dict(config.model_args)}
     user_options = {**common, "model_args": dict(config.user_model_args)}
-    servers = ModelServers()
+    servers: dict[Path, ModelServer] = {}  # agent and user share the server of a model
 
     def model(name: str, provider: str | None, options: dict[str, Any]) -> Model:
         if names_local_model(name, provider=provider, model_args=options["model_args"]):
-            server = servers.of(name)
+            file = LocalFile.find(name)
+            server = servers.setdefault(file.path.resolve(), ModelServer(file))
             if options is agent_options and config.agent == "tool-calling":
-                check_tools(server.file, server.backend)
+                check_tools(file, server.backend)
             return LocalModel(server, **options)
         return remote_model(name, provider, limiters=limiters, prompt_cache=config.prompt_cache, **options)
 

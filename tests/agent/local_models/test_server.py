@@ -11,8 +11,9 @@ from fake_server import all_gone, starts
 from stub_server import StubServer
 
 from reward_kit.agent.base.types import Completion
+from reward_kit.agent.models.local.backends import LocalFile
 from reward_kit.agent.models.local.model import LocalModel
-from reward_kit.agent.models.local.server import ModelServers, shown_on
+from reward_kit.agent.models.local.server import ModelServer, shown_on
 from reward_kit.errors import ModelSetupError
 
 Install = Callable[..., Path]
@@ -20,7 +21,7 @@ HELLO = [{"role": "user", "content": "Hi"}]
 
 
 def model_at(path: Path, **options: Any) -> LocalModel:
-    return LocalModel(ModelServers().of(str(path)), **options)
+    return LocalModel(ModelServer(LocalFile.find(str(path))), **options)
 
 
 async def ask(path: Path, **options: Any) -> Completion:

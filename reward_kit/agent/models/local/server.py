@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.redaction import redact
-from reward_kit.agent.models.local.backends import LocalFile, extra_arguments, find_backend
+from reward_kit.agent.models.local.backends import extra_arguments, find_backend
 from reward_kit.errors import ModelError, ModelSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
+
+    from reward_kit.agent.models.local.backends import LocalFile
 
 TIMEOUT = "REWARD_KIT_LOCAL_MODEL_TIMEOUT"
 DEFAULT_TIMEOUT = 600.0
@@ -37,24 +39,6 @@ LAST_LINES, LAST_BYTES, SHORT = 12, 16_384, 300
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 logger = logging.getLogger(__name__)
-
-
-class ModelServers:
-    """The servers of one evaluation, by path; agent and user share the server of a model."""
-
-    def __init__(self) -> None:
-        self._servers: dict[Path, ModelServer] = {}
-
-    def of(self, name: str) -> ModelServer:
-        """Return the server for the model at path ``name``, which may not be started yet.
-
-        Raises ``ModelSetupError`` if there is no such model, or no program that serves it.
-        """
-        file = LocalFile.find(name)
-        path = file.path.resolve()
-        if path not in self._servers:
-            self._servers[path] = ModelServer(file)
-        return self._servers[path]
 
 
 class ModelServer:
