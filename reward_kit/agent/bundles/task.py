@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.bundles.rules import Rule
     from reward_kit.agent.bundles.seed import Seed
     from reward_kit.agent.database import Database
+    from reward_kit.agent.database.database import Mode
     from reward_kit.agent.tools.execution import Tool, ToolResult
 
 Reward = Callable[..., Any]
@@ -198,9 +199,9 @@ def positions_of(row_ids: Sequence[str], names: Iterable[str | int], called: str
 def base_of(bundle: TaskBundle, task: Task) -> Database:
     """The base of a task, seeded once per bundle and closed with it; ``BundleError`` for a faulty seed."""
     if bundle not in _bases:
-        _bases[bundle] = bases = _Bases()
+        _bases[bundle] = bases = Bases()
         finalize(bundle, bases.close)
-    return _bases[bundle].of(task)
+    return _bases[bundle].of(task.seed, task.registry.database)
 
 
 def task_of(bundle: TaskBundle, row: str | int | Task) -> Task:
@@ -230,8 +231,8 @@ def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
 
 
-class _Bases(ExitStack):
-    """The bases of a bundle in a temporary folder, by the key of their seed."""
+class Bases(ExitStack):
+    """Bases in a temporary folder, by the key of their seed; ``close()`` removes them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,8 +240,8 @@ class _Bases(ExitStack):
         self._open: dict[tuple[str, str], Database] = {}
         self._lock = threading.Lock()
 
-    def of(self, task: Task) -> Database:
-        seed, mode = task.seed, task.registry.database
+    def of(self, seed: Seed, mode: Mode) -> Database:
+        """The base of a seed; raises ``BundleError`` for a faulty one."""
         with self._lock:  # episodes are opened in several threads
             if (seed.key, mode) not in self._open:
                 path = self._folder / f"{len(self._open)}.db"
@@ -248,7 +249,7 @@ class _Bases(ExitStack):
             return self._open[seed.key, mode]
 
 
-_bases: WeakKeyDictionary[TaskBundle, _Bases] = WeakKeyDictionary()
+_bases: WeakKeyDictionary[TaskBundle, Bases] = WeakKeyDictionary()
 
 
 SOLO = "solo"

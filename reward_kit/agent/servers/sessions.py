@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import time
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from reward_kit.agent.base.files import temporary_folder
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.imports import BundleImports, load_user_registry
 from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source, with_setup
+from reward_kit.agent.bundles.task import Bases, Task, no_answer
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
-    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Database
     from reward_kit.agent.tools.execution import Tool, ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
@@ -160,29 +157,27 @@ class Sessions:
     def __init__(self, registry: ToolRegistry, limit: int, task: Task | None = None) -> None:
         self._registry, self._task = registry, task
         self._pool: Pool[Database] = Pool(limit, _is_spare)
-        self._bases: dict[str, Database] = {}
-        self._folder: Path | None = None
+        self._base: Database | None = None
+        self._bases: Bases | None = None
         self._imports: BundleImports | None = None
 
     def open(self) -> Database:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
-        if self._bases:
-            return next(iter(self._bases.values()))
-        folder = self._registry.folder
-        own = folder_seed(folder) if folder and self._task is None else Seed("")
-        return self._seeded(own if self._task is None else self._task.seed)
+        if self._base is None:
+            folder, task = self._registry.folder, self._task
+            seed = task.seed if task else folder_seed(folder) if folder else Seed("")
+            self._base = self._seeded(seed)
+        return self._base
 
     def close(self) -> None:
         """Drop all sessions and bases."""
         self._pool.close()
-        while self._bases:
-            self._bases.popitem()[1].close()
         imports, self._imports = self._imports, None
         if imports is not None:
             imports.close()
-        if self._folder is not None:
-            self._remove_folder()
-            self._folder = None
+        if self._bases is not None:
+            self._close_bases()
+            self._base = self._bases = None
 
     async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
         """Call a tool on the database of session ``name``, which is forked now if the session is new.
@@ -218,7 +213,7 @@ class Sessions:
                 await database.fetch_val("SELECT 1")  # waits for the running call without blocking the loop
                 return database.changes().to_json()
 
-    def _fork_for(self, row_id: str) -> tuple[Database, list[Tool]]:
+    def _fork_for(self, row_id: str) -> tuple[Database, Sequence[Tool]]:
         """Return the database in which rollouts of a row begin, and what runs after each call."""
         folder = self._registry.folder
         if folder is None or not (path := folder / "task.jsonl").is_file():
@@ -228,24 +223,19 @@ class Sessions:
         if row_id not in rows:
             raise NoSuchRowError(f"task.jsonl has no row {row_id!r}{did_you_mean(row_id, rows)}")
         row = rows[row_id]
-        self.open()  # the bundle's own base stays the first
-        seed = seed_source(row, files, folder).at(row.now)
         self._imports = self._imports or BundleImports(folder)
         user = load_user_registry(self._imports, row.user_toolset, bool(row.toolset_outside))
-        base, hidden = self._seeded(with_setup(seed, row, folder)), (*self._registry.hidden, *user.hidden)
-        after = [one for side in (self._registry, user) for one in side.functions["after_call"].values()]
-        return base.fork(now=row.clock(), hidden=hidden), after
+        seed = with_setup(seed_source(row, files, folder).at(row.now), row, folder)
+        task = Task(row, self._registry, no_answer, seed, folder, user_registry=user)
+        return self._seeded(seed).fork(now=row.clock(), hidden=task.hidden), task.after_call
 
     def _seeded(self, seed: Seed) -> Database:
         """Return the base of a seed, the same one for equal seeds."""
-        if seed.key not in self._bases:
-            if self._folder is None:
-                self._folder = temporary_folder("tools")
-                # Also at exit: an application mounted inside another one gets no shutdown event.
-                self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            path = self._folder / f"{len(self._bases)}.db"
-            self._bases[seed.key] = seed.base(path, self._registry.database)
-        return self._bases[seed.key]
+        if self._bases is None:
+            self._bases = Bases()
+            # Also at exit: an application mounted inside another one gets no shutdown event.
+            self._close_bases = weakref.finalize(self, self._bases.close)
+        return self._bases.of(seed, self._registry.database)
 
 
 def _is_spare(name: str, session: Session[Database]) -> bool:
