@@ -23,7 +23,7 @@ from reward_kit.agent.base.redaction import redact
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.config import DEFAULTS, OPTIONS, EvaluationConfig
 from reward_kit.agent.scoring.numbers import tallied
-from reward_kit.cli.options import GroupedCommand, add_options, all_options, command, output_for
+from reward_kit.cli.options import GroupedCommand, add_options, all_options, command, output_for, words
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ TAKEN = {
 
 
 @command("branch")
-@click.argument("what", metavar="EVAL ROW#N[@STEP]", nargs=-1, required=True)
+@words("what", metavar="EVAL ROW#N[@STEP]", required=True)
 @click.option(
     "-n", "--n-rollouts", type=click.IntRange(1), metavar="N", help="Number of branches. Default: 16."
 )
@@ -359,7 +359,7 @@ TAKEN = {
 )
 @partial(add_options, shown=SHOWN, hidden=TAKEN)
 @click.pass_context
-def branch(context: click.Context, /, what: tuple[str, ...], tool_result: str | None, **options: Any) -> int:
+def branch(context: click.Context, /, what: str, tool_result: str | None, **options: Any) -> int:
     """Play on from a step of a rollout: why did it fail?
 
     \b
@@ -376,4 +376,4 @@ def branch(context: click.Context, /, what: tuple[str, ...], tool_result: str | 
     given = given_options(context) | {"n_rollouts": options["n_rollouts"]}
     if isinstance(given.get("model"), tuple):
         raise UsageError("branches have one --model", remedy="Run the command once for each model.")
-    return run(branch_config(" ".join(what), given, tool_result=tool_result))
+    return run(branch_config(what, given, tool_result=tool_result))

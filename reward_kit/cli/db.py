@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ import click
 
 from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import say
-from reward_kit.cli.options import Command, file_option, runs_option
+from reward_kit.cli.options import Command, file_option, runs_option, words
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
     from reward_kit.agent.database.overlay import Overlay
 
 WRITABLE = "With --writable, changes are kept in memory until the end; the file is never written."
-_name = click.argument("name")
+_name = words("name", metavar="NAME", required=True)
 
 
 class _Commands(click.Group):
@@ -40,16 +41,15 @@ class _Commands(click.Group):
 def db() -> None:
     """Open and compare databases of rollouts.
 
-    NAME is a database file, the id of a rollout, or 'EVALUATION ROW#1'.
+    NAME is a database file, the id of a rollout, or EVALUATION ROW#1.
     """
 
 
 @db.command("open")
-@_name
-@click.argument("sql", nargs=-1)
+@click.argument("given", metavar="NAME [SQL]...", nargs=-1, required=True)
 @click.option("--readonly/--writable", default=True, show_default=True, help=WRITABLE)
 @runs_option
-def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: str) -> None:
+def open_database(given: tuple[str, ...], readonly: bool, output_dir: str) -> None:
     """SQL shell on the database NAME; with SQL (or commands such as .schema), run that and exit.
 
     `.help` lists the shell's commands. The exit code is 1 after an error in SQL, or in a script on standard
@@ -57,6 +57,8 @@ def open_database(name: str, sql: tuple[str, ...], readonly: bool, output_dir: s
     """
     import apsw.shell
 
+    named = 2 if re.fullmatch(r"\S+#\d+", "".join(given[1:2])) else 1
+    name, sql = " ".join(given[:named]), given[named:]
     connection = _fork(name, output_dir)[0].connect()
     if readonly:
         connection.pragma("query_only", True)

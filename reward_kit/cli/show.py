@@ -16,7 +16,7 @@ import click
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import print_lines, say, terminal_width
 from reward_kit.agent.base.text import count, from_here
-from reward_kit.cli.options import check_runs_folder, command, runs_option
+from reward_kit.cli.options import check_runs_folder, command, runs_option, words
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @command("show")
-@click.argument("what", metavar="[WHAT]", required=False)
+@words("what", metavar="[WHAT]")
 @runs_option
 @click.option(
     "--by",
@@ -43,7 +43,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
     WHAT is one of these:
       nothing, or a runs folder               list the evaluations there
       an evaluation: its name, latest, a path print its whole report
-      a rollout: "EVALUATION ROW#1", its id   print its conversation
+      a rollout: EVALUATION ROW#1, its id     print its conversation
         or its roll_ID.json
       the id of a row                         list its rollouts
 
@@ -67,7 +67,7 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
     elif (rollout := _rollout(what, folder)) is not None:
         _print_rollout(rollout, row_id, full=full)
     elif row_id is not None:
-        raise click.UsageError('--as-row takes a rollout: "EVALUATION ROW#1".')
+        raise click.UsageError("--as-row takes a rollout: EVALUATION ROW#1.")
     elif _is_row(what, folder):
         print_lines(listings.rollout_lines(folder / "evals", what, width))
     else:

@@ -90,6 +90,15 @@ def test_a_rollout_is_shown_by_its_file_id_or_prefix(finished: EvaluationResult,
         assert command(name).out == shown.out
 
 
+@pytest.mark.parametrize("named", [["first", "b#2"], ["first b#2"]])
+def test_a_rollout_is_named_in_two_words_or_one(
+    finished: EvaluationResult, command: Command, named: list[str]
+) -> None:
+    assert command(*named).out.startswith("first b#2: failed")
+    for verb, *after in (["changes"], ["open", ".tables"], ["export", "out.db", "--force"]):
+        assert run_command("db", verb, *named, *after).code == 0
+
+
 def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, command: Command) -> None:
     path = finished.folder / finished.outcomes[0].file
     foreign = "\x1b]0;title\x07\x1b[2Jall\tgone\r\x00\u202e"

@@ -101,7 +101,8 @@ def _commands(block: Block, folder: Path, environment: dict[str, str]) -> Iterat
     if block.language == "python":
         yield run_python(block.text, folder, environment, SECONDS)
         return
-    lines = [shlex.split(line, comments=True) for line in block.text.replace("\\\n", "").splitlines()]
+    text = re.sub(r"(?m)(^|\s)# .*", "", block.text.replace("\\\n", ""))  # shlex takes that of ROW#1 for one
+    lines = [shlex.split(line) for line in text.splitlines()]
     lines = [line for line in lines if line]
     if SHELL.search(block.text) or any(line[0] != "reward-kit" for line in lines):
         done = subprocess.run(

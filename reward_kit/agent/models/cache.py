@@ -59,7 +59,7 @@ class CacheFile:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def execute(self, sql: str, *rows: Sequence[object]) -> list[Any]:
-        """What a statement finds with the values of each of ``rows``, in one transaction."""
+        """Run a statement with the values of each of ``rows`` in a transaction; returns all it finds."""
         with self._lock:
             try:
                 with self._connection as connection:
