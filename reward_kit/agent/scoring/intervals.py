@@ -58,7 +58,7 @@ class RowCounts:
     """
 
     def __init__(self, counts: Iterable[Count], tail: float = TAIL) -> None:
-        self._rows = Counter(count for count in counts if count[0] > 0)
+        self._rows = Counter([count for count in counts if count[0] > 0])
         self._tail = tail
 
     def intervals(self, k: int = 1, *, at: bool = False) -> Intervals:
@@ -266,11 +266,11 @@ def _unbiased(n: int, c: int, k: int) -> float:
 
 
 def _mean(values: Counter[float]) -> float:
-    return math.fsum(value * number for value, number in values.items()) / values.total()
+    return math.fsum([value * number for value, number in values.items()]) / values.total()
 
 
 def _squares(values: Counter[float], center: float) -> float:
-    return math.fsum(number * (value - center) ** 2 for value, number in values.items())
+    return math.fsum([number * (value - center) ** 2 for value, number in values.items()])
 
 
 def _overlaps(n: int, k: int) -> Iterator[tuple[int, float]]:
