@@ -134,7 +134,7 @@ class SeedConnection(SyncStatements):
         columns: list[tuple[str, ...]] = []
 
         def note_columns(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
-            columns.append(tuple(column[0] for column in cursor.get_description()))
+            columns.append(tuple([column[0] for column in cursor.get_description()]))
             return True
 
         before = self._connection.total_changes()

@@ -49,16 +49,16 @@ class _Signature(NamedTuple):
 @lru_cache(maxsize=256)
 def _signature_of(reward: Callable[..., Any]) -> _Signature:
     inner = inspect.unwrap(reward)
-    parameters = inspect.signature(reward).parameters.values()
+    parameters = inspect.signature(reward).parameters
+    kinds = [one.kind for one in parameters.values()]
     variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    required = [one for one in parameters.values() if one.default is one.empty and one.kind not in variable]
     return _Signature(
         place=place_of(reward),
         is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__),
-        names=frozenset(one.name for one in parameters),
-        needed=frozenset(
-            one.name for one in parameters if one.default is one.empty and one.kind not in variable
-        ),
-        takes_all=any(one.kind is one.VAR_KEYWORD for one in parameters),
+        names=frozenset(parameters),
+        needed=frozenset([one.name for one in required]),
+        takes_all=inspect.Parameter.VAR_KEYWORD in kinds,
     )
 
 
