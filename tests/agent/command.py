@@ -326,8 +326,9 @@ def _serve(address: str, more: str) -> list[str]:
         importlib.import_module("reward_kit.agent.models.litellm_library").import_litellm()
     if importlib.util.find_spec("mcp") is not None:
         importlib.import_module("reward_kit.agent.servers.mcp_server")
-    sys.modules["reward_kit.agent.rollout.trace"].trace_adapter()  # is made once, at its first use
-    sys.modules["reward_kit.agent.rows.task_row"]._adapter()
+    adapter_of = sys.modules["reward_kit.agent.base.encoding"].adapter_of  # made once, at their first use
+    adapter_of(sys.modules["reward_kit.agent.rollout.trace"].Trace)
+    adapter_of(sys.modules["reward_kit.agent.rows.task_row"].TaskRow)
     importlib.import_module("reward_kit.agent.base.versions").versions()  # likewise
     gc.freeze()
     gc.enable()

@@ -18,6 +18,8 @@ from reward_kit.agent.base.text import foreign_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydantic import TypeAdapter
+
 MOST_VALUES = 100_000
 """Values in one that foreign code hands over."""
 LONGEST_VALUE = 1_000_000
@@ -104,6 +106,14 @@ def _core() -> Any:
     import pydantic_core
 
     return pydantic_core
+
+
+@cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Pydantic's, made once for each ``kind``: it takes a while."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def json_bytes(value: Any) -> bytes:

@@ -16,9 +16,10 @@ from itertools import count
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+from reward_kit.agent.base.encoding import adapter_of
 from reward_kit.agent.base.worker_thread import Waiters
-from reward_kit.agent.evaluation.protocol import prepare
-from reward_kit.agent.rollout.trace import trace_adapter
+from reward_kit.agent.evaluation.protocol import Call, Report, Setup
+from reward_kit.agent.rollout.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,8 +140,8 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], parent: in
     found = resolve_name(library) if library else None  # this and what follows starts no thread
     if callable(found):
         found()
-    trace_adapter()
-    prepare()
+    for kind in (Trace, Setup, Call, Report):
+        adapter_of(kind)  # the first message would take longer
     gc.freeze()  # a collection in a worker would copy all pages
     gc.enable()
     end, bell = socket.socketpair()  # it rings as a worker ends

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from reward_kit.agent.base.encoding import adapter_of
 from reward_kit.agent.base.types import Role, Usage  # noqa: TC001 - pydantic reads the annotations
 from reward_kit.agent.rollout.outcome import Played  # noqa: TC001
 from reward_kit.agent.store.fingerprints import CodeFacts  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from pydantic import TypeAdapter
 
     from reward_kit.agent.store.layout import RunsFolder
 
@@ -132,19 +130,6 @@ class Report:
         return self.cancelled or any(answer is not None for answer in answers)
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
-def prepare() -> None:
-    """Make what reads and writes messages; the first one would take longer."""
-    for kind in (Setup, Call, Report):
-        _adapter(kind)
-
-
 def encoded(message: Any) -> bytes:
     """A message as one line of JSON; a trace follows it as it is, which takes a quarter of the time."""
     played: Played | None = getattr(message, "played", None)
@@ -160,7 +145,7 @@ def encoded(message: Any) -> bytes:
 
 
 def _line(message: Any) -> bytes:
-    adapter = _adapter(message.__class__)
+    adapter = adapter_of(message.__class__)
     try:
         return adapter.dump_json(message, exclude_defaults=True) + b"\n"
     except ValueError:  # half of a surrogate pair
@@ -174,7 +159,7 @@ def decoded(kind: type[_Message], data: bytes) -> _Message:
     Of a report that was read from a stream, ``data`` is the line alone.
     """
     line, _, trace = data.partition(b"\n")
-    message: _Message = _adapter(cast("Any", kind)).validate_json(line)
+    message: _Message = adapter_of(cast("Any", kind)).validate_json(line)
     if trace and isinstance(message, Report):
         message.attach(trace)
     return message

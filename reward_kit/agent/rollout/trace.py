@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Self
 
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
-from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.encoding import adapter_of, json_text
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.redaction import HIDDEN
@@ -28,8 +28,6 @@ from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from pydantic import TypeAdapter
 
     from reward_kit.agent.database import ReadOnlyAsyncDatabase, ReadOnlyDatabase
     from reward_kit.agent.database.database import Mode
@@ -267,7 +265,7 @@ class Trace(Scored):
     def encoded(self) -> str:
         """The JSON object that is stored, as text."""
         try:  # by the types of the fields in half of the time
-            return trace_adapter().dump_json(self, warnings=False).decode()
+            return adapter_of(Trace).dump_json(self, warnings=False).decode()
         except ValueError:  # a value that is not of its type
             return json_text(self)
 
@@ -370,21 +368,15 @@ def redacted_warning(traces: Iterable[Trace | Outcome]) -> str:
     return f"{', '.join(places[:3])}{more}: stored with {HIDDEN} in place of secrets; results may differ"
 
 
-@cache
-def trace_adapter() -> TypeAdapter[Trace]:
-    """Pydantic's, made once: it takes a while."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Trace)
-
-
 def read_trace(text: str, source: Path | StoredRollout) -> Trace:
     """The inverse of ``Trace.encoded``, without the fields of its row.
 
     Raises ``StorageError`` for anything else.
     """
     try:
-        trace: Trace = trace_adapter().validator.validate_json(text)  # the adapter's own method only calls it
+        trace: Trace = adapter_of(Trace).validator.validate_json(
+            text
+        )  # the adapter's own method only calls it
     except ValueError as error:
         from pydantic import ValidationError  # which costs at each call
 

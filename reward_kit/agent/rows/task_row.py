@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +17,10 @@ from pydantic import (
     Field,
     SkipValidation,
     Strict,
-    TypeAdapter,
     ValidationError,
 )
 
-from reward_kit.agent.base.encoding import SCALARS, as_json, copied, whole
+from reward_kit.agent.base.encoding import SCALARS, adapter_of, as_json, copied, whole
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
@@ -199,7 +197,7 @@ class TaskRow:
                     known.pop(name, None)
         known |= {"more": own or _NOTHING, "texts": texts or _NOTHING, "place": place}
         try:
-            row = _adapter().validate_python(known)
+            row: TaskRow = adapter_of(TaskRow).validate_python(known)
         except ValidationError as error:
             faults += _faults_in(error)
         if faults:
@@ -278,11 +276,6 @@ _NOTHING: dict[str, Any] = {}
 """Shared by the rows that have no ``file:`` fields and none of their own."""
 
 
-@cache
-def _adapter() -> TypeAdapter[TaskRow]:
-    return TypeAdapter(TaskRow)
-
-
 def parse_time(text: str) -> datetime:
     """An ISO 8601 date or time as a time in UTC; without an offset it counts as UTC.
 
@@ -342,7 +335,7 @@ def field_name(way: tuple[str | int, ...], position: str = "[{}]") -> str:
 
 def row_schema() -> dict[str, Any]:
     """The JSON schema of a row, or of the defaults of all rows, for editors."""
-    schema = _adapter().json_schema()
+    schema = adapter_of(TaskRow).json_schema()
     schema |= {"required": [], "anyOf": [{"required": ["id"]}, {"required": ["defaults"]}]}
     properties = {name: one for name, one in schema["properties"].items() if name in KNOWN_FIELDS}
     for name, one in properties.items():

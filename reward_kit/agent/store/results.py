@@ -10,9 +10,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import TypeAdapter
-
-from reward_kit.agent.base.encoding import DAMAGED, as_json, readable_json
+from reward_kit.agent.base.encoding import DAMAGED, adapter_of, as_json, readable_json
 from reward_kit.agent.base.files import write_text
 from reward_kit.agent.base.text import html_table
 from reward_kit.agent.rollout.outcome import BrokenOff, total_usage
@@ -253,7 +251,7 @@ class EvaluationResult:
         try:
             if name == "explanations":
                 return kind(self, found)
-            return TypeAdapter(kind).validate_python(found)
+            return adapter_of(kind).validate_python(found)
         except DAMAGED as error:
             raise StorageError(f"holds damaged results: {error!r}", place=str(self.log_path)) from error
 
