@@ -7,7 +7,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.deadline import is_cancelled
 from reward_kit.agent.base.network import backoff
@@ -24,7 +24,7 @@ from reward_kit.agent.store.writer import UnstorableError
 from reward_kit.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.config import EvaluationConfig
@@ -61,8 +61,8 @@ class JobRunner:
         may_start, room = self.tally.may_start, self.executor.room
         await run_jobs(jobs, self._run, concurrency=concurrency, may_start=may_start, room=room)
 
-    async def _run(self, job: Job) -> asyncio.Task[None]:
-        """Play a job until its outcome is final, and save every attempt; returns the storing of the last."""
+    async def _run(self, job: Job) -> Coroutine[Any, Any, None]:
+        """Play a job until its outcome is final, and save every attempt; returns what stores the last."""
         repeats, user_repeats = self.config.retries, max(0, self.config.retry_user_errors - job.user_retries)
         for attempt in count(job.attempts):
             account, played, again = _Account(self), None, not self.description.replays
@@ -80,10 +80,10 @@ class JobRunner:
             else:
                 again = again and user_repeats > 0 and played.user_failed and self.tally.may_start()
             played.outcome.final = not again
-            saving = asyncio.create_task(self._stored(job, attempt, played, account))
+            storing = self._stored(job, attempt, played, account)
             if not again:
-                return saving
-            await saving
+                return storing
+            await storing
             if unjudged:
                 repeats -= 1
                 await asyncio.sleep(backoff(self.config.retries - repeats))
@@ -107,7 +107,7 @@ class JobRunner:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
         place = f"{played.outcome.row_id}, rollout {played.outcome.index}"
         await completed(self.saver.save(played), f"{place}: storing it")
-        account.calls.clear()
+        account.usage.clear()
         self.tally.add(played.outcome)
         self.display.progress.ended(played.outcome, self.tally)
         if is_cancelled():
@@ -164,12 +164,12 @@ class _Account:
     """The model calls of one attempt that no stored outcome counts; at its end they are broken off."""
 
     runner: JobRunner
-    calls: list[tuple[Role, Usage]] = field(default_factory=list)
+    usage: dict[Role, Usage] = field(default_factory=dict)
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
         """Count a call, and warn once of a model that ``--max-cost`` does not see."""
         runner = self.runner
-        self.calls.append((role, usage))
+        self.usage.setdefault(role, Usage()).add(usage)
         runner.tally.usage.add(usage)
         runner.display.answered()
         if usage.unpriced_calls > usage.reused_calls and runner.config.max_cost is not None:
@@ -183,17 +183,14 @@ class _Account:
             runner.display.note_once(fault)
 
     def broken_off(self) -> None:
-        if self.calls:
-            usage: dict[Role, Usage] = {}
-            for role, used in self.calls:
-                usage.setdefault(role, Usage()).add(used)
-            self.calls.clear()
-            self.runner.saver.add_usage(broken_off(usage))
+        if self.usage:
+            self.runner.saver.add_usage(broken_off(self.usage))
+            self.usage.clear()
 
 
 async def run_jobs(
     jobs: Sequence[_Job],
-    play: Callable[[_Job], Awaitable[asyncio.Task[None] | None]],
+    play: Callable[[_Job], Awaitable[Coroutine[Any, Any, None] | None]],
     *,
     concurrency: int,
     may_start: Callable[[], bool] = lambda: True,
@@ -201,22 +198,20 @@ async def run_jobs(
 ) -> None:
     """Play the jobs in order, at most ``concurrency`` at a time.
 
-    ``play`` may return a task that stores its job. Unless jobs are played one at a time, the next one begins
+    ``play`` may return what stores its job. Unless jobs are played one at a time, the next one begins
     meanwhile. ``room`` waits until further jobs may begin, and gives their number: the number of running ones
     grows with it, up to ``concurrency``. Once ``may_start`` is False no more jobs start, and the running ones
     finish. The first error, or a cancellation, cancels all others and is raised when they have ended.
     """
-    waiting, most, stopping = iter(jobs), min(concurrency, len(jobs)), False
+    waiting, most = iter(jobs), min(concurrency, len(jobs))
     workers: list[asyncio.Future[None]] = []
-
-    async def work() -> None:
-        await _play_in_turn(waiting, play, lambda: not stopping and may_start(), int(concurrency > 1))
 
     async def start() -> None:
         while len(workers) < most and may_start():
             more = most - len(workers) if room is None else min(most - len(workers), await room())
             for _ in range(more):
-                workers.append(asyncio.ensure_future(work()))
+                playing = _play_in_turn(waiting, play, may_start, alone=concurrency == 1)
+                workers.append(asyncio.ensure_future(playing))
                 workers[-1].add_done_callback(lambda _: starting.cancel())  # no job is left, or one failed
             if len(workers) < most:
                 await asyncio.sleep(SETTLING)
@@ -231,44 +226,31 @@ async def run_jobs(
             for worker in done:
                 worker.result()
     finally:
-        stopping = True  # a job that ends in spite of its cancellation starts no other
         for worker in (starting, *workers):
             worker.cancel()
         await asyncio.gather(starting, *workers, return_exceptions=True)
 
 
 async def _play_in_turn(
-    jobs: Iterable[_Job],
-    play: Callable[[_Job], Awaitable[asyncio.Task[None] | None]],
+    jobs: Iterator[_Job],
+    play: Callable[[_Job], Awaitable[Coroutine[Any, Any, None] | None]],
     may_start: Callable[[], bool],
-    most_stored: int,
+    *,
+    alone: bool,
 ) -> None:
-    """Play jobs one after the other while ``may_start()``; meanwhile ``most_stored`` of them are stored."""
-    storing: list[asyncio.Task[None]] = []
-    player, plays = asyncio.current_task(), True
-    assert player is not None
-
-    def ended(stored: asyncio.Task[None]) -> None:
-        if plays and (stored.cancelled() or stored.exception() is not None):
-            player.cancel()  # and raises that
-
+    """Play jobs while ``may_start()``, each beside the storing of the one before unless it is ``alone``."""
+    stored: asyncio.Task[None] | None = None
     try:
-        for job in jobs:
-            if not may_start():
-                break
-            if (stored := await play(job)) is not None:
-                stored.add_done_callback(ended)
-                storing.append(stored)
-            if len(storing) > most_stored:
-                await storing[0]
-                del storing[0]
-    except asyncio.CancelledError:
-        plays = False
-        for stored in storing:
-            stored.cancel()
-        raise
-    finally:
-        plays = False
-        outcomes = await asyncio.gather(*storing, return_exceptions=True)
-        if errors := sorted(filter(None, outcomes), key=lambda one: not isinstance(one, Exception)):
-            raise errors[0]
+        async with asyncio.TaskGroup() as storage:
+            for job in jobs:
+                if is_cancelled() or not may_start():  # a job may end in spite of its cancellation
+                    break
+                storing = await play(job)
+                if storing is not None and (alone or is_cancelled()):
+                    await storing
+                elif storing is not None:
+                    before, stored = stored, storage.create_task(storing)
+                    if before is not None:
+                        await asyncio.wait({before})
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors.exceptions[0].__cause__
