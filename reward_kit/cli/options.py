@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import nullcontext
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
@@ -18,7 +17,7 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, check_target, write_output
 from reward_kit.agent.base.network import LOOPBACK
 from reward_kit.agent.base.printing import print_lines, reserved_output, warn
-from reward_kit.agent.base.text import from_here
+from reward_kit.agent.base.text import closest, from_here
 from reward_kit.agent.config import DEFAULTS, GROUPS, OPTIONS, OTHER_NAMES, flag_of
 from reward_kit.errors import UsageError
 
@@ -50,7 +49,7 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             flags = [flag for one in self.get_params(ctx) for flag in (*one.opts, *one.secondary_opts)]
             known, name = [flag for flag in flags if flag.startswith("--")], error.option_name
-            meant = self.renamed.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+            meant = self.renamed.get(name) or closest(name, known)
             hint = f" Did you mean {meant!r}?" if meant else ""
             raise click.UsageError(f"No such option {name!r}.{hint}", ctx) from error
 

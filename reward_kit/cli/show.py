@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -15,7 +14,7 @@ import click
 
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.printing import print_lines, say, terminal_width
-from reward_kit.agent.base.text import count, from_here
+from reward_kit.agent.base.text import closest, count, from_here
 from reward_kit.cli.options import check_runs_folder, command, runs_option, words
 from reward_kit.errors import StorageError, UsageError
 
@@ -75,9 +74,9 @@ def show(what: str | None, output_dir: str, field: str | None, row_id: str | Non
             result = load_evaluation(what, output_dir)
         except UsageError as error:
             rows = sorted(listings.stored_rows(folder / "evals"))
-            if not (near := get_close_matches(what, rows, n=1)):
+            if not (near := closest(what, rows)):
                 raise
-            remedy = f"Did you mean the row {near[0]!r}? {error.remedy or ''}".rstrip()
+            remedy = f"Did you mean the row {near!r}? {error.remedy or ''}".rstrip()
             raise UsageError(error.fault, place=error.place, remedy=remedy) from None
         print_lines([*report_lines(result, shutil.get_terminal_size().columns)])  # whole, or an error
 

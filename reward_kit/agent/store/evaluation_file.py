@@ -13,12 +13,11 @@ import sqlite3
 import zlib
 from collections import Counter
 from contextlib import closing, contextmanager, nullcontext, suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reward_kit.agent.base.text import count, one_line
+from reward_kit.agent.base.text import closest, count, one_line
 from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
 
@@ -98,8 +97,8 @@ def find_named(name: str, evals: Path) -> Path:
         remedy = "There is none in this folder; is --output-dir right?"
     elif len(known) > NAMED:
         remedy = f"The newest of {len(known)}: {', '.join(known[:NAMED])}."
-    near = get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {near[0]!r}? {remedy}" if near else remedy
+    if near := closest(name, known):
+        remedy = f"Did you mean {near!r}? {remedy}"
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
 

@@ -10,15 +10,14 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from reward_kit.agent.base.text import cut
+from reward_kit.agent.base.files import temporary_folder
+from reward_kit.agent.base.text import closest, cut
 from reward_kit.agent.rollout.trace import Trace, read_trace
 from reward_kit.agent.store.evaluation_file import (
     NAMED,
@@ -115,7 +114,7 @@ class StoredRollout:
         database = opened.enter_context(Database.open(found.path, delta=found.delta))
         if mode == "overlay":
             return database
-        folder = Path(tempfile.mkdtemp(prefix="reward-kit-state-"))
+        folder = temporary_folder("state")
         opened.callback(shutil.rmtree, folder, ignore_errors=True)
         return opened.enter_context(Database.open(database.export(folder / "state.db"), mode=mode))
 
@@ -234,8 +233,8 @@ def _at_place(file: Path, row_id: str, number: int) -> StoredRollout:
         rows = [row for (row,) in connection.execute("SELECT DISTINCT row_id FROM rollouts")]
     if row_id in rows:
         raise UsageError(f"row {row_id} has no rollout {number} that is over", place=str(file))
-    near = get_close_matches(row_id, rows, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else None
+    near = closest(row_id, rows)
+    remedy = f"Did you mean {near!r}?" if near else None
     raise UsageError(f"there is no rollout of a row {row_id!r}", place=str(file), remedy=remedy)
 
 
