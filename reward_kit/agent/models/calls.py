@@ -17,7 +17,7 @@ from reward_kit.agent.base.redaction import keep_secrets, public_address, secret
 from reward_kit.agent.models.errors import cannot_be_read, headers_of, model_error
 from reward_kit.agent.models.limiter import Limiter, ask
 from reward_kit.agent.models.limits import START
-from reward_kit.agent.models.providers import DEFAULT_BASE, PROVIDER, server_variables
+from reward_kit.agent.models.providers import DEFAULT_BASE, OPENAI, server_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -86,7 +86,7 @@ class Limiters:
 
     def of(self, provider: str, address: str | None) -> Limiter:
         """The limiter of a provider; without an ``address`` at its usual one."""
-        place = (address or (DEFAULT_BASE if provider == PROVIDER else "")).rstrip("/")
+        place = (address or (DEFAULT_BASE if provider == OPENAI else "")).rstrip("/")
         limiter = self._limiters.get((provider, place))
         if limiter is None:
             name = f"{provider} at {public_address(place)}" if place else provider

@@ -37,7 +37,7 @@ from reward_kit.agent.models.litellm_library import (
     stated_cost,
     usage_by_litellm,
 )
-from reward_kit.agent.models.providers import PROVIDER, Endpoint, body_arguments
+from reward_kit.agent.models.providers import OPENAI, Endpoint, body_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ class OpenAIModel(RemoteModel):
             self._connector = None
 
     def _resolved(self) -> tuple[str, str]:
-        return self.endpoint.model, PROVIDER
+        return self.endpoint.model, OPENAI
 
     def _request(self, messages: list[Message], options: dict[str, Any], sent: dict[Any, Any]) -> Request:
         """The request; ``sent`` keeps the JSON of messages and tools that the rollout's next one repeats.
@@ -106,7 +106,7 @@ class OpenAIModel(RemoteModel):
         end = b"," + to_json(others)[1:] if others else b"}"
         tail = self._json(messages[max(last, 0) :], is_first=not text)
         body = b"".join((self._begin, text, tail, b"]", tools_text, end))
-        return Request(self.endpoint.model, PROVIDER, self.endpoint.base, len(body), body, [self._url])
+        return Request(self.endpoint.model, OPENAI, self.endpoint.base, len(body), body, [self._url])
 
     def _json(self, messages: list[Message], *, is_first: bool) -> bytes:
         return to_json(sent_messages(messages, self._owner, direct=True, is_first=is_first))[1:-1]
@@ -246,7 +246,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
         usage.cost, usage.unpriced_calls = cost or 0.0, int(cost is None)
     except NotPlain:
         await in_thread(import_litellm)  # the first time this takes seconds, which others need not wait
-        usage = usage_by_litellm(stated, answered_by, model, PROVIDER)
+        usage = usage_by_litellm(stated, answered_by, model, OPENAI)
     reason = str(choice.get("finish_reason") or "stop")
     reason = "tool_calls" if reason == "stop" and message.get("tool_calls") else reason
     return Completion(

@@ -176,7 +176,6 @@ def _variables(provider: str, *more: str) -> Iterator[str]:
 
 # -- endpoints
 
-PROVIDER = OPENAI
 DEFAULT_BASE = "https://api.openai.com/v1"
 PLAIN_MODELS = re.compile(r"(gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-4|gpt-3\.5-turbo)(-[\w.-]+)?")
 """OpenAI's own models whose requests LiteLLM passes on as they are."""
@@ -230,12 +229,12 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     if model is None or _REWRITTEN.search(model):
         return None
     given = model_args.get("api_base") or model_args.get("base_url")
-    place = f"model {model} ({PROVIDER})"
-    check_setup(PROVIDER, model_args, place=place)
-    base = str(given or base_from_environment(PROVIDER) or DEFAULT_BASE).rstrip("/")
+    place = f"model {model} ({OPENAI})"
+    check_setup(OPENAI, model_args, place=place)
+    base = str(given or base_from_environment(OPENAI) or DEFAULT_BASE).rstrip("/")
     base, account = _without_account(base)
     key = model_args.get("api_key") or os.environ.get("OPENAI_API_KEY")
-    if not key and (account or needs_no_key(PROVIDER, given)):
+    if not key and (account or needs_no_key(OPENAI, given)):
         key = "none"
     if not key:
         if "litellm" in sys.modules:  # the program may have given it a key
@@ -269,8 +268,8 @@ def _without_account(base: str) -> tuple[str, str | None]:
 def _openai_name(name: str, provider: str | None) -> str | None:
     """The model's name without its provider, if the provider speaks OpenAI's protocol."""
     prefix, slash, rest = name.partition("/")
-    if slash and prefix == PROVIDER:
+    if slash and prefix == OPENAI:
         return rest or None
-    if provider == PROVIDER:
+    if provider == OPENAI:
         return name or None
     return name if provider is None and PLAIN_MODELS.fullmatch(name) else None
