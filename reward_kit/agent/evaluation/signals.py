@@ -13,7 +13,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reward_kit.agent.base.places import fault_line
@@ -176,10 +175,3 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 if it has ended, or if the system does not tell."""
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
