@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import label
-from reward_kit.agent.base.types import Completion, Message, Tokens, Usage
+from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Tokens, Usage
 from reward_kit.agent.base.worker_thread import once
 from reward_kit.agent.models.answer_parts import StatedError, tokens_in
 
@@ -230,14 +230,8 @@ def _message(message: Any) -> Message:
 
 def _usage(answer: Any, model: str, provider: str, prices: dict[str, float] | None = None) -> Usage:
     usage = getattr(answer, "usage", None)
-    used = Usage(
-        calls=1,
-        input_tokens=_tokens(usage, "prompt_tokens"),
-        cached_tokens=_tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens"),
-        output_tokens=_tokens(usage, "completion_tokens"),
-        reasoning_tokens=_tokens(getattr(usage, "completion_tokens_details", None), "reasoning_tokens"),
-    )
-    stated = stated_cost(usage.model_dump() if usage is not None else {})
+    counts = usage.model_dump() if usage is not None else {}
+    used, stated = usage_of(counts), stated_cost(counts)
     if stated is not None:
         used.cost = stated
         return used
@@ -267,8 +261,26 @@ def stated_cost(usage: Mapping[str, Any]) -> float | None:
     return float(sum(found)) if found else None
 
 
-def _tokens(counts: Any, name: str) -> int:
-    return max(0, getattr(counts, name, None) or 0)
+def usage_of(stated: Mapping[str, Any]) -> Usage:
+    """The tokens of a call; DeepSeek, Together and SGLang state some of them beside the details."""
+    prompt, completion = (stated.get(f"{part}_tokens_details") or {} for part in ("prompt", "completion"))
+    cached = _count(prompt, "cached_tokens") or _count(stated, "prompt_cache_hit_tokens", "cached_tokens")
+    input_tokens = _count(stated, "prompt_tokens")
+    return Usage(
+        calls=1,
+        input_tokens=input_tokens,
+        cached_tokens=min(cached, input_tokens),
+        output_tokens=_count(stated, "completion_tokens"),
+        reasoning_tokens=_count(completion, "reasoning_tokens") or _count(stated, "reasoning_tokens"),
+    )
+
+
+def _count(counts: Mapping[str, Any], *names: str) -> int:
+    """The first count of these names that is above 0, else 0."""
+    for name in names:
+        if (count := counts.get(name)) and isinstance(count, (int, float)) and 0 < count <= MOST_COUNTED:
+            return int(count)
+    return 0
 
 
 # -- prompt caches

@@ -23,7 +23,7 @@ from pydantic_core import from_json, to_json
 
 from reward_kit.agent.base.redaction import keep_secrets, label, secrets_in
 from reward_kit.agent.base.text import excerpt
-from reward_kit.agent.base.types import MOST_COUNTED, Completion, Message, Usage
+from reward_kit.agent.base.types import Completion, Message
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.models.answer_parts import StatedError, tokens_in
 from reward_kit.agent.models.calls import RemoteModel, Request
@@ -36,6 +36,7 @@ from reward_kit.agent.models.litellm_library import (
     sent_messages,
     stated_cost,
     usage_by_litellm,
+    usage_of,
 )
 from reward_kit.agent.models.providers import OPENAI, Endpoint, body_arguments
 
@@ -233,7 +234,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
                 raise StatedError(error)
         message = _message(choice["message"])
         stated = answer.get("usage") or {}
-        usage = _usage(stated)
+        usage = usage_of(stated)
         tokens = tokens_in(answer.get("prompt_token_ids"), choice)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         said = excerpt(body[: 4 * FIRST_WORDS].decode(errors="replace"), FIRST_WORDS)
@@ -293,25 +294,3 @@ def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in call.items() if value is not None and name != "index"}
     call_id = call.get("id") or uuid4().hex[:9]
     return {**kept, "id": call_id, "type": "function", "function": {**function, "arguments": arguments}}
-
-
-def _usage(stated: dict[str, Any]) -> Usage:
-    """The tokens of a call; DeepSeek, Together and SGLang state some of them beside the details."""
-    prompt, completion = (stated.get(f"{part}_tokens_details") or {} for part in ("prompt", "completion"))
-    cached = _count(prompt, "cached_tokens") or _count(stated, "prompt_cache_hit_tokens", "cached_tokens")
-    input_tokens = _count(stated, "prompt_tokens")
-    return Usage(
-        calls=1,
-        input_tokens=input_tokens,
-        cached_tokens=min(cached, input_tokens),
-        output_tokens=_count(stated, "completion_tokens"),
-        reasoning_tokens=_count(completion, "reasoning_tokens") or _count(stated, "reasoning_tokens"),
-    )
-
-
-def _count(counts: dict[str, Any], *names: str) -> int:
-    """The first count of these names that is above 0, else 0."""
-    for name in names:
-        if (count := counts.get(name)) and isinstance(count, (int, float)) and 0 < count <= MOST_COUNTED:
-            return int(count)
-    return 0
