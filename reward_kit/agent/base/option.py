@@ -66,13 +66,7 @@ class Option:
     @property
     def flag(self) -> str:
         """The long flag: ``--max-steps``."""
-        return self.shown[-1].split("/")[0]
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The flags that help lists: up to the first long one; the others are aliases from tau-bench."""
-        first = next(number for number, flag in enumerate(self.flags) if flag.startswith("--"))
-        return self.flags[: first + 1]
+        return next(flag for flag in self.flags if flag.startswith("--")).split("/")[0]
 
     def check(self, value: Any) -> None:
         """Raise ``UsageError`` for a value of the wrong type or out of range."""
