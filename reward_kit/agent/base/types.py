@@ -127,21 +127,17 @@ def counted(usage: Any, before: Usage | None) -> Usage:
     values, sums = _counts(usage), _counts(before or _NOTHING)
     if tuple(map(type, values)) == _TYPES and min(values) >= 0 and sum(values) + sum(sums) <= MOST_COUNTED:
         return Usage(*values)
-    numbers = list(values)
-    for place, number in enumerate(numbers):
-        if number.__class__ is not int and place not in _COSTS:
-            check_number(f"Usage.{_COUNTERS[place]}", number)
-            numbers[place] = int(number)
-        elif number.__class__ not in _NUMBERS or not 0 <= number <= MOST_COUNTED - sums[place]:
-            check_number(f"Usage.{_COUNTERS[place]}", number)
-            raise TypeError(f"Usage.{_COUNTERS[place]} is above {MOST_COUNTED} in all, which counts nothing")
+    numbers: list[Any] = []
+    for name, number, already in zip(_COUNTERS, values, sums, strict=True):
+        check_number(f"Usage.{name}", number)
+        if number > MOST_COUNTED - already:
+            raise TypeError(f"Usage.{name} is above {MOST_COUNTED} in all, which counts nothing")
+        numbers.append(number if "cost" in name else int(number))
     return Usage(*numbers)
 
 
 _NOTHING = Usage()
 _TYPES = tuple(map(type, _counts(_NOTHING)))
-_COSTS = frozenset(place for place, name in enumerate(_COUNTERS) if "cost" in name)
-_NUMBERS = (int, float)
 
 
 def check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
