@@ -38,6 +38,9 @@ CONNECTION_LOST = frozenset(
 )
 """Names of the exceptions of aiohttp and httpx for a server that hangs up."""
 
+LONGEST_CHAIN = 10
+"""Errors that led to one another and are looked at; foreign code may have made a ring of them."""
+
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 _UNIX_SECONDS = 1e9
@@ -49,6 +52,15 @@ LONGEST_TEXT_OF_A_TIME = 100
 """Characters; a longer text is no time."""
 
 _random = random.SystemRandom()
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those behind it: clients wrap the errors of others, also ``from None``."""
+    for _ in range(LONGEST_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def backoff(attempt: int, *, first: float = 1.0, jitter: float = 0.5, asked: float = 0.0) -> float:

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.network import chain
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
@@ -222,13 +223,10 @@ class Player:
         return used
 
 
-def _is_of_this_process(error: BaseException | None) -> bool:
+def _is_of_this_process(error: BaseException) -> bool:
     """True for an error that comes of the limits of this process: another may do better."""
-    while error is not None:
-        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _OWN_LIMITS:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    behind = chain(error)
+    return any(isinstance(one, MemoryError) or getattr(one, "errno", None) in _OWN_LIMITS for one in behind)
 
 
 def _listen(lines: Iterable[bytes], player: Player) -> None:

@@ -7,14 +7,14 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, retry_after, seconds_until
+from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, chain, retry_after, seconds_until
 from reward_kit.agent.base.redaction import public_address, redact, without_password
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.models.providers import key_variables, proxy_of
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from reward_kit.agent.models.calls import Request
 
@@ -33,8 +33,8 @@ def model_error(
     ``timeout`` is the limit in seconds that the attempt had; ``secrets`` are kept out of the text.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    causes = {type(cause).__name__: cause for cause in _causes(error)}
-    unread = None if "HTTPStatusError" in causes else causes.get("JSONDecodeError")
+    behind = {type(cause).__name__: cause for cause in chain(error)}
+    unread = None if "HTTPStatusError" in behind else behind.get("JSONDecodeError")
     raw = f"{getattr(error, 'code', None) or ''} {error} {error.__context__ or ''}"
     status = _status(error, kinds) if unread is None else None
     # redacted before it is cut: half of a key would not be recognised; LiteLLM adds tracebacks
@@ -53,7 +53,7 @@ def model_error(
     called, *kind = request.called or [request.address or ""]
     proxy = proxy_of(called)
     url = public_address(called) + (f", through {proxy}" if proxy else "")
-    answers: Any = (getattr(cause, "response", None) for cause in causes.values())
+    answers: Any = (getattr(cause, "response", None) for cause in behind.values())
     moved = [one for one in answers if getattr(one, "status_code", 0) in range(300, 400)]
     if "RedirectError" in kinds or moved:
         if moved:  # LiteLLM's clients say something else of each
@@ -204,8 +204,6 @@ def named_wait(said: str) -> float | None:
 
 # -- connections
 
-DEEPEST = 10
-"""Causes of an error that are looked at."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
 """OpenSSL's names for an answer that is not TLS."""
 
@@ -214,13 +212,13 @@ def _no_connection(error: BaseException, place: str, address: str, proxy: str | 
     where = address or "the provider"
     if proxy is not None:
         where = f"{where} through {proxy}"
-    if any(type(cause).__name__ in CONNECTION_LOST for cause in _causes(error)):  # there was one
+    if any(type(cause).__name__ in CONNECTION_LOST for cause in chain(error)):  # there was one
         fault = f"{where} closed the connection without a whole answer"
         remedy = "Its log may say why."
         if address.startswith("http://"):
             remedy = f"{remedy} If it speaks TLS, write https:// in its address."
         return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
-    reason, advice, lasts = next(filter(None, map(_reason, _causes(error))), ("", None, False))
+    reason, advice, lasts = next(filter(None, map(_reason, chain(error))), ("", None, False))
     fault = f"cannot connect to {where}{reason}"
     if lasts:
         return ModelSetupError(fault, place=place, remedy=advice, no_answer="connection")
@@ -249,11 +247,3 @@ def _reason(cause: BaseException) -> tuple[str, str | None, bool] | None:
         refused = isinstance(cause, ConnectionRefusedError)
         return f": connection {'refused' if refused else 'lost'}", None, False
     return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(DEEPEST):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or error.__context__

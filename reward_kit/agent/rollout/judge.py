@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reward_kit.agent.base.deadline import OutOfTimeError, TimeLimit, bounded
 from reward_kit.agent.base.encoding import copied, plain
-from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, retry_after
+from reward_kit.agent.base.network import CONNECTION_LOST, RETRYABLE_STATUS, backoff, chain, retry_after
 from reward_kit.agent.base.places import MissingAwaitError, PendingLog, ends_task, fault_line, place_of
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.worker_thread import in_thread
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST_CHAIN = 10
-"""Errors that led to one another and are looked at; foreign code may have made a ring of them."""
 LONGEST_REASON = 300
 """Characters of why a score is not valid, in the error."""
 EXPECTED = "expected an EvaluateResult, RewardOutput or a dict with 'score'"
@@ -260,22 +258,12 @@ async def judged_with_retries(judging: Callable[[], Awaitable[T]], retries: int)
         try:
             return await judging()
         except RewardError as error:
-            causes = _causes(error)
-            if not any(map(_may_pass, causes)):
+            behind = list(chain(error.__cause__))
+            if not any(map(_may_pass, behind)):
                 raise
-            pause = backoff(attempt, asked=max(map(_asked_pause, causes)))
+            pause = backoff(attempt, asked=max(map(_asked_pause, behind)))
         await asyncio.sleep(pause)
     return await judging()
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """The reward's exception and its causes: clients wrap the errors of others, also ``from None``."""
-    found: list[BaseException] = []
-    inner = error.__cause__
-    while inner is not None and len(found) < LONGEST_CHAIN:
-        found.append(inner)
-        inner = inner.__cause__ or inner.__context__
-    return found
 
 
 def _may_pass(error: BaseException) -> bool:
