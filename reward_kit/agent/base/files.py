@@ -9,7 +9,7 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.errors import StorageError, UsageError
@@ -169,6 +169,19 @@ def as_storage_error(path: Path) -> Iterator[None]:
         if isinstance(error.__cause__, OSError):
             raise storage_error(error.__cause__, path) from error
         raise
+
+
+class Closing:
+    """Closed by ``close``, also at the end of a ``with`` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from reward_kit.agent.base.files import undone_by
+from reward_kit.agent.base.files import Closing, undone_by
 from reward_kit.agent.base.text import did_you_mean, side_hint
 from reward_kit.agent.base.types import check_one_of
 from reward_kit.agent.bundles.files import BundleFiles, check_template, own_file, read_prompts
@@ -55,7 +54,7 @@ SKIPPED = "the call is skipped"
 """The end of the warning of a gold action whose tool does not exist."""
 
 
-class BundleRows(AbstractContextManager["BundleRows"]):
+class BundleRows(Closing):
     """The rows of a bundle, checked, and their seeds; no code of the bundle has run.
 
     ``rows`` are in the order of the dataset, ``defaults`` what its first line gives to all of them. ``seeds``
@@ -95,9 +94,6 @@ class BundleRows(AbstractContextManager["BundleRows"]):
             tasks = _tasks(self, imports, unanswered=unanswered)
             return TaskBundle(self, _joined(tasks) if self.mode == SOLO else tasks, imports)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Remove unpacked files. May be called again."""
         self._source.discard()
@@ -117,7 +113,7 @@ def read_bundle(
         return BundleRows(found, mode)
 
 
-class TaskBundle(AbstractContextManager["TaskBundle"]):
+class TaskBundle(Closing):
     """An open bundle: its tasks in the order of the dataset, ``read`` the rows as they were read, and
     ``warnings`` about oddities in it.
 
@@ -175,9 +171,6 @@ class TaskBundle(AbstractContextManager["TaskBundle"]):
         """As ``Episode.of``, the function of a room above this one."""
         above: Any = import_module("reward_kit.agent.rollout.episode")
         return cast("Episode", above.Episode.of(self, row, rng_seed=rng_seed, **options))
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forget the imported modules and remove unpacked files. May be called again."""

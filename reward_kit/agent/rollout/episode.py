@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.deadline import Deadline, TimeLimit, end_tasks
 from reward_kit.agent.base.encoding import LONGEST_VALUE, copied, plain
+from reward_kit.agent.base.files import Closing
 from reward_kit.agent.base.history import History
 from reward_kit.agent.base.places import PendingLog
 from reward_kit.agent.base.text import foreign_text, names_of_own_tools
@@ -56,7 +57,7 @@ def _of_trace(name: str) -> Any:
     return property(lambda episode: getattr(episode.trace, name))
 
 
-class Episode:
+class Episode(Closing):
     """One attempt at a task while it is played: its ``trace``, its database, and all that can be done in it.
 
     ``base`` is the seeded database that is forked at the beginning and by ``reset``; ``database`` is a state
@@ -362,9 +363,3 @@ class Episode:
     say_sync = sync_twin(say)
     finish_sync = sync_twin(finish)
     lesson_sync = sync_twin(lesson)
-
-    def __enter__(self) -> Episode:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -10,11 +10,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Self
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired
 
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from reward_kit.agent.base.encoding import adapter_of, json_text
+from reward_kit.agent.base.files import Closing
 from reward_kit.agent.base.history import History, Line
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.redaction import HIDDEN
@@ -48,7 +49,7 @@ class Fork(TypedDict):
 
 
 @dataclass(kw_only=True)
-class Trace(Scored):
+class Trace(Scored, Closing):
     """One attempt at a row: filled while it is played, shown to the reward, stored, and read back.
 
     Its fields are the JSON object that is stored; the row's own lie once in the evaluation. ``index`` counts
@@ -277,12 +278,6 @@ class Trace(Scored):
         """Close the databases that ``reward_arguments`` opened."""
         if self._opened is not None:
             self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _view(
         self, kind: Kind, *, is_async: bool, mode: Mode, hidden: tuple[str, ...]

@@ -17,10 +17,10 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
-from reward_kit.agent.base.files import as_storage_error, sync_folder
+from reward_kit.agent.base.files import Closing, as_storage_error, sync_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.worker_thread import Waiters, completed, in_thread
@@ -55,7 +55,7 @@ _UPDATE = "ON CONFLICT (id) DO UPDATE SET " + ", ".join(
 )
 
 
-class Store:
+class Store(Closing):
     """Writes an evaluation's file; used by several threads, one at a time.
 
     Raises ``StorageError`` if another process writes it, if it is a link or no evaluation, or cannot be
@@ -228,12 +228,6 @@ class Store:
         """Close the file, and release the lock; may be called again."""
         with self._guard, suppress(sqlite3.Error):
             self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class UnstorableError(StorageError):
