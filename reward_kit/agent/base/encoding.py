@@ -101,6 +101,14 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any
 
 
 @cache
+def _core() -> Any:
+    """``pydantic_core``, which the help of commands does without."""
+    import pydantic_core
+
+    return pydantic_core
+
+
+@cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """Pydantic's, made once for each ``kind``: it takes a while."""
     from pydantic import TypeAdapter
@@ -110,12 +118,12 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
 
 def json_bytes(value: Any) -> bytes:
     """``value`` as UTF-8 JSON without spaces; what that cannot hold is as ``plain`` makes it."""
-    from pydantic_core import to_json  # which the help of commands does without
-
+    to_json = _core().to_json
     try:
-        return to_json(value, inf_nan_mode="constants", fallback=str)
+        encoded: bytes = to_json(value, inf_nan_mode="constants", fallback=str)
     except ValueError:  # half of a surrogate pair, bytes that are no text, or nested too deep for it
-        return to_json(plain(value, strict=False), inf_nan_mode="constants")
+        encoded = to_json(plain(value, strict=False), inf_nan_mode="constants")
+    return encoded
 
 
 def json_text(value: Any) -> str:

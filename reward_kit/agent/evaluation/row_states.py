@@ -77,7 +77,7 @@ class RowStates:
     warn: Callable[[str], None]
     planned: int
     _has_warned: bool = False
-    _rows: dict[str, asyncio.Task[RowState]] = field(default_factory=dict)
+    _rows: dict[str, asyncio.Future[RowState]] = field(default_factory=dict)
     _users: Counter[str] = field(default_factory=Counter)
     _bases: dict[tuple[str, str], Database] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class RowStates:
         row_id = task.row.id
         state = self._rows.get(row_id)
         if state is None:
-            state = self._rows[row_id] = asyncio.create_task(self._opened(task, seed))
+            state = self._rows[row_id] = self._opened(task, seed)
         self._users[row_id] += 1
         try:
             yield state.result() if state.done() else await asyncio.shield(state)
@@ -97,21 +97,26 @@ class RowStates:
                 del self._rows[row_id]
                 _close(state)
 
-    async def _opened(self, task: Task, seed: int) -> RowState:
-        """The state of a row, with that of its gold actions."""
+    def _opened(self, task: Task, seed: int) -> asyncio.Future[RowState]:
+        """The state of a row, done at once without gold actions."""
         key = task.seed.key, task.registry.database
         base = self._bases.get(key)
         if base is None:
             path = self.folder.ensure_base(task.seed)
             base = self._bases[key] = Database.open(path, mode=task.registry.database)
         row = RowState(task, base, None, keep_of(self.config.keep_db, base, self.planned))
-        if task.row.actions is None:
-            return row
-        row.gold, row.unsaved = await self._gold(task, base, seed)
+        if task.row.actions is not None:
+            return asyncio.create_task(self._with_gold(row, seed))
+        state: asyncio.Future[RowState] = asyncio.get_running_loop().create_future()
+        state.set_result(row)
+        return state
+
+    async def _with_gold(self, row: RowState, seed: int) -> RowState:
+        row.gold, row.unsaved = await self._gold(row.task, row.base, seed)
         if row.gold.fault is not None and not self._has_warned:
             self._has_warned = True
             self.warn(
-                f"warning: row {task.row.id!r}: {one_line(row.gold.fault)}: what the data should be is "
+                f"warning: row {row.task.row.id!r}: {one_line(row.gold.fault)}: what the data should be is "
                 "not known; reward-kit validate names all such rows"
             )
         return row
@@ -143,7 +148,7 @@ class RowStates:
         self.kept.close()
 
 
-def _close(state: asyncio.Task[RowState]) -> None:
+def _close(state: asyncio.Future[RowState]) -> None:
     state.cancel()
     is_open = state.done() and not state.cancelled() and state.exception() is None
     if is_open and (gold := state.result().gold) is not None:
