@@ -107,7 +107,7 @@ class JobRunner:
         """Store and count; to the end, even if the evaluation is interrupted meanwhile."""
         place = f"{played.outcome.row_id}, rollout {played.outcome.index}"
         await completed(self.saver.save(played), f"{place}: storing it")
-        account.usage.clear()
+        account.calls.clear()
         self.tally.add(played.outcome)
         self.display.progress.ended(played.outcome, self.tally)
         if is_cancelled():
@@ -164,12 +164,12 @@ class _Account:
     """The model calls of one attempt that no stored outcome counts; at its end they are broken off."""
 
     runner: JobRunner
-    usage: dict[Role, Usage] = field(default_factory=dict)
+    calls: list[tuple[Role, Usage]] = field(default_factory=list)
 
     def used(self, role: Role, usage: Usage, model: str) -> None:
         """Count a call, and warn once of a model that ``--max-cost`` does not see."""
         runner = self.runner
-        self.usage.setdefault(role, Usage()).add(usage)
+        self.calls.append((role, usage))
         runner.tally.usage.add(usage)
         runner.display.answered()
         if usage.unpriced_calls > usage.reused_calls and runner.config.max_cost is not None:
@@ -183,9 +183,12 @@ class _Account:
             runner.display.note_once(fault)
 
     def broken_off(self) -> None:
-        if self.usage:
-            self.runner.saver.add_usage(broken_off(self.usage))
-            self.usage.clear()
+        if self.calls:
+            usage: dict[Role, Usage] = {}
+            for role, used in self.calls:
+                usage.setdefault(role, Usage()).add(used)
+            self.calls.clear()
+            self.runner.saver.add_usage(broken_off(usage))
 
 
 async def run_jobs(
