@@ -90,15 +90,11 @@ def rows_option(
 
 def listening_options(when: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that say where a server listens."""
-    host = f"The address to listen on{when}. Default: {LOOPBACK}."
-    port = f"The port to listen on{when}; 0: a free one. Default: 8000."
-
-    def options(function: Callable[..., Any]) -> Callable[..., Any]:
-        kind = click.IntRange(0, 65535)
-        function = click.option("--port", type=kind, default=8000, metavar="PORT", help=port)(function)
-        return click.option("--host", default=LOOPBACK, metavar="ADDRESS", help=host)(function)
-
-    return options
+    text = f"The address to listen on{when}. Default: {LOOPBACK}."
+    host = click.option("--host", default=LOOPBACK, metavar="ADDRESS", help=text)
+    kind, text = click.IntRange(0, 65535), f"The port to listen on{when}; 0: a free one. Default: 8000."
+    port = click.option("--port", type=kind, default=8000, metavar="PORT", help=text)
+    return lambda function: host(port(function))
 
 
 def file_option(flag: str, *, help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
