@@ -157,9 +157,9 @@ class Worker(ABC):
         self.ready = self.ready or report.ready
         self.changed = report.changed or self.changed
         if (call := self._calls.get(report.id)) is not None:
-            call.at = report.at or call.at
-            if report.is_answer:
+            if report.at is None:
                 self._answers.answer(report.id, report)
+            call.at = report.at or call.at
 
     def _lost(self, reason: str) -> None:
         self.died = reason

@@ -37,10 +37,6 @@ _PROGRAM = (
 _PR_SET_PDEATHSIG = 1
 
 
-class ForkServerEndedError(Exception):
-    """The process that forks workers has ended, and its workers with it."""
-
-
 class ForkServer:
     """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
 
@@ -78,7 +74,7 @@ class ForkServer:
     def fork(self) -> tuple[socket.socket, asyncio.Future[int]]:
         """Start a worker; returns the socket to it, and its end.
 
-        That is the exit code, negative for a signal, or a ``ForkServerEndedError``. The socket is closed at
+        That is the exit code, negative for a signal, or a ``ConnectionError``. The socket is closed at
         the other end if no worker could start.
         """
         if self._control.fileno() < 0:
@@ -110,7 +106,7 @@ class ForkServer:
             self._control.close()
             with suppress(ChildProcessError):  # this process ignores its children
                 os.waitpid(self._pid, 0)
-            self._ends.fail_all(ForkServerEndedError("ended with the process that forks workers"))
+            self._ends.fail_all(ConnectionError("ended with the process that forks workers"))
 
 
 def end_with(parent: int) -> None:

@@ -89,12 +89,12 @@ class Call:
 class Report:
     """A message of a worker; an empty one is a sign of life.
 
-    One with an ``id`` is about that call, and answers it with ``description``, ``played`` (and the ``files``
-    that another machine wrote), ``error`` (a ``RewardKitError``), ``crash`` (any other exception, and faults
-    of this process alone) or ``cancelled``; ``at`` is what a watched rollout begins. ``changed`` tells that
-    the process is not as it was. ``used`` are answered model calls, with the numbers of the calls that made
-    them. ``ready``: everything is loaded. ``note`` is a text for people, ``pid`` the process, at its start.
-    ``tail`` is the number of bytes that follow the line.
+    One with an ``id`` is about that call: it says ``at`` what its watched rollout begins, or answers it with
+    ``description``, ``played`` (and the ``files`` that another machine wrote), ``error`` (a
+    ``RewardKitError``), ``crash`` (any other exception, and faults of this process alone) or ``cancelled``.
+    ``changed`` tells that the process is not as it was. ``used`` are answered model calls, with the numbers
+    of the calls that made them. ``ready``: everything is loaded. ``note`` is a text for people, ``pid`` the
+    process, at its start. ``tail`` is the number of bytes that follow the line.
     """
 
     __pydantic_config__ = {  # noqa: RUF012 - of the class
@@ -123,11 +123,6 @@ class Report:
         if self.played is None:
             raise ValueError("there is no rollout")
         self.played.trace, self.tail = trace.decode(), 0
-
-    @property
-    def is_answer(self) -> bool:
-        answers = self.description, self.played, self.error, self.crash
-        return self.cancelled or any(answer is not None for answer in answers)
 
 
 def encoded(message: Any) -> bytes:

@@ -48,7 +48,7 @@ async def breaks(rollout):
         encoded = worker.encoded
 
         def raises(report):
-            if report.is_answer:
+            if report.id and report.at is None:
                 raise getattr(builtins, name)("broken")
             return encoded(report)
 
