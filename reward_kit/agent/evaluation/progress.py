@@ -205,7 +205,7 @@ def outcome_line(outcome: Outcome) -> str:
     return f"{outcome.row_id} #{outcome.index + 1} {verdict}{again}{trouble}"
 
 
-class PlainProgress:
+class PlainProgress(NoProgress):
     """Lines on ``stream``: at fractions of the run, and for every rollout that could not be judged.
 
     While models answer and no rollout ends, there is a line for the first answers, then one a minute.
@@ -245,9 +245,6 @@ class PlainProgress:
         stream = self._stream or sys.stderr
         stream.write(f"{_one_line(text)}\n")
         stream.flush()
-
-    def closed(self, tally: Tally) -> None:
-        """Nothing is left to write."""
 
 
 class LiveProgress:
