@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     from reward_kit.agent.base.types import Message, ModelCall, ToolCall, Usage
     from reward_kit.agent.rollout.trace import Trace
@@ -82,17 +83,14 @@ class Telemetry:
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
         self._contents = os.environ.get(CONTENTS_VARIABLE, "").strip().lower() in WITH_CONTENTS
         resource = Resource.create()
         if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "reward-kit"}))
-        self._trace_id = 0  # of the next trace
-        ids: Any = RandomIdGenerator()
-        ids.generate_trace_id = lambda: self._trace_id
+        self._ids: Any = _trace_ids()
         # not the global provider: traces of other libraries in the process are not ours to send
-        self._provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         size = None if os.environ.get(QUEUE_VARIABLE) else QUEUE
         for exporter in exporters:
             self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
@@ -112,7 +110,7 @@ class Telemetry:
             calls = [_chat(call, record.models, contents=contents) for call in record.model_calls]
             calls += [_tool(call, contents=contents) for call in record.tool_calls]
             with self._lock:
-                self._trace_id = int(record.id, 16)
+                self._ids.trace_id = int(record.id, 16)
                 inside = trace.set_span_in_context(self._add(rollout, Context()), Context())
                 for call in calls:
                     self._add(call, inside)
@@ -162,6 +160,19 @@ class _Delivery(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.reason = record.getMessage().partition("\n")[0] or self.reason
         self.failed |= record.levelno >= logging.ERROR or "drop" in self.reason
+
+
+def _trace_ids() -> IdGenerator:
+    """A generator whose next traces have the id ``trace_id``."""
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class TraceIds(RandomIdGenerator):
+        trace_id = 0
+
+        def generate_trace_id(self) -> int:
+            return self.trace_id
+
+    return TraceIds()
 
 
 Value = str | int | float | bool | list[str] | None

@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.network import chain
@@ -81,6 +81,15 @@ class _ProcessState:
         now = self._now()
         now["environment"] = {name: now["environment"].get(name) for name in self._before["environment"]}
         return next((name for name, before in self._before.items() if now[name] != before), None)
+
+
+@dataclass(slots=True)
+class _Account:
+    """Reports the model calls of one attempt to the process that counts them, and its attempts."""
+
+    used: Callable[[Role, Usage, str], None]
+
+    def broken_off(self) -> None: ...
 
 
 class Player:
@@ -184,8 +193,7 @@ class Player:
     async def _play(self, number: int, request: PlayRequest) -> Report:
         if request.watched:
             self._executor.watch = lambda what: self._tell(Report(number, at=what))
-        account: Any = SimpleNamespace(used=partial(self.used, number))  # its attempts are counted elsewhere
-        played = await self._executor.play(request, account)
+        played = await self._executor.play(request, _Account(partial(self.used, number)))
         files = self._taken_files(played.outcome) if self._bases is not None else {}
         return Report(played=played, files=files)
 
