@@ -14,7 +14,7 @@ from pages import ROOT, Block, blocks, run, table
 from reward_kit.agent import agent_eval
 from reward_kit.agent.bundles import source
 from reward_kit.agent.bundles.bundle import TaskBundle
-from reward_kit.agent.bundles.seed import folder_seed
+from reward_kit.agent.bundles.seed import folder_source
 from reward_kit.agent.rows.field_checks import MAX_ID_LENGTH
 from reward_kit.agent.rows.task_row import KNOWN_FIELDS, TaskRow
 
@@ -67,7 +67,7 @@ def test_the_seed_script_and_the_reward_work_in_a_bundle(
     exec(compile(block("python", "validate(bundle)"), "bundle.md", "exec"), {})
     assert "['flight.1']\nTrue [" in capsys.readouterr().out
     with TaskBundle.load("my_task") as bundle:
-        assert bundle.tasks[0].seed.key == folder_seed(folder).key
+        assert bundle.tasks[0].seed.key == folder_source(folder).at().key
 
 
 def test_a_task_done_by_hand_becomes_the_documented_row(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from reward_kit.agent.base.types import Side
     from reward_kit.agent.database.database import Mode
@@ -104,7 +104,7 @@ class SeedSource:
             self._digest.update(len(content).to_bytes(8, "big") + content)
         self.reads_clock = any(map(_reads_clock, (sql, script.source if script else "")))
 
-    def at(self, now: str | None) -> Seed:
+    def at(self, now: str | None = None) -> Seed:
         """The seed for a row with the frozen clock ``now``.
 
         One that reads the clock gives another base on another day, so its key holds ``now``, else today's
@@ -128,7 +128,7 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     Raises ``BundleError`` if a file is missing or cannot be read.
     """
     if row.seed_sql is None:
-        return _folder_source(folder)
+        return folder_source(folder)
     if not row.seed_sql.startswith(FILE):
         if files.has(row.seed_sql):
             remedy = f'Write "{FILE}{row.seed_sql}".'
@@ -141,15 +141,11 @@ def seed_source(row: TaskRow, files: BundleFiles, folder: Path) -> SeedSource:
     return SeedSource(files.text(row.seed_sql), origin=origin)
 
 
-def folder_seed(folder: str | Path, now: str | None = None) -> Seed:
-    """The seed of a bundle's folder: ``seed.sql``, then ``seed.py``, if they exist.
+def folder_source(folder: Path) -> SeedSource:
+    """The source of a bundle's folder: ``seed.sql``, then ``seed.py``, if they exist.
 
     Raises ``BundleError`` if a seed file cannot be read or ``seed.py`` has no ``def seed(db)``.
     """
-    return _folder_source(Path(folder)).at(now)
-
-
-def _folder_source(folder: Path) -> SeedSource:
     folder = folder.resolve()
     sql, script = own_file(folder, "seed.sql"), own_file(folder, "seed.py")
     name = sql.name if sql else script.name if script else "no seed.sql or seed.py"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from reward_kit.agent.base.text import did_you_mean
 from reward_kit.agent.bundles.files import BundleFiles
 from reward_kit.agent.bundles.imports import BundleImports, load_user_registry
-from reward_kit.agent.bundles.seed import Seed, folder_seed, seed_source, with_setup
+from reward_kit.agent.bundles.seed import Seed, folder_source, seed_source, with_setup
 from reward_kit.agent.bundles.task import Bases, Task, no_answer
 from reward_kit.agent.rows.dataset import read_dataset
 from reward_kit.errors import RewardKitError
@@ -165,7 +165,7 @@ class Sessions:
         """Return the base; raises ``BundleError`` if the bundle's seed is faulty."""
         if self._base is None:
             folder, task = self._registry.folder, self._task
-            seed = task.seed if task else folder_seed(folder) if folder else Seed("")
+            seed = task.seed if task else folder_source(folder).at() if folder else Seed("")
             self._base = self._seeded(seed)
         return self._base
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_kit.agent.bundles.seed import SeedScript, SeedSource, folder_seed
+from reward_kit.agent.bundles.seed import SeedScript, SeedSource, folder_source
 from reward_kit.errors import BundleError
 
 
@@ -25,7 +25,7 @@ def run(seed_script: SeedScript) -> list[object]:
 def test_seed_sql_runs_before_seed_py(tmp_path: Path) -> None:
     (tmp_path / "seed.sql").write_text("CREATE TABLE t (x);")
     (tmp_path / "seed.py").write_text("def seed(db):\n    db.execute('INSERT INTO t VALUES (1)')\n")
-    seed = folder_seed(tmp_path)
+    seed = folder_source(tmp_path).at()
     assert seed.sql == "CREATE TABLE t (x);"
     assert seed.origin == f"{tmp_path.name}/seed.sql"
     with sqlite3.connect(":memory:") as db:
@@ -41,14 +41,14 @@ def test_equal_contents_have_equal_keys_wherever_they_are(tmp_path: Path) -> Non
         folder = tmp_path / name
         folder.mkdir()
         (folder / "seed.sql").write_text("SELECT 1;")
-        keys.add(folder_seed(folder).key)
+        keys.add(folder_source(folder).at().key)
     keys.add(SeedSource("SELECT 1;", origin="task.jsonl:1 seed_sql").at("2025-05-19").key)
     assert len(keys) == 1
     assert len(keys.pop()) == 64
 
 
 def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_path: Path) -> None:
-    keys = [folder_seed(tmp_path).key]
+    keys = [folder_source(tmp_path).at().key]
     (tmp_path / "data").mkdir()
     for name, text in (
         ("seed.sql", "SELECT 1;"),
@@ -57,10 +57,10 @@ def test_other_sql_another_script_or_another_input_file_gives_another_key(tmp_pa
         ("data/users.json", "[1]"),
     ):
         (tmp_path / name).write_text(text)
-        keys.append(folder_seed(tmp_path).key)
+        keys.append(folder_source(tmp_path).at().key)
     assert len(set(keys)) == len(keys)
     (tmp_path / "other.json").write_text("{}")
-    assert folder_seed(tmp_path).key == keys[-1]
+    assert folder_source(tmp_path).at().key == keys[-1]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_seed_that_reads_the_clock_has_a_key_for_each_time(sql: str) -> None:
     source = SeedSource(sql)
     assert source.at("2025-05-19").key != source.at("2025-05-20").key
     assert source.at("2025-05-19").now == "2025-05-19"
-    assert source.at(None).key == source.at(datetime.now(UTC).date().isoformat()).key
+    assert source.at().key == source.at(datetime.now(UTC).date().isoformat()).key
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_seed_script_fills_the_database_and_may_import_its_neighbours(tmp_path
 def test_a_faulty_script_is_refused_before_it_runs(tmp_path: Path, source: str, expected: str) -> None:
     (tmp_path / "seed.py").write_text(source)
     with pytest.raises(BundleError) as caught:
-        folder_seed(tmp_path)
+        folder_source(tmp_path).at()
     assert expected in str(caught.value)
 
 
