@@ -9,10 +9,10 @@ from small_task import InProcessModel, ScriptedUser, small_task, wants
 
 from reward_kit.agent import TaskBundle, agent_eval, load_agent
 from reward_kit.agent.players.names import user_of
-from reward_kit.agent.players.users.llm import GREETING
 from reward_kit.errors import BundleError, UsageError
 
 USER = "llm"
+GREETING = "Hello! What can I do for you today?"
 PLAYERS = "nothing = 3"
 ROWS = [{"id": "talk", "actions": GOLD}, {"id": "single", "sim_user_prompt": None, "actions": GOLD}]
 

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.base.types import Message
     from reward_kit.agent.rollout.rollout import UserRollout
 
-GREETING = "Hello! What can I do for you today?"
-"""The line that the model answers if the user speaks first; it is not in the rollout's messages.
-
-A bundle's ``prompts/greeting.txt`` replaces it."""
-
 TOO_EARLY = """\
 The agent has asked you to confirm this and acts only after your answer. If you end the conversation with it,
 nothing is done. Answer without ###STOP###; end the conversation once the agent says that it is done.
@@ -135,6 +130,7 @@ def prompt(rollout: UserRollout, name: str, **parts: str) -> str:
 
     For ``user`` the row's ``sim_user_template`` comes first; then ``prompts/NAME.txt`` of the bundle, as it
     stands, then the file of that name in this package. ``{instruction}`` is the row's ``sim_user_prompt``.
+    ``greeting`` is the line that the model answers if the user speaks first; the rollout does not have it.
     """
     instruction = rollout.sim_user_prompt or ""
     own = rollout.prompt_text(name)
@@ -145,8 +141,6 @@ def prompt(rollout: UserRollout, name: str, **parts: str) -> str:
 
 @functools.cache
 def _built_in(name: str) -> str:
-    if name == "greeting":
-        return GREETING
     return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
