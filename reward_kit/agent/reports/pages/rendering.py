@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.text import count, json_text
 from reward_kit.agent.reports.listings import moment
 from reward_kit.agent.rollout.outcome import total_usage
@@ -65,9 +66,10 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     filters = (count, duration, estimate, money, total_usage)
-    own = (beginning, breakable, characters, is_long, moment, named, pretty, readable, rollout_address, shown)
+    own = (beginning, breakable, characters, is_long, moment, pretty, readable, rollout_address, shown)
     environment.globals |= {"policy": POLICY, "style": Markup(STYLE), "script": Markup(SCRIPT)}  # noqa: S704 - files of this package
-    environment.filters |= {one.__name__: one for one in (*filters, *own)} | {"value": json_text}
+    environment.filters |= {one.__name__: one for one in (*filters, *own)}
+    environment.filters |= {"named": parse_arguments, "value": json_text}
     return environment
 
 
@@ -99,15 +101,6 @@ def pretty(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return readable(value) if isinstance(value, dict | list) else text
-
-
-def named(arguments: str) -> dict[str, Any] | None:
-    """The arguments of a call by name; None for a text that is no JSON object."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def shown(value: Any) -> str:
