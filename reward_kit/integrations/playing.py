@@ -9,7 +9,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.files import undone_by
-from reward_kit.agent.base.types import RolloutStopped
+from reward_kit.agent.base.types import RolloutStopped, openai_call
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.bundles.bundle import TaskBundle
 from reward_kit.agent.bundles.task import task_of
@@ -119,10 +119,7 @@ class Play:
 
 def assistant_message(text: str, calls: Iterable[tuple[str, str, str]] = ()) -> dict[str, Any]:
     """A message in the OpenAI format, with the ids, names and arguments (JSON) of tool calls."""
-    made = [
-        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for call_id, name, arguments in calls
-    ]
+    made = [openai_call(*one) for one in calls]
     return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
 
 

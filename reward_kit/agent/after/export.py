@@ -14,6 +14,7 @@ from reward_kit.agent.base.encoding import DAMAGED, as_json, json_bytes
 from reward_kit.agent.base.files import TO_OUTPUT, as_storage_error, write_output, write_text
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.text import did_you_mean
+from reward_kit.agent.base.types import openai_call
 from reward_kit.agent.bundles.task import positions_of
 from reward_kit.agent.models.answer_parts import calls_with_tokens, reasoning_of
 from reward_kit.agent.rollout.lesson import lesson_of
@@ -315,14 +316,7 @@ def _of_format(message: Message, layout: Format) -> Message:
         kept |= {key: message[key] for key in _TEMPLATE_KEYS if message.get(key)}
     if kept.get("tool_calls"):
         kept["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {
-                    "name": call["function"]["name"],
-                    "arguments": form(call["function"]["arguments"]),
-                },
-            }
+            openai_call(call["id"], call["function"]["name"], form(call["function"]["arguments"]))
             for call in kept["tool_calls"]
         ]
     return kept

@@ -53,6 +53,11 @@ Violations = dict[str, list[dict[str, Any]]]
 """The rows that each rule of a bundle has returned, by column; an empty list for a rule that was kept."""
 
 
+def openai_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A tool call as an assistant message has it; its arguments are usually JSON text."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 @dataclass(slots=True)
 class Usage:
     """Tokens and cost of one or many model calls.

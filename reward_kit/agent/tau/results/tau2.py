@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from reward_kit.agent.base.history import NOT_RUN
-from reward_kit.agent.base.types import ToolCall
+from reward_kit.agent.base.types import ToolCall, openai_call
 from reward_kit.agent.tau import PARTS, SIDES
 from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
 from reward_kit.errors import BundleError
@@ -238,9 +238,8 @@ def _conversation(
             side = SIDES[one.role]
             into = messages if side == "agent" else user_messages.setdefault(len(messages), [])
             made = list(_made(one.tool_calls, at, given, side))
-            into.append(
-                {"role": "assistant", "content": text or None, "tool_calls": list(map(_announced, made))}
-            )
+            announced = [openai_call(call.id, call.name, json.dumps(call.arguments)) for call in made]
+            into.append({"role": "assistant", "content": text or None, "tool_calls": announced})
             into += [{"role": "tool", "tool_call_id": call.id, "content": call.content} for call in made]
             calls += [call for call in made if call.content != NOT_RUN]
         elif one.role == "assistant" or text.strip():
@@ -257,8 +256,3 @@ def _made(asked: list[_Call], at: int, given: list[_Message], side: Side) -> Ite
             content, status = answer.content or "", "failed" if answer.error else "ok"
         call_id = f"call_{at}_{number}"
         yield ToolCall(0, call_id, 0, 0, call.name, call.arguments, content, status, [], 0.0, 0.0, side)
-
-
-def _announced(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
-    return {"id": call.id, "type": "function", "function": function}

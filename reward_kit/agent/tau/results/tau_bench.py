@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from reward_kit.agent.base.history import NOT_RUN, calls_in
 from reward_kit.agent.base.text import text_of
+from reward_kit.agent.base.types import openai_call
 from reward_kit.agent.rewards.checks import missing_outputs, said_to_user
 from reward_kit.agent.tau.results.trial import NOTHING_SAID, Expected, Trial
 from reward_kit.errors import StorageError
@@ -254,8 +255,7 @@ def _called(
     for number, function in enumerate(functions):
         arguments = function.get("arguments")
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        made = {"name": function["name"], "arguments": written}
-        calls.append({"id": f"{name}_{number}", "type": "function", "function": made})
+        calls.append(openai_call(f"{name}_{number}", function["name"], written))
     answers = [] if results is None else zip(calls, chain(results, repeat(NOT_RUN)), strict=False)
     return [
         {"role": "assistant", "content": text or None, "tool_calls": calls},

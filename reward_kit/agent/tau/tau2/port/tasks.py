@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.types import openai_call
 from reward_kit.agent.database import Database
 from reward_kit.agent.rows.field_checks import MAX_ID_LENGTH
 from reward_kit.agent.tau import PARTS, SIDES
@@ -164,11 +165,7 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["id"], "content": message["content"]}
     calls = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
-        }
+        openai_call(call["id"], call["name"], json.dumps(call["arguments"]))
         for call in message.get("tool_calls") or ()
     ]
     said = {"role": message["role"], "content": message.get("content")}
