@@ -60,7 +60,7 @@ class BundleEnv(gymnasium.Env[str, str]):
             raise gymnasium.error.ResetNeeded("Call reset() before step().")
         call = _tool_call(action)
         text = self._play.say_sync(action) if call is None else self._play.call_sync(*call)
-        if not self._play.is_over:
+        if not self._play.episode.is_over:
             return text or "", 0.0, False, False, {}
         reward, reason = self._play.episode.lesson_sync()
         info = {"reward": reward, "reason": reason}

@@ -56,7 +56,7 @@ class BundleSession(ResourceSession):
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         content = self.play.call_sync(name, arguments)
-        return ToolResult(data=content, done=self.play.is_over)
+        return ToolResult(data=content, done=self.play.episode.is_over)
 
     def verify(self, transcript: list[dict[str, Any]], final_state: Any = None) -> VerifyResult:
         reward, reason = self.play.episode.lesson_sync()
@@ -104,7 +104,8 @@ class TalkingHarness(HarnessAdapter):
                 run_sync(play.act(assistant_message(answer.content, calls)))
             if len(calls) < len(wanted):
                 break
-        result.done, result.metrics["truncated"] = play.is_over, not play.is_over
+        result.done = play.episode.is_over
+        result.metrics["truncated"] = not result.done
         play.episode.stop("max_steps", "the limits of the harness")
         for call in (one for one in play.episode.tool_calls if one.by == "agent"):
             arguments = call.arguments if isinstance(call.arguments, dict) else {}

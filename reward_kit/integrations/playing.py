@@ -60,11 +60,6 @@ class Play:
         twin.episode = self.episode.fork(seed)
         return twin
 
-    @property
-    def is_over(self) -> bool:
-        """True if there is nothing more to do but ask for the lesson."""
-        return self.episode.is_over
-
     async def start(self) -> str | None:
         """Return the first line if the user speaks first, else None."""
         with EndedByUser(self.episode):

@@ -63,7 +63,7 @@ class BundleParts:
         for completion, environment in zip(completions, environments, strict=True):
             play, last = _play_of(environment), completion[-1] if completion else {}
             is_reply = last.get("role") == "assistant" and not last.get("tool_calls")
-            if is_reply and last.get("content") and not (play.talks or play.is_over):
+            if is_reply and last.get("content") and not (play.talks or play.episode.is_over):
                 play.say_sync(last["content"])
         return [_get_reward(environment) for environment in environments]
 
