@@ -10,12 +10,14 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pprint import pformat
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import parsed_json
+from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.versions import install_line
 from reward_kit.agent.bundles.files import read_text
@@ -71,12 +73,9 @@ def write_starter(folder: Path, tools: Sequence[ToolOutline] = (), origin: str =
         texts |= {"tools.py": tools_source(tools, origin), "task.jsonl": _ROW, "seed.sql": seed}
         del texts["policy.md"]
     folder.mkdir(parents=True)
-    try:
+    with undone_by(partial(shutil.rmtree, folder)):
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-    except OSError:
-        shutil.rmtree(folder)
-        raise
     return list(texts)
 
 
