@@ -6,7 +6,6 @@ Arguments are checked as in a rollout, not by FastAPI, so that a call has the sa
 from __future__ import annotations
 
 import json
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.servers.sessions import Sessions
     from reward_kit.agent.tools.execution import Tool
     from reward_kit.agent.tools.registry import ToolRegistry
-
-logger = logging.getLogger(__name__)
 
 TOKEN = "REWARD_KIT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 """Environment variable with the bearer token that clients must send; without it only this machine may call.
@@ -163,8 +160,6 @@ def _caller(sessions: Sessions, tool: str) -> Callable[..., Awaitable[Response]]
         result = await sessions.call(session, tool, await requests.json_text(request, MAX_BODY))
         if result.status == "invalid_arguments":
             return fault(422, result.content)
-        if result.error:
-            logger.warning("tool %r failed\n%s", tool, result.error)
         ok = result.status == "ok"
         answer = {"result": json_value(result.value) if ok else None, "content": result.content}
         changes = result.changes.to_json() if result.changes else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 import weakref
 from collections import deque
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from reward_kit.agent.tools.registry import ToolRegistry
 
     Context = ServerRequestContext[Any]
-
-logger = logging.getLogger(__name__)
 
 STOPPED = "reward-kit/stopped"
 """Key in a result's ``_meta``: the reason why the rollout is over."""
@@ -111,8 +108,6 @@ class McpServer:
             result = await self.sessions.call(session, params.name, params.arguments or {})
         except TooManySessionsError as error:
             return _result(f"Error: {error.fault}; end one that is no longer needed", "failed")
-        if result.error:
-            logger.warning("tool %r failed\n%s", params.name, result.error)
         return _result(result.content, result.status)
 
     def _session(self, context: Context) -> str:

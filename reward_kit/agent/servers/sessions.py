@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 import weakref
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database import Database
     from reward_kit.agent.tools.execution import Tool, ToolResult
     from reward_kit.agent.tools.registry import ToolRegistry
+
+logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
 """Sessions that a server holds at once."""
@@ -182,7 +185,8 @@ class Sessions:
     async def call(self, name: str, tool: str, arguments: dict[str, Any] | bytes) -> ToolResult:
         """Call a tool on the database of session ``name``, which is forked now if the session is new.
 
-        Raises ``TooManySessionsError`` if there is no room for a new one.
+        The log has the traceback of a tool that fails. Raises ``TooManySessionsError`` if there is no room
+        for a new one.
         """
         task = self._task
         if (session := self._pool.get(name)) is None:
@@ -190,7 +194,10 @@ class Sessions:
             session = self._pool.put(name, self.open().fork(now=clock, hidden=of.hidden))
         with session.used() as database:
             after = session.after if task is None else task.after_call
-            return await self._registry.call(tool, arguments, db=database, after=after)
+            result = await self._registry.call(tool, arguments, db=database, after=after)
+        if result.error:
+            logger.warning("tool %r failed\n%s", tool, result.error)
+        return result
 
     def reset(self, name: str, row_id: str | None = None) -> None:
         """Return a session to the seed; a running call keeps its state, which is dropped afterwards.
