@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from reward_kit.agent.base.types import ToolCall
-    from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.loading import Recordings
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -124,23 +123,19 @@ def compare_replay(result: EvaluationResult, recordings: Recordings) -> ReplayCo
             untold += 1
             continue
         compared += 1
-        found = _rollout_difference(recording, record)
+        found = RolloutDifference(
+            row_id=record.row_id,
+            index=record.index,
+            reward_before=recording.reward,
+            reward=record.reward,
+            stop_reason_before=str(recording.stop_reason),
+            stop_reason=str(record.stop_reason),
+            call=first_difference(recording.tool_calls, record.tool_calls),
+            error=record.error if record.error != recording.error else None,
+        )
         if found.call or found.reward != found.reward_before or found.stop_reason != found.stop_reason_before:
             differences.append(found)
     return ReplayComparison(str(recordings.source), compared, tuple(differences), untold)
-
-
-def _rollout_difference(recording: Trace, record: Trace) -> RolloutDifference:
-    return RolloutDifference(
-        row_id=record.row_id,
-        index=record.index,
-        reward_before=recording.reward,
-        reward=record.reward,
-        stop_reason_before=str(recording.stop_reason),
-        stop_reason=str(record.stop_reason),
-        call=first_difference(recording.tool_calls, record.tool_calls),
-        error=record.error if record.error != recording.error else None,
-    )
 
 
 def first_difference(before: Iterable[ToolCall], now: Iterable[ToolCall]) -> CallDifference | None:
