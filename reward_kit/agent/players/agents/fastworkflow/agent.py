@@ -258,8 +258,7 @@ START_LIMIT = 300.0
 class WorkerProcess:
     """One process, which is started anew if it is lost.
 
-    ``rollouts`` maps the ids of its rollouts to listeners for their events. ``hidden`` are secrets of its
-    environment that this process's does not have; they are removed from its output.
+    ``rollouts`` maps the ids of its rollouts to listeners for their events.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
