@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
 from reward_kit.agent.base.text import apart, count, one_line
-from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -116,9 +114,7 @@ def compare_replay(result: EvaluationResult, recordings: Recordings) -> ReplayCo
     differences = []
     for outcome in result.outcomes:
         recording = recordings.find_or_none(outcome.row_id, outcome.index)
-        record = None
-        with suppress(StorageError):
-            record = result.record(outcome)
+        record = result.record_or_none(outcome)
         if recording is None or record is None:
             untold += 1
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,6 @@ from reward_kit.agent.reports.facts import (
 from reward_kit.agent.reports.listings import tree_lines, trees_of
 from reward_kit.agent.scoring.metrics import LEADERBOARD_KS, shown_ks
 from reward_kit.agent.scoring.numbers import NOTHING, duration, score, shares
-from reward_kit.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -217,9 +215,8 @@ def _leaderboard(result: EvaluationResult, width: int) -> list[str]:
 
 def _one_reward(result: EvaluationResult, width: int) -> Iterator[str]:
     (outcome,) = result.outcomes
-    reason = ""
-    with suppress(StorageError):
-        reason = one_line(str((result.record(outcome).result or {}).get("reason") or ""))
+    record = result.record_or_none(outcome)
+    reason = one_line(str(((record and record.result) or {}).get("reason") or ""))
     reward = "none" if outcome.reward is None else f"{outcome.reward:g}"
     lines = wrap(f"reward {reward}{f': {reason}' if reason else ''}", width)
     yield from (Styled(line, bold=True) for line in lines[:LONGEST_REASON])

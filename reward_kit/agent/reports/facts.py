@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.text import count, from_here, one_line
 from reward_kit.agent.config import DEFAULTS
@@ -375,10 +375,8 @@ def failed_rollout_facts(result: EvaluationResult, outcome: Outcome) -> Iterator
 
 def failure_details(result: EvaluationResult, outcome: Outcome) -> Iterator[Fact]:
     """Expected and made call, a difference in the data, and a judgement of a failed rollout."""
-    failure: dict[str, Any] = {}
-    with suppress(StorageError):  # shared without its trajectories: the outcome says enough
-        failure = result.record(outcome).failure or {}
-    facts = list(failure_facts(failure))
+    record = result.record_or_none(outcome)  # without it the outcome says enough
+    facts = list(failure_facts((record and record.failure) or {}))
     data = [text for name, text in facts if name == "data"]
     yield from ((name, one_line(text, LONGEST_PROBLEM)) for name, text in facts if name != "data")
     if data:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from reward_kit.agent.base.encoding import DAMAGED, adapter_of, as_json, readable_json
 from reward_kit.agent.base.files import write_text
@@ -221,26 +222,22 @@ class EvaluationResult:
     @cached_property
     def explanations(self) -> Explanations | None:
         """A model's judgements of the failures (``--explain``), whose cost is not in ``usage``."""
-        found: Explanations | None = self._part("explanations")
-        return found
+        return cast("Explanations | None", self._part("explanations"))
 
     @cached_property
     def agreement(self) -> Agreement | None:
         """The comparison with the results file that was read (``port results``)."""
-        found: Agreement | None = self._part("agreement")
-        return found
+        return cast("Agreement | None", self._part("agreement"))
 
     @cached_property
     def compared_with(self) -> ReplayComparison | None:
         """The comparison with the recording that was replayed."""
-        found: ReplayComparison | None = self._part("compared_with")
-        return found
+        return cast("ReplayComparison | None", self._part("compared_with"))
 
     @cached_property
     def decision(self) -> Decision | None:
         """The decision against another evaluation (``--against``)."""
-        found: Decision | None = self._part("decision")
-        return found
+        return cast("Decision | None", self._part("decision"))
 
     def _part(self, name: str) -> Any:
         """One of ``results`` as an object; raises ``StorageError`` if it was damaged in the file."""
@@ -274,6 +271,12 @@ class EvaluationResult:
     def record(self, outcome: Outcome) -> Trace:
         """The whole rollout of an outcome; raises ``StorageError`` if it cannot be read."""
         return load_rollout(self.folder / outcome.file)
+
+    def record_or_none(self, outcome: Outcome) -> Trace | None:
+        """As ``record``; None if it cannot be read: it may be shared without its trajectories."""
+        with suppress(StorageError):
+            return self.record(outcome)
+        return None
 
     def records(self) -> Iterator[Trace]:
         """The finished rollouts, each read when its turn comes; ``StorageError`` if one cannot be read."""
@@ -309,9 +312,8 @@ class EvaluationResult:
         Nested values have dotted names: ``metrics.NAME``, ``usage.ROLE.input_tokens``. ``cost`` is in US
         dollars, None if the price of a call is not known.
         """
-        agent = self.configuration.get("agent")
-        common = {"eval_id": self.eval_id, "agent": agent, "model": self.asked_model}
-        lines = [{**common, **_flat(outcome)} for outcome in self.outcomes]
+        about = {"eval_id": self.eval_id, "agent": self.configuration.get("agent"), "model": self.asked_model}
+        lines = [{**about, **_flat(outcome)} for outcome in self.outcomes]
         absent = dict.fromkeys(name for line in lines for name in line)
         return [{**absent, **line} for line in lines]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -20,7 +19,7 @@ from reward_kit.agent.rows.field_checks import split_opening
 from reward_kit.agent.scoring.metrics import pass_table
 from reward_kit.agent.store.loading import Recordings
 from reward_kit.agent.tau.results.file import Results, read_results, task_ids
-from reward_kit.errors import BundleError, StorageError
+from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,9 +100,7 @@ class RecordedRun:
             trial = self.trials.get((one.row_id, one.index))
             if trial is None:
                 continue
-            trace = None
-            with suppress(StorageError):
-                trace = result.record(one)
+            trace = result.record_or_none(one)
             found = [] if trace is None else list(_differences(trial.tool_calls, trace.tool_calls))
             answers += 0 if trace is None else len(trial.tool_calls)
             different += [f"task {trial.task_id}, trial {trial.index}, {difference}" for difference in found]
