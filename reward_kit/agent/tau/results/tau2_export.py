@@ -7,6 +7,7 @@ import logging
 import re
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from reward_kit.agent.base.history import INTERRUPTED, NOT_RUN, parse_arguments
@@ -22,7 +23,7 @@ from reward_kit.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reward_kit.agent.base.types import Message, Side, ToolCall
+    from reward_kit.agent.base.types import Side
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.store.results import EvaluationResult
 
@@ -176,28 +177,20 @@ def _grade(trace: Trace) -> dict[str, Any]:
 
 
 def _messages(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The messages of both sides in one list, without the system prompt and calls that were not run."""
+    """The messages of both sides in one list, without the system prompt and calls that were not run.
+
+    Results follow each message with calls, in the order of its calls.
+    """
     calls = {(call.by, call.id): call for call in trace.tool_calls}
-    for place in range(len(trace.messages) + 1):
-        yield from _of_side(trace.user_messages.get(place, []), "user", calls)
-        message = trace.messages[place : place + 1]
-        if message and message[0]["role"] == "assistant" and message[0].get("tool_calls"):
-            results = [one for one in trace.messages[place + 1 :] if one["role"] == "tool"]
-            yield from _of_side([*message, *results[: len(message[0]["tool_calls"])]], "agent", calls)
-        elif message and message[0]["role"] in ("user", "assistant"):
-            yield {"role": message[0]["role"], "content": text_of(message[0].get("content"))}
-
-
-def _of_side(
-    messages: list[Message], side: Side, calls: Mapping[tuple[Side, str], ToolCall]
-) -> Iterator[dict[str, Any]]:
-    """Messages with calls of a side, each followed by its results in the order of the calls."""
-    results = {one["tool_call_id"]: one for one in messages if one["role"] == "tool"}
-    for message in messages:
+    said = [(side, message) for _, side, message in trace.both_sides()]
+    for place, (side, message) in enumerate(said):
+        asked = (message["role"] == "assistant" and message.get("tool_calls")) or ()
+        later = (one for by, one in said[place + 1 :] if by == side and one["role"] == "tool")
+        results = {one["tool_call_id"]: one["content"] for one in islice(later, len(asked))}
         made, answers = [], []
-        for call in message.get("tool_calls") or ():
+        for call in asked:
             known = calls.get((side, call["id"]))
-            content = results.get(call["id"], {}).get("content", NOT_RUN)
+            content = results.get(call["id"], NOT_RUN)
             arguments = known.arguments if known else parse_arguments(call["function"]["arguments"])
             if content in (NOT_RUN, INTERRUPTED) or not isinstance(arguments, dict):
                 continue  # it never reached the tool
@@ -209,6 +202,8 @@ def _of_side(
         if made:
             yield {"role": _ROLES[side], "content": message.get("content"), "tool_calls": made}
             yield from answers
+        elif side == "agent" and not asked and message["role"] in ("user", "assistant"):
+            yield {"role": message["role"], "content": text_of(message.get("content"))}
 
 
 def _time(seconds: float) -> str:
