@@ -7,12 +7,15 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 
 from reward_kit.agent import TaskBundle
+from reward_kit.agent.servers import sessions
 from reward_kit.agent.servers.http import TOKEN
 from reward_kit.agent.servers.requests import MAX_BODY
 from reward_kit.integrations.serving.app import build_app
@@ -124,8 +127,9 @@ class Server:
 @asynccontextmanager
 async def served(folder: Path, **options: Any) -> AsyncIterator[Server]:
     found: list[Server] = []
-    with TaskBundle.load(folder) as bundle:
-        episodes = Episodes(bundle, clock=lambda: found[0].now if found else 0.0, **options)
+    clock = SimpleNamespace(monotonic=lambda: found[0].now if found else 0.0)
+    with TaskBundle.load(folder) as bundle, patch.object(sessions, "time", clock):
+        episodes = Episodes(bundle, **options)
         transport = httpx.ASGITransport(build_app(episodes))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             found.append(Server(http, episodes))

@@ -85,21 +85,16 @@ class Pool(Generic[T]):
     """
 
     def __init__(
-        self,
-        limit: int,
-        is_spare: Callable[[str, Session[T]], bool],
-        *,
-        idle: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        self, limit: int, is_spare: Callable[[str, Session[T]], bool], idle: float = math.inf
     ) -> None:
-        self._limit, self._is_spare, self._idle, self._clock = limit, is_spare, idle, clock
+        self._limit, self._is_spare, self._idle = limit, is_spare, idle
         self._sessions: OrderedDict[str, Session[T]] = OrderedDict()
 
     def get(self, name: str) -> Session[T] | None:
         """Return a session, which counts as used now."""
         self._end_idle()
         if (session := self._sessions.get(name)) is not None:
-            session.used_at = self._clock()
+            session.used_at = time.monotonic()
             self._sessions.move_to_end(name)
         return session
 
@@ -120,7 +115,7 @@ class Pool(Generic[T]):
                 raise TooManySessionsError(fault, remedy=remedy)
             self.drop(spare[0])
         session = self._sessions[name] = Session(held, after)
-        session.used_at = self._clock()
+        session.used_at = time.monotonic()
         return session
 
     def drop(self, name: str) -> None:
@@ -134,7 +129,7 @@ class Pool(Generic[T]):
             self.drop(name)
 
     def _end_idle(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         while self._sessions:
             name, session = next(iter(self._sessions.items()))
             if session.used_at >= now - self._idle:

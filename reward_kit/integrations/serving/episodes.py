@@ -21,7 +21,7 @@ from reward_kit.errors import RewardKitError, UsageError
 from reward_kit.integrations.playing import OVER, Play, has_user
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.bundles.task import Task
@@ -118,13 +118,11 @@ class Episodes:
         bundle: TaskBundle,
         *,
         limit: int = MAX_SESSIONS,
-        clock: Callable[[], float] | None = None,
         reasons: bool = False,
         **options: Any,
     ) -> None:
         self.bundle, self.reasons, self._options = bundle, reasons, options
-        timing: dict[str, Any] = {} if clock is None else {"clock": clock}
-        self._pool: Pool[Served] = Pool(limit, _is_spare, idle=IDLE, **timing)
+        self._pool: Pool[Served] = Pool(limit, _is_spare, IDLE)
 
     async def reset(self, name: str, row: str | None, seed: int | None, episode: str | None = None) -> Served:
         """Begin an episode in session ``name``, in which the user has spoken first if there is one.
