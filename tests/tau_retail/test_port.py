@@ -21,6 +21,7 @@ from small_sources import (
 
 from reward_kit.agent import TaskBundle, agent_eval, validate
 from reward_kit.agent.tau.source import SourceError
+from reward_kit.agent.tau.tau_bench import bundle
 from reward_kit.agent.tau.tau_bench.bundle import make_seed, port
 
 CANCEL = {"order_id": "#W0000001", "reason": "no longer needed"}
@@ -110,15 +111,16 @@ def test_gold_is_paid(tau_bench: Path, out: Path, tmp_path: Path) -> None:
     assert (len(result.rows), result.score) == (2, 1.0)
 
 
-def test_data_with_known_hashes_give_the_seed_of_this_package() -> None:
+def test_data_with_known_hashes_give_the_seed_of_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = small_shop()
     texts = {f"{name}.json": json.dumps(content) for name, content in shop.items()}
     known = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    sql, told = make_seed(shop, known)
+    monkeypatch.setattr(bundle, "FINGERPRINTS", known)
+    sql, told = make_seed(shop)
     assert sql == (BUNDLE / "seed.sql").read_text(encoding="utf-8")
     assert "checked by hash" in told
     shop["users"]["ada_quill_0001"]["payment_methods"]["gift_card_0000001"]["balance"] = 7.0
-    assert make_seed(shop, known)[0] != sql
+    assert make_seed(shop)[0] != sql
 
 
 def test_code_of_a_checkout_is_not_run(tau_bench: Path, out: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from reward_kit.errors import RewardKitError
 from tau_retail_task.tools import R
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reward_kit.agent.tau.tau_bench.checkout import Checkout
 
@@ -30,7 +30,7 @@ FINGERPRINTS = {
     "products.json": "83eb2cf14d9c4ad60ed30d1fa040ec8a16076547b2c74b43f96a60458868f7c5",
     "orders.json": "af98e9fd917b342ef3d675c398a5075b44acae9388aa7d36390695a9bab8ea3a",
 }
-"""SHA-256 of ``json.dumps(data)``, which does not depend on a file's indentation."""
+"""SHA-256 of ``json.dumps(data)`` of that seed, which does not depend on a file's indentation."""
 
 SAME = "equal to tau-bench commit 59a200c, checked by hash; the seed is that of `tau_retail_task`"
 OTHER = (
@@ -160,16 +160,13 @@ Real-World Domains, 2024, https://arxiv.org/abs/2406.12045
 # --- the seed: that of ``tau_retail_task`` if the source has the same data, else a new one
 
 
-def make_seed(domain: Domain, known: Mapping[str, str] = FINGERPRINTS) -> tuple[str, str]:
-    """Return the SQL and a sentence about the data; raise ``SourceError`` for data that do not fit.
-
-    ``known`` has the SHA-256 of the data in the seed of ``tau_retail_task``, by file.
-    """
+def make_seed(domain: Domain) -> tuple[str, str]:
+    """Return the SQL and a sentence about the data; raise ``SourceError`` for data that do not fit."""
     fingerprints = {
         f"{name}.json": hashlib.sha256(json.dumps(content).encode()).hexdigest()
         for name, content in domain.items()
     }
-    if fingerprints == known:
+    if fingerprints == FINGERPRINTS:
         return SEED.read_text(encoding="utf-8"), SAME
     for name in ("users", "products"):
         if not domain[name]:
