@@ -36,12 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def opened(home: Path, tmp_path: Path) -> AsyncIterator[Opening]:
-    """``await opened(turn_limit=..., option=value)`` is an open factory; closed at the end of the test."""
+    """``await opened(option=value)`` is an open factory; closed at the end of the test."""
     factories: list[FastWorkflow] = []
 
-    async def open_factory(*, turn_limit: float = 900.0, **options: Any) -> FastWorkflow:
+    async def open_factory(**options: Any) -> FastWorkflow:
         config = EvaluationConfig(agent="fastworkflow", **options)
-        factory = FastWorkflow(config, [small_task(tmp_path)], turn_limit=turn_limit)
+        factory = FastWorkflow(config, [small_task(tmp_path)])
         factories.append(factory)
         await factory.open()
         return factory

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from command import new_python
 
+from reward_kit.agent.players.agents.fastworkflow import agent
 from reward_kit.errors import ModelSetupError
 
 
@@ -45,8 +46,11 @@ async def test_a_worker_that_dies_is_replaced_and_its_rollouts_left_unjudged(ope
     assert pid_of(factory) != first
 
 
-async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(opened: Any, talk: Any) -> None:
-    factory = await opened(turn_limit=1.0)
+async def test_a_turn_in_which_nothing_happens_ends_with_its_worker(
+    opened: Any, talk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "TURN_LIMIT", 1.0)
+    factory = await opened()
     first = pid_of(factory)
     finished = await talk(factory, "hang .")
     assert finished.trace.stop_reason == "infrastructure_error"

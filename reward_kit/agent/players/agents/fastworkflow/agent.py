@@ -59,11 +59,9 @@ class FastWorkflow:
         tasks: Sequence[Task],
         *,
         home: FastWorkflowHome | None = None,
-        turn_limit: float = TURN_LIMIT,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.config = config
-        self.turn_limit = turn_limit
         self.endpoint = ToolEndpoint()
         self.workers: list[WorkerProcess] = []
         self.models: dict[str, str] = {}
@@ -155,11 +153,11 @@ class FastWorkflowAgent:
         """
         worker = self._worker or await self.join(rollout)
         try:
-            async with asyncio.timeout(self._shared.turn_limit) as limit:
+            async with asyncio.timeout(TURN_LIMIT) as limit:
                 self._limit = limit
                 answer = await worker.ask("turn", rollout=rollout.id, text=_heard(rollout))
         except TimeoutError:
-            fault = f"no model call and no tool call of a turn ended within {self._shared.turn_limit:g} s"
+            fault = f"no model call and no tool call of a turn ended within {TURN_LIMIT:g} s"
             await worker.end(fault)
             raise ModelError(fault, place=PLACE, retryable=True) from None
         finally:
@@ -198,7 +196,7 @@ class FastWorkflowAgent:
     def _note(self, event: dict[str, Any]) -> None:
         """Count a model call that the worker reports, and grant the turn further time."""
         if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._shared.turn_limit)
+            self._limit.reschedule(asyncio.get_running_loop().time() + TURN_LIMIT)
         if event["event"] == "model_call" and self._rollout is not None:
             try:
                 self._rollout.count_usage(Usage(**event["usage"]), **event["call"])
