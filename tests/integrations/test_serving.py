@@ -18,6 +18,7 @@ from reward_kit.agent import TaskBundle
 from reward_kit.agent.servers import sessions
 from reward_kit.agent.servers.http import TOKEN
 from reward_kit.agent.servers.requests import MAX_BODY
+from reward_kit.integrations.serving import episodes
 from reward_kit.integrations.serving.app import build_app
 from reward_kit.integrations.serving.episodes import IDLE, Episodes
 
@@ -129,12 +130,12 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[Server]:
     found: list[Server] = []
     clock = SimpleNamespace(monotonic=lambda: found[0].now if found else 0.0)
     with TaskBundle.load(folder) as bundle, patch.object(sessions, "time", clock):
-        episodes = Episodes(bundle, **options)
-        transport = httpx.ASGITransport(build_app(episodes))
+        pool = Episodes(bundle, **options)
+        transport = httpx.ASGITransport(build_app(pool))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            found.append(Server(http, episodes))
+            found.append(Server(http, pool))
             yield found[0]
-        episodes.close()
+        pool.close()
 
 
 def customer(messages: list[Any], tools: Any = None) -> Any:
@@ -328,8 +329,9 @@ async def test_a_waiting_tool_holds_up_its_own_session_alone(folder: Path) -> No
         assert [line["content"] for line in messages if line["role"] == "tool"] == ["open", "open", "put"]
 
 
-async def test_sessions_are_limited_and_end_when_idle(folder: Path) -> None:
-    async with served(folder, user="none", limit=2) as server:
+async def test_sessions_are_limited_and_end_when_idle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "MAX_SESSIONS", 2)
+    async with served(folder, user="none") as server:
         for session in ("one", "two"):
             await server.post(f"/sessions/{session}/reset?row=alone")
         assert (await server.post("/sessions/three/reset?row=alone")).status_code == 503
@@ -430,8 +432,11 @@ async def test_an_episode_that_cannot_be_forked_says_why(folder: Path) -> None:
         assert "its user Mute has no fork()" in refused.json()["detail"]
 
 
-async def test_openenv_messages_of_any_kind_get_an_answer(folder: Path) -> None:
-    async with served(folder, user="none", limit=1) as server:
+async def test_openenv_messages_of_any_kind_get_an_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "MAX_SESSIONS", 1)
+    async with served(folder, user="none") as server:
         app: Any = server.http._transport
         asked = ["no JSON", "[]", "{}", '{"type": "reset", "data": {"seed": -1}}', '{"type": "step"}']
         asked += ["[" * 100_000, '{"type": "step", "data": []}', '{"type": "mcp", "data": 3}']

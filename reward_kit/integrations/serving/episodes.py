@@ -113,16 +113,9 @@ class Episodes:
     With ``reasons``, a lesson has the reason of the reward, which may name what was expected.
     """
 
-    def __init__(
-        self,
-        bundle: TaskBundle,
-        *,
-        limit: int = MAX_SESSIONS,
-        reasons: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, bundle: TaskBundle, *, reasons: bool = False, **options: Any) -> None:
         self.bundle, self.reasons, self._options = bundle, reasons, options
-        self._pool: Pool[Served] = Pool(limit, _is_spare, IDLE)
+        self._pool: Pool[Served] = Pool(MAX_SESSIONS, _is_spare, IDLE)
 
     async def reset(self, name: str, row: str | None, seed: int | None, episode: str | None = None) -> Served:
         """Begin an episode in session ``name``, in which the user has spoken first if there is one.
