@@ -22,7 +22,6 @@ from reward_kit.agent.bundles.rules import violations_of
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.rewards.checks import checking
 from reward_kit.agent.rollout.judge import (
-    UnknownDatabase,
     call_reward,
     judged_with_retries,
     names_argument,
@@ -246,7 +245,7 @@ class _Judge:
             return
         expected = expected_calls(*read_gold_calls(self.log, record.row_id))
         kept = rollout_at(self.log / record.id, self.connection)
-        with StoredRollout(self.log, record.id, kept).read() as given:
+        with StoredRollout(self.log, record.id, kept._replace(gold_fault=None)).read() as given:
             arguments = given.reward_arguments(hidden=task.hidden if task is not None else ())
             changes, view = arguments["db"].changes(), arguments["gold_db"]
             gold = None if view is None else view.changes()
@@ -369,8 +368,7 @@ async def judge_record(
     """
     stored = record.stored
     assert stored is not None, "it was read from an evaluation"
-    data = stored.data or rollout_at(stored.address)
-    stored = replace(stored, data=data)
+    stored = replace(stored, data=stored.data or rollout_at(stored.address))
     parts = record.fields, record.messages, record.tool_calls, record.user_messages
     record.violations = await asyncio.to_thread(violations_of, rules, *parts) if rules else None
     views: dict[str, Any] = {"is_async": takes_async_faces(reward)}
@@ -383,8 +381,6 @@ async def judge_record(
             given.violations = copied(record.violations)
             before = len(given.model_calls)
             arguments = given.reward_arguments(**views)
-            if data.gold_fault is not None:
-                arguments["gold_db"] = UnknownDatabase(data.gold_fault)
             try:
                 with checking(task):
                     return await call_reward(reward, arguments, timeout=timeout)

@@ -229,15 +229,14 @@ class Trace(Scored, Closing):
         ``db`` and ``gold_db`` are read-only views of the stored states (the async ones with ``is_async``, for
         an ``async def`` reward), with the clock of the row; ``close()`` closes them. ``mode`` is that of the
         bundle's registry: rewards that need a ``db.path`` have "file"; ``hidden`` are its tables that are not
-        compared. Raises ``StorageError`` if the final state was not kept.
+        compared. Raises ``StorageError`` if the final state was not kept. What a reward does with a
+        ``gold_db`` that is not known, because a gold action cannot be made, raises ``RewardError``.
         """
         db = self._view("final", is_async=is_async, mode=mode, hidden=hidden)
         if db is None:
-            raise StorageError(
-                "the final database was not kept",
-                place=f"{self.eval_id} {self.row_id}#{self.index + 1}",
-                remedy="Run with --keep-db full or delta.",
-            )
+            place = f"{self.eval_id} {self.row_id}#{self.index + 1}"
+            remedy = "Run with --keep-db full or delta."
+            raise StorageError("the final database was not kept", place=place, remedy=remedy)
         return {
             **self.fields,
             "messages": self.messages,
@@ -283,11 +282,13 @@ class Trace(Scored, Closing):
         self, kind: Kind, *, is_async: bool, mode: Mode, hidden: tuple[str, ...]
     ) -> ReadOnlyDatabase | ReadOnlyAsyncDatabase | None:
         if self.stored is None:
-            raise StorageError(
-                "the trace was read from a file that has no databases",
-                place=str(self.path),
-                remedy="Load it from its evaluation: load_rollout('EVALUATION ROW#1').",
-            )
+            fault = "the trace was read from a file that has no databases"
+            remedy = "Load it from its evaluation: load_rollout('EVALUATION ROW#1')."
+            raise StorageError(fault, place=str(self.path), remedy=remedy)
+        if kind == "gold" and (cause := self.stored.gold_fault) is not None:
+            from reward_kit.agent.rollout.judge import UnknownDatabase
+
+            return UnknownDatabase(cause)
         opened = self._opened = self._opened or ExitStack()
         stored = self.stored.open(kind, mode, opened)
         if stored is None:

@@ -71,6 +71,11 @@ class StoredRollout:
         """``runs/evals/EVAL.db/ID``, which ``load_rollout`` reads."""
         return self.file / self.id
 
+    @property
+    def gold_fault(self) -> str | None:
+        """That of the first gold action that cannot be made."""
+        return (self.data or rollout_at(self.address)).gold_fault
+
     def __str__(self) -> str:
         return str(self.address)
 
@@ -266,12 +271,10 @@ class Recordings:
             self.redacted += [recording] if recording.redacted else []
             other = self._rows.setdefault(recording.row_id, {}).setdefault(recording.index, recording)
             if other is not recording:
-                raise BundleError(
-                    f"rollout {recording.index} of row {recording.row_id} is recorded twice, "
-                    f"as {other.id} and {recording.id}",
-                    place=str(source),
-                    remedy="Replay one evaluation: runs/evals/NAME.db.",
-                )
+                ids = f"{other.id} and {recording.id}"
+                fault = f"rollout {recording.index} of row {recording.row_id} is recorded twice, as {ids}"
+                remedy = "Replay one evaluation: runs/evals/NAME.db."
+                raise BundleError(fault, place=str(source), remedy=remedy)
         if not self._rows:
             raise BundleError("no recorded rollouts are there", place=str(source))
 

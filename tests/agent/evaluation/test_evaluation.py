@@ -1,9 +1,11 @@
 """Evaluations from Python: what runs, what comes back, and what happens on the way."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from reward_kit.agent import agent_eval, load_rollout, rescore
 from reward_kit.agent.evaluation.progress import NoProgress, Tally
 from reward_kit.agent.rollout.outcome import Outcome
 from reward_kit.agent.store.writer import writer_of
-from reward_kit.errors import UsageError
+from reward_kit.errors import RewardError, UsageError
 
 ROWS = [{"actions": GOLD}]
 PLAYERS = '''
@@ -210,6 +212,10 @@ def test_impossible_gold_actions_are_an_error(bundle: Bundle, arguments: dict[st
     assert {one.row_id: one.scored for one in idle.outcomes} == {"right": True, "wrong": is_made}
     said = f"gold_db is not known, because of actions[1] (lookup): {fault}"
     assert is_made or said in idle.outcomes[1].trouble
+    with load_rollout("idle wrong#1") as rollout:
+        given = rollout.reward_arguments()
+        with nullcontext() if is_made else pytest.raises(RewardError, match=re.escape(said)):
+            given["gold_db"].changes()
     again = rescore("idle")
     assert [one.now.scored for one in again.rollouts] == [True, *[is_made] * 4]
 
