@@ -12,6 +12,7 @@ from datetime import date, time
 from enum import Enum
 from functools import reduce
 from itertools import islice
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -125,12 +126,14 @@ class Check:
         if self.types is None:
             return json.loads(text), []
         try:
-            # As JSON: dates, enums and sets are then taken in their JSON form, and the check is strict all
-            # the same.
+            # as JSON: dates, enums and sets are taken in their JSON form, although the check is strict
             return self.types.validate_json(text, strict=True), []
-        except ValidationError:
-            # JSON does not tell 5.0 from 5, pydantic does
-            given = json.loads(text, parse_float=lambda number: whole(float(number)))
+        except ValidationError as error:
+            given = json.loads(text)
+            for fault in error.errors(include_url=False):  # JSON does not tell 5.0 from 5, pydantic does
+                path, value = _found(fault["loc"], given)
+                if isinstance(value, float):
+                    reduce(getitem, path[:-1], given)[path[-1]] = whole(value)
         try:
             return self.types.validate_json(json.dumps(given), strict=True), []
         except ValidationError as error:
@@ -139,9 +142,12 @@ class Check:
 
 
 def _whole_numbers(value: Any, schema: Any) -> Any:
-    """``value`` with whole floats as ``int`` where the JSON ``schema`` wants integers."""
+    """``value`` with whole floats as ``int`` where the ``schema`` takes integers but no other numbers."""
     known = schema if isinstance(schema, dict) else {}
-    for part in (one for word in ("anyOf", "allOf", "oneOf") for one in known.get(word) or ()):
+    parts = [one for word in ("anyOf", "allOf", "oneOf") for one in known.get(word) or ()]
+    if any(isinstance(part, dict) and "number" in (part.get("type") or ()) for part in (known, *parts)):
+        return value
+    for part in parts:
         value = _whole_numbers(value, part)
     if isinstance(value, dict):
         more, named = known.get("additionalProperties"), known.get("properties", {})
@@ -268,21 +274,16 @@ def _found(location: Sequence[int | str], arguments: dict[str, Any]) -> tuple[Pa
     path: Path = []
     value: Any = arguments
     for step in location:
-        if (
-            step in value
-            if isinstance(value, dict)
-            else isinstance(value, list) and step in range(len(value))
-        ):
+        known = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+        if step in known:
             value = value[step]
             path.append(step)
     return path, value
 
 
 def _unknown(path: Path, known: Collection[str]) -> str:
-    hint = did_you_mean(str(path[-1]), known)
-    if not hint and known:
-        hint = f" (known: {', '.join(map(repr, known))})"
-    return f"{_place(path)} is unknown{hint}"
+    listed = f" (known: {', '.join(map(repr, known))})" if known else ""
+    return f"{_place(path)} is unknown{did_you_mean(str(path[-1]), known) or listed}"
 
 
 def _place(path: Path) -> str:
@@ -373,10 +374,8 @@ def _other_json_value(value: Any) -> Any:
     text = str(value)
     if _ADDRESS.search(text):
         kind = type(value).__name__
-        raise TypeError(
-            f"a value of type {kind} is not JSON and has no text form: return JSON values, "
-            f"or give {kind} a __str__"
-        )
+        fault = f"a value of type {kind} is not JSON and has no text form"
+        raise TypeError(f"{fault}: return JSON values, or give {kind} a __str__")
     return text
 
 

@@ -313,11 +313,25 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
         ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, 5.0, 5),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 5.0}, {"a": 5}),
         ({"type": "number"}, 5.0, 5.0),
+        ({"anyOf": [{"type": "number"}, {"type": "integer"}]}, 5.0, 5.0),
+        ({"type": ["integer", "number"]}, 5.0, 5.0),
+        (int | float, 5.0, 5.0),
     ],
 )
 def test_values_arrive_as_the_type_that_was_asked_for(annotation: Any, given: Any, taken: Any) -> None:
     value = check(signature_of(annotation), {"value": given})["value"]
     assert repr(value) == repr(taken)
+
+
+def test_a_whole_float_beside_one_that_becomes_an_int_stays_a_float() -> None:
+    def tool(row: int, letter: int | float, passengers: list[int | str], seat: Any, bag): ...
+
+    signature = read_signature(tool, {"row": int, "bag": {"type": "number"}})
+    given = {"row": 1.0, "letter": 2.0, "passengers": [3.0, "a"], "seat": {"n": 4.0}, "bag": 5.0}
+    taken = check(signature, given)
+    assert {name: repr(taken[name]) for name in given} == {
+        name: repr(value) for name, value in {**given, "row": 1, "passengers": [3, "a"]}.items()
+    }
 
 
 @pytest.mark.parametrize(
