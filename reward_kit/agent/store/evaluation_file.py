@@ -85,7 +85,7 @@ def find_named(name: str, evals: Path) -> Path:
     path, files = evals / f"{name}{SUFFIX}", stored_files(evals)
     if path in files:
         return path
-    check_log(path)
+    check_file(path)
     newest = sorted(files, key=written, reverse=True)
     if name == "latest":
         if newest:
@@ -102,8 +102,12 @@ def find_named(name: str, evals: Path) -> Path:
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
 
 
-def check_log(path: Path) -> None:
-    """Raise ``StorageError`` if only SQLite's log is left of an evaluation."""
+def check_file(path: Path) -> None:
+    """Raise ``StorageError`` if an evaluation is a link, or if only SQLite's log is left of it."""
+    if path.is_symlink():
+        fault = "is a link, so that another file would be written to"
+        remedy = "Put the file itself in its place, or remove it."
+        raise StorageError(fault, place=str(path), remedy=remedy)
     log = path.with_name(f"{path.name}-wal")
     if not path.exists() and log.exists():
         fault = f"is missing, and only its log {log.name} is left"

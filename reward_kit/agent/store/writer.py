@@ -24,7 +24,7 @@ from reward_kit.agent.base.files import Closing, as_storage_error, sync_folder
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.worker_thread import Waiters, completed, in_thread
-from reward_kit.agent.store.evaluation_file import check_format, check_log, checksum, reading, sqlite_faults
+from reward_kit.agent.store.evaluation_file import check_file, check_format, checksum, reading, sqlite_faults
 from reward_kit.agent.store.schema import APPLICATION, SCHEMA, VERSION, WRITTEN, row_of, storable
 from reward_kit.errors import StorageError
 
@@ -64,11 +64,7 @@ class Store(Closing):
 
     def __init__(self, path: Path) -> None:
         """Open ``path`` to write it, and make it if need be."""
-        if path.is_symlink():
-            fault = "is a link, so that another file would be written to"
-            remedy = "Remove it: an evaluation makes this file by itself."
-            raise StorageError(fault, place=str(path), remedy=remedy)
-        check_log(path)
+        check_file(path)
         self.path = path
         self.run = 0
         self.has_runs = False

@@ -114,6 +114,14 @@ def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
         assert agent_eval(resume="latest").eval_id == "older"
 
 
+def test_a_link_is_read_but_not_continued(bundle: Bundle) -> None:
+    run(bundle, eval_id="mine")
+    Path("runs/evals/link.db").symlink_to("mine.db")
+    assert load_evaluation("link").planned
+    with pytest.raises(StorageError, match=r"link\.db: is a link, .* Put the file itself in its place"):
+        agent_eval(resume="link")
+
+
 def test_reading_a_killed_evaluation_does_not_make_it_the_latest(bundle: Bundle) -> None:
     run(bundle, eval_id="mine")
     files = Path("runs/evals/mine.db"), Path("runs/evals/mine.db-wal")
