@@ -169,9 +169,8 @@ def calls_made(
     """
     made = list(tool_calls)
     faults = [f"never called: {_text(one)}" for one in required if not _is_made(made, one)]
-    faults += [
-        f"called {_text(one)}, which is forbidden" for one in forbidden if _is_made(made, one, tried=True)
-    ]
+    tried = [one for one in forbidden if _is_made(made, one, tried=True)]
+    faults += [f"called {_text(one)}, which is forbidden" for one in tried]
     return check_of(faults, "The tool calls are as required")
 
 
@@ -233,14 +232,12 @@ def _is_made(calls: Iterable[ToolCall], wanted: str | Mapping[str, Any], *, trie
     arguments, by = call.get("arguments") or {}, call.get("by") or "agent"
     tried |= bool(call.get("refused"))
     for made in calls:
+        if (made.name, made.by) != (call["name"], by) or not (tried or made.status == "ok"):
+            continue
         given = made.arguments if isinstance(made.arguments, dict) else {}
-        if (
-            (made.name, made.by) == (call["name"], by)
-            and (tried or made.status == "ok")
-            and all(
-                (key in given or not is_reference(value)) and arguments_match(value, given.get(key))
-                for key, value in arguments.items()
-            )
+        if all(
+            (key in given or not is_reference(value)) and arguments_match(value, given.get(key))
+            for key, value in arguments.items()
         ):
             return True
     return False
@@ -262,9 +259,8 @@ def all_of(
     (by ``max_steps``, for example) gets 0.0.
     """
     faults = [*_cut_off(rollout), *(check.reason for check in checks.values() if check.score < 1.0)]
-    return EvaluateResult(
-        score=0.0 if faults else 1.0, reason="; ".join(faults) or passed, metrics=dict(checks)
-    )
+    reason = "; ".join(faults) or passed
+    return EvaluateResult(score=0.0 if faults else 1.0, reason=reason, metrics=dict(checks))
 
 
 def product_of(parts: Mapping[str, MetricResult], *, rollout: Any = None) -> EvaluateResult:

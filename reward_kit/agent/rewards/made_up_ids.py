@@ -28,6 +28,7 @@ SHORTEST_TEXT = 4
 MOST_FAILED = 500
 """Pairs of ids that are tried in vain before the search gives up."""
 
+_COLUMNS = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
 Column = tuple[str, str]
 """Table and column, casefolded as SQLite folds names."""
 
@@ -62,8 +63,8 @@ def database_equal_up_to_ids(
 
     ``ids`` names their columns (``"bookings.id"``). Without it they are the keys of one column with which a
     call of ``rollout``, or a gold action, inserted a row without having been given that value. Rows refer to
-    them by foreign keys, by columns such as ``booking_id`` for ``bookings.id``, and to text ids of at least
-    four characters anywhere. Raises ``RewardError`` if the rows are too alike to be matched.
+    them by foreign keys, by columns such as ``booking_id`` for ``bookings.id``, and to text ids of four or
+    more characters anywhere. Raises ``RewardError`` for rows too alike to match, and ``ids`` of no column.
     """
     db, gold_db = getattr(db, "sync", db), getattr(gold_db, "sync", gold_db)  # of an async reward
     exact = database_equal(db, gold_db, ignore=ignore)
@@ -76,7 +77,12 @@ def database_equal_up_to_ids(
     if ids is None:
         made_up = _made_up_columns((*ours, *theirs), theirs, rollout, foreign)
     else:
-        made_up = {_column(table, name) for table, _, name in (one.rpartition(".") for one in ids)}
+        named = [ids] if isinstance(ids, str) else ids
+        made_up = {_column(table, name) for table, _, name in (one.rpartition(".") for one in named)}
+        known = {_column(*row) for side in (db, gold_db) for row in side.execute(_COLUMNS)}
+        if unknown := made_up - known:
+            fault = f"ids names {'.'.join(min(unknown)).lstrip('.')!r}, which is no column of the database"
+            raise RewardError(fault, remedy='Write "table.column".')
     if not made_up:
         return exact
     targets = cache(partial(_targets, made_up, foreign))
@@ -179,9 +185,8 @@ def _is_named_after(column: Column, target: Column) -> bool:
     """True for ``payments.booking_id`` and ``bookings.id`` (or ``bookings.booking_id``)."""
     name, (table, key) = column[1], target
     stems = {table, table.removesuffix("s"), table.removesuffix("es"), re.sub("ies$", "y", table)}
-    return (name == key and key != "id") or any(
-        name in (f"{stem}_{key}", f"{stem}_id", f"{stem}id") for stem in stems
-    )
+    named_after = {f"{stem}{end}" for stem in stems for end in (f"_{key}", "_id", "id")}
+    return name in named_after or name == key != "id"
 
 
 def _targets(made_up: Collection[Column], foreign: Mapping[Column, Column], column: Column) -> list[Column]:
@@ -253,10 +258,10 @@ def _same_up_to_ids(facts: Sequence[Sequence[Fact]]) -> bool:
         if refined is None:
             failed += 1
             if failed > MOST_FAILED:
-                raise RewardError(
-                    f"the inserted rows are so alike that {MOST_FAILED} attempts to match their ids failed",
-                    remedy="Ignore fewer columns, or name the columns of the ids.",
+                fault = (
+                    f"the inserted rows are so alike that {MOST_FAILED} attempts to match their ids failed"
                 )
+                raise RewardError(fault, remedy="Ignore fewer columns, or name the columns of the ids.")
             continue
         sizes = Counter(refined.values())
         alike = [one for one, colour in refined.items() if sizes[colour] > 2]

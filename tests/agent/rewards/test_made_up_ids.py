@@ -116,6 +116,10 @@ async def test_an_id_that_the_agent_chose_counts(tmp_path: Path) -> None:
         assert found.score == 0.0
     found = await verdict(tmp_path, "numbers", [("take", 3)], [("take", 2)], ids=["bookings.id"])
     assert found.score == 1.0
+    assert found == await verdict(tmp_path, "numbers", [("take", 3)], [("take", 2)], ids="Bookings.ID")
+    for wrong in ("booking.id", "bookings.ids", "id"):
+        with pytest.raises(RewardError, match=r"ids names .*, which is no column of the database\. Write"):
+            await verdict(tmp_path, "numbers", [("take", 3)], [("take", 2)], ids=["bookings.id", wrong])
     done, gold = [("book", 2, "seat")], [("seat", 2, 2)]  # another tool chooses what gold has named
     assert (await verdict(tmp_path, "numbers", done, gold)).score == 0.0
     both = [[("seat", number, 2)] for number in (9, 2)]  # its key is another argument, too
