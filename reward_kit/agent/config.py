@@ -174,8 +174,7 @@ class EvaluationConfig:
     workers: int | None = _limit(
         None, minimum=0, metavar="N", usual=True,
         help="Play the rollouts in this many other processes (auto: one for each processor): code of the "
-        "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: play "
-        "them in this process.",
+        "bundle or the agent that crashes, hangs or exits then costs only its own rollout. Default: none.",
     )
     worker_memory: int | None = _limit(
         None, minimum=64, metavar="MB",
@@ -341,6 +340,8 @@ class EvaluationConfig:
             raise UsageError("--rows cannot be combined with --start-index and --end-index")
         if self.until_decided and self.against is None:
             raise UsageError("--until-decided needs --against: the evaluation or baseline to compare with")
+        if self.worker_memory is not None and self.workers is None and self.ray is None:
+            raise UsageError("--worker-memory needs --workers: the processes whose memory it limits")
         if self.from_tau_bench is not None and self.agent != f"{RESULTS_FILE}{self.from_tau_bench}":
             given = [name for name in OPTIONS if OPTIONS[name].recorded and getattr(self, name) is not None]
             if given:
@@ -358,9 +359,8 @@ class EvaluationConfig:
     @property
     def results_file(self) -> str | None:
         """The results file of tau-bench to report on, if any."""
-        agent = self.agent or ""
-        replayed = agent.removeprefix(RESULTS_FILE) if agent.startswith(RESULTS_FILE) else None
-        return self.from_tau_bench or replayed
+        before, prefix, path = (self.agent or "").partition(RESULTS_FILE)
+        return self.from_tau_bench or (path if prefix and not before else None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values by field name, with secrets replaced."""

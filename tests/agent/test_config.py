@@ -73,6 +73,7 @@ def test_the_defaults_of_the_contract() -> None:
         ({"rows": "a"}, "Did you mean 'task_ids'?"),
         ({"epochs": 2}, "Did you mean 'n_rollouts'?"),
         ({"no_sim_user": True, "user": "llm"}, "--no-sim-user contradicts --user llm"),
+        ({"worker_memory": 500}, "--worker-memory needs --workers"),
     ],
 )
 def test_values_that_do_not_fit(options: dict[str, Any], message: str) -> None:
