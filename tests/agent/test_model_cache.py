@@ -149,11 +149,18 @@ def test_a_damaged_cache_is_not_used(bundle: Bundle, never_the_same: StubServer,
     assert caplog.text.count("the answer cache cannot be used") == 1
 
 
-def test_clearing_removes_a_damaged_cache(bundle: Bundle, never_the_same: StubServer) -> None:
+def test_clearing_removes_a_damaged_cache(
+    bundle: Bundle, never_the_same: StubServer, caplog: pytest.LogCaptureFixture
+) -> None:
     run(bundle)
-    for path in (bundle.folder.parent / "runs" / ".cache").iterdir():
-        path.write_bytes(b"noise" * 4000)
+    folder = bundle.folder.parent / "runs" / ".cache"
+    for name in ("answers.db", "gold.db"):
+        for end in ("", "-wal", "-shm"):
+            (folder / f"{name}{end}").write_bytes(b"noise" * 4000)
+    run(bundle, cache=False, clear_cache=True)
+    assert not [path for path in folder.iterdir() if path.read_bytes().startswith(b"noise")]
     run(bundle, clear_cache=True)
+    assert "cache" not in caplog.text
     asked = len(never_the_same.requests)
     run(bundle)
     assert len(never_the_same.requests) == asked

@@ -1,21 +1,25 @@
-"""Files that appear whole or not at all, temporary folders, and errors about failed writes."""
+"""Files that appear whole or not at all, temporary folders, caches, and errors about failed writes."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from reward_kit.agent.base.redaction import hide_bytes
 from reward_kit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from io import BufferedRandom
 
 TO_OUTPUT = "-"
@@ -191,3 +195,67 @@ def undone_by(undo: Callable[[], object]) -> Iterator[None]:
         stack.callback(undo)
         yield
         stack.pop_all()
+
+
+@dataclass(eq=False)
+class CacheFile:
+    """A SQLite file with a ``table`` of what can be had again; used by several threads and processes.
+
+    Its faults never raise: of the first, ``warn`` gets the message ``told``. ``synchronous`` is SQLite's, and
+    ``busy`` the time limit in seconds for other processes' writes.
+    """
+
+    path: Path
+    table: str
+    told: str
+    warn: Callable[[str], None]
+    synchronous: str = "NORMAL"
+    busy: float = 30.0
+    fault: Exception | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def execute(self, sql: str, *rows: Sequence[object]) -> list[Any]:
+        """Run a statement with the values of each of ``rows`` in a transaction; returns all it finds."""
+        with self._lock:
+            try:
+                with self._connection as connection:
+                    return [found for row in rows for found in connection.execute(sql, row)]
+            except (OSError, sqlite3.Error) as error:
+                self.fail(error)
+                return []
+
+    def fail(self, error: Exception) -> None:
+        """Note a fault."""
+        if self.fault is None:
+            self.fault = error
+            self.warn(f"{self.path}: {self.told.format(error)}")
+
+    def clear(self) -> None:
+        """Delete all that is kept, with the file itself if it is damaged."""
+        if not self.path.exists():
+            return
+        try:
+            with self._connection as connection:
+                connection.execute(f"DELETE FROM {self.table.partition(' ')[0]}")  # noqa: S608
+        except (OSError, sqlite3.Error) as error:
+            if type(error) is not sqlite3.DatabaseError:  # it is locked, perhaps
+                self.warn(f"{self.path}: cannot be cleared ({error})")
+                return
+            for end in ("", "-wal", "-shm"):
+                with suppress(OSError):
+                    self.path.with_name(f"{self.path.name}{end}").unlink()
+
+    def close(self) -> None:
+        if "_connection" in vars(self):
+            self._connection.close()
+            del self._connection
+
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=self.busy, check_same_thread=False)
+        with suppress(sqlite3.OperationalError):  # NFS has no WAL
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table}")
+        return connection

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.encoding import json_text
+from reward_kit.agent.base.files import CacheFile
 from reward_kit.agent.base.redaction import hide
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
-from reward_kit.agent.models.cache import FOLDER, CacheFile
+from reward_kit.agent.models.cache import FOLDER
 from reward_kit.agent.rollout.gold import IMPOSSIBLE, GoldCall, GoldReplay, replay_gold_calls
 from reward_kit.agent.rollout.outcome import RowGold
 from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
@@ -260,9 +261,9 @@ def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
     ]
 
 
-def clear_gold(root: Path) -> None:
+def clear_gold(root: Path, warn: Callable[[str], None]) -> None:
     """Delete all states that the runs folder ``root`` keeps."""
-    with closing(_file_in(root, lambda _: None)) as file:
+    with closing(_file_in(root, warn)) as file:
         file.clear()
 
 

@@ -168,7 +168,7 @@ def _executor(
 ) -> Executor:
     """The executor that ``config`` asks for; ``players`` and ``models`` are objects."""
     if config.clear_cache:
-        clear_gold(root)
+        clear_gold(root, display.warn)
         AnswerStore(root / FOLDER, warn=display.warn).clear()
     if config.branch_of and config.ray is not None:
         raise UsageError("branches cannot be played on a Ray cluster", remedy="Omit --ray.")

@@ -11,21 +11,19 @@ import hashlib
 import itertools
 import json
 import logging
-import sqlite3
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from reward_kit.agent.base.files import CacheFile
 from reward_kit.agent.base.redaction import hide, is_secret_name, public_address
 from reward_kit.agent.base.types import Completion, Tokens, Usage
 from reward_kit.agent.models.calls import model_of_rollout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
     from pathlib import Path
 
     from reward_kit.agent.base.types import Message, Model, Role
@@ -39,63 +37,6 @@ FORMAT = "reward-kit.request/1"
 """Changes with the form of requests, so that answers to the former ones are not reused."""
 TRANSPORT = frozenset({"timeout", "request_timeout", "stream_timeout", "num_retries", "max_retries"})
 """Settings that affect how a request is sent, not its answer."""
-
-
-@dataclass(eq=False)
-class CacheFile:
-    """A SQLite file with a ``table`` of what can be had again; used by several threads and processes.
-
-    Its faults never raise: of the first, ``warn`` gets the message ``told``. ``synchronous`` is SQLite's, and
-    ``busy`` the time limit in seconds for other processes' writes.
-    """
-
-    path: Path
-    table: str
-    told: str
-    warn: Callable[[str], None]
-    synchronous: str = "NORMAL"
-    busy: float = 30.0
-    fault: Exception | None = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def execute(self, sql: str, *rows: Sequence[object]) -> list[Any]:
-        """Run a statement with the values of each of ``rows`` in a transaction; returns all it finds."""
-        with self._lock:
-            try:
-                with self._connection as connection:
-                    return [found for row in rows for found in connection.execute(sql, row)]
-            except (OSError, sqlite3.Error) as error:
-                self.fail(error)
-                return []
-
-    def fail(self, error: Exception) -> None:
-        """Note a fault."""
-        if self.fault is None:
-            self.fault = error
-            self.warn(f"{self.path}: {self.told.format(error)}")
-
-    def clear(self) -> None:
-        """Delete all that is kept."""
-        if self.path.exists():
-            self.execute(f"DELETE FROM {self.table.partition(' ')[0]}", ())  # noqa: S608
-            if type(self.fault) is sqlite3.DatabaseError:  # it is damaged, not locked
-                with suppress(OSError):
-                    self.path.unlink()
-
-    def close(self) -> None:
-        if "_connection" in vars(self):
-            self._connection.close()
-            del self._connection
-
-    @cached_property
-    def _connection(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=self.busy, check_same_thread=False)
-        with suppress(sqlite3.OperationalError):  # NFS has no WAL
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table}")
-        return connection
 
 
 class AnswerStore(CacheFile):
