@@ -104,8 +104,7 @@ class TalkingHarness(HarnessAdapter):
                 run_sync(play.act(assistant_message(answer.content, calls)))
             if len(calls) < len(wanted):
                 break
-        result.done = play.episode.is_over
-        result.metrics["truncated"] = not result.done
+        result.done, result.metrics["truncated"] = play.episode.is_over, not play.episode.is_over
         play.episode.stop("max_steps", "the limits of the harness")
         for call in (one for one in play.episode.tool_calls if one.by == "agent"):
             arguments = call.arguments if isinstance(call.arguments, dict) else {}
