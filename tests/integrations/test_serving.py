@@ -412,6 +412,7 @@ async def test_agents_that_speak_with_a_tool(folder: Path) -> None:
                 "/step", {"action": {"tool_name": "say_to_user", "arguments": arguments}}
             )
             assert step["observation"]["result"] == "Error: say_to_user needs a text."
+            assert step["observation"]["status"] == "invalid_arguments"
         step = await server.post("/step", {"action": {"tool_name": "step"}})
         assert (step["observation"]["result"], step["done"]) == ("stepped", False)
         assert (await server.ask("GET", "/state"))["step_count"] == 4

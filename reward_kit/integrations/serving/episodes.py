@@ -86,22 +86,22 @@ class Served:
         """Call a tool: its ``result`` (the text for a model), its ``status``, and ``stopped``."""
         return await answered(self.play.episode, name, arguments)
 
-    async def say(self, text: object, *, opens: bool = False) -> str:
-        """Say something for an agent that can only call tools; returns what it hears.
+    async def say(self, text: object, *, opens: bool = False) -> dict[str, str]:
+        """Say something for an agent that can only call tools: the ``result`` is what it hears.
 
         With ``opens`` the agent has not seen the ``opening`` yet, which is what it hears first.
         """
         if self.stopped is not None:
-            return OVER
+            return {"result": OVER, "status": "refused"}
         if opens and self.opening is not None:
             opening, self.opening = self.opening, None
-            return opening
+            return {"result": opening, "status": "ok"}
         if isinstance(text, str) and text.strip():
-            return await self.play.say(text) or OVER
+            return {"result": await self.play.say(text) or OVER, "status": "ok"}
         with suppress(RolloutStopped):
             self.play.episode.count_call()
-            return f"Error: {SAY} needs a text."
-        return OVER
+            return {"result": f"Error: {SAY} needs a text.", "status": "invalid_arguments"}
+        return {"result": OVER, "status": "refused"}
 
     def close(self) -> None:
         self.play.close()

@@ -139,8 +139,8 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes, tools: Collection[str]) -> No
             if tool == SAY and served.play.talks:
                 heard = await served.say((parse_arguments(arguments) or {}).get("text"), opens=True)
             else:
-                heard = (await served.call(tool, arguments))["result"]
-        return _named(Response(heard.encode("utf-8", "replace"), media_type="text/plain"), session)
+                heard = await served.call(tool, arguments)
+        return _named(Response(heard["result"].encode("utf-8", "replace"), media_type="text/plain"), session)
 
 
 def _named(response: Response, session: str) -> Response:

@@ -160,7 +160,7 @@ class _Environment:
             if action.type == "list_tools":
                 return await self._observed(served, {"tools": self._tools(served)})
             if action.tool_name == SAY:
-                found = {"result": await served.say(action.arguments.get("text")), "status": "ok"}
+                found = await served.say(action.arguments.get("text"))
             else:
                 found = await served.call(action.tool_name, action.arguments)
             about = {"tool_name": action.tool_name, "result": found["result"], "error": None}
