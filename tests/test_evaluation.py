@@ -67,6 +67,12 @@ def test_what_fails_has_no_score_and_says_why(metric, samples, body, error):
     assert result.results[0].per_metric_evals["words"]["score"] == 1.0
 
 
+def test_the_faults_of_all_metrics_are_told(metric, samples):
+    pairs = [metric(name, f"def evaluate(**kwargs):\n    raise KeyError('{name}')\n") for name in ("a", "b")]
+    result = preview_evaluation(metric_folders=pairs, sample_file=samples)
+    assert "  Error: a: KeyError: 'a'; b: KeyError: 'b'" in str(result).splitlines()
+
+
 def test_one_folder_may_give_all_metrics(metric, samples):
     main = """
 from reward_kit import reward_function, RewardOutput

@@ -137,7 +137,8 @@ class Evaluator:
             judged = _judge_sample(evaluate, sample)
         except Exception as error:  # noqa: BLE001 - the metric is foreign code: its error is the sample's result
             result.success, result.score = False, None
-            result.error = f"{name + ': ' if name else ''}{type(error).__name__}: {error}"
+            fault = f"{name + ': ' if name else ''}{type(error).__name__}: {error}"
+            result.error = f"{result.error}; {fault}" if result.error else fault
             return
         metrics = judged.metrics if self.multi_metrics else {name: judged}
         result.score = judged.score if self.multi_metrics else None
