@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from reward_kit.agent.base.files import write_output
-from reward_kit.agent.base.printing import say, warn
-from reward_kit.agent.base.text import count
+from reward_kit.agent.base.printing import print_lines, say, warn
+from reward_kit.agent.base.text import count, json_text
 from reward_kit.cli.options import PATH, command, file_option, output_for
 from reward_kit.errors import RewardKitError, UsageError
 
@@ -128,19 +128,15 @@ def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], json_
     from reward_kit.agent.bundles.task import select_tasks
     from reward_kit.agent.evaluation.signals import run_in_loop
 
-    with (
-        output_for(None if call else json_path) as output,
-        TaskBundle.load(bundle, unanswered=True) as opened,
-    ):
-        task = select_tasks(opened.tasks, task_ids=row, called=lambda _: "--rows")[0]
+    with output_for(None if call else json_path) as output, TaskBundle.load(bundle, unanswered=True) as found:
+        task = select_tasks(found.tasks, task_ids=row, called=lambda _: "--rows")[0]
         if call:
-            return run_in_loop(_call(opened, task, call))
+            return run_in_loop(_call(found, task, call))
         if json_path is not None:
             schemas = json.dumps(task.registry.get_openai_tools(), indent=2, ensure_ascii=False)
             write_output([f"{schemas}\n".encode()], json_path, output)
         else:
-            for line in _schema_lines(task.registry):
-                say(line)
+            print_lines(_schema_lines(task.registry))
     return 0
 
 
@@ -151,9 +147,12 @@ def _schema_lines(registry: ToolRegistry) -> Iterator[str]:
         yield f"{about['name']}: {about.get('description', '')}"
         for name, one in schema.get("properties", {}).items():
             kind = one.get("type") or "/".join(str(part.get("type")) for part in one.get("anyOf", ()))
+            parts = (one, *one.get("anyOf", ()), one.get("items"))
+            values = [value for part in parts if isinstance(part, dict) for value in part.get("enum", ())]
+            among = f", one of {json_text(values)}" if values else ""
             needed = "" if name in schema.get("required", ()) else ", optional"
             text = f": {one['description']}" if one.get("description") else ""
-            yield f"  {name} ({kind or 'any'}{needed}){text}"
+            yield f"  {name} ({kind or 'any'}{among}{needed}){text}"
 
 
 async def _call(bundle: TaskBundle, task: Task, calls: tuple[tuple[str, str], ...]) -> int:

@@ -239,6 +239,20 @@ def test_a_call_after_the_end_of_the_rollout_is_an_error(library: Path) -> None:
     assert ran.error.startswith("Error: --call find_books: the rollout is over (")
 
 
+def test_tools_are_shown_with_the_values_that_they_take(library: Path) -> None:
+    with (library / "tools.py").open("a") as file:
+        file.write("from typing import Literal\n@R.tool\ndef seat(kind: Literal['aisle', 'window'],")
+        file.write(
+            " near: list[Literal[1, 2]] = [], meal: Literal['none', 'veg'] | None = None):\n    'Seat.'\n"
+        )
+    assert run_command("tools", "library_task").out.splitlines()[-4:] == [
+        "seat: Seat.",
+        '  kind (string, one of ["aisle", "window"])',
+        "  near (array, one of [1, 2], optional)",
+        '  meal (string/null, one of ["none", "veg"], optional)',
+    ]
+
+
 def test_what_a_bundle_prints_is_not_in_the_json_of_its_tools(library: Path) -> None:
     with (library / "tools.py").open("a") as file:
         file.write("print('imported')\n")
