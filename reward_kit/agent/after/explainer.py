@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from reward_kit.agent.base.encoding import as_json
 from reward_kit.agent.base.history import conversation_text
 from reward_kit.agent.base.lenient_json import read_object
-from reward_kit.agent.base.text import call_line, json_text
+from reward_kit.agent.base.text import call_line, cut, json_text
 from reward_kit.agent.base.types import Usage
 from reward_kit.agent.base.worker_thread import sync_twin
 from reward_kit.agent.config import EvaluationConfig
@@ -391,7 +391,7 @@ def _verdict(value: dict[str, Any]) -> Judgement:
     sentence = " ".join(str(lowered.get("sentence") or "").split())
     if not sentence:
         raise ValueError('"sentence" is missing')
-    return Judgement(author, kind, sentence[:LONGEST_SENTENCE])
+    return Judgement(author, kind, cut(sentence, LONGEST_SENTENCE))
 
 
 def _word(value: Any) -> str:

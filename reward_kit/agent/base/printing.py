@@ -161,14 +161,12 @@ def _folded(cell: str, width: int) -> list[str]:
     return [cell] if len(cell) <= width else wrap(cell, width, break_on_hyphens=False)
 
 
-def fact_lines(facts: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
-    """A line for each (name, text); long texts are folded."""
+def fact_lines(facts: Iterable[tuple[str, str]], width: int, most: int | None = None) -> Iterator[str]:
+    """A line for each (name, text); long texts are folded, or cut after ``most`` lines."""
+    how: dict[str, Any] = {"break_on_hyphens": False, "max_lines": most, "placeholder": " …"}
     for name, text in facts:
         style = WARNING if name == "warning" else {"bold": True}
-        indent = " " * NAMES
-        lines = wrap(
-            text, width, initial_indent=f"{name:{NAMES}}", subsequent_indent=indent, break_on_hyphens=False
-        )
+        lines = wrap(text, width, initial_indent=f"{name:{NAMES}}", subsequent_indent=" " * NAMES, **how)
         yield from (Styled(line, 0, NAMES, **style) for line in lines)
 
 

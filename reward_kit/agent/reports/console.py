@@ -60,6 +60,7 @@ def screen_lines(result: EvaluationResult, width: int) -> Iterator[str]:
 
     Grades that moved from those of a results file are all facts that matter, and may take more.
     """
+    width = max(width, 2 * NAMES)
     head = ["", *(Styled(line, bold=True) for line in wrap(title_line(result), width)), ""]
     tail = [*_after_blank(_verdict(result, width)), *_after_blank(_commands(result, width))]
     failed = _worst(result.rows)
@@ -172,9 +173,9 @@ def _short_facts(result: EvaluationResult, width: int) -> Iterator[str]:
         of = name or of
         is_short = of in (_SHORT if name else ("explanations", "origin"))
         if is_short and not text.startswith("never broken"):
-            yield from [*fact_lines([(name, text)], width)][:2]
+            yield from fact_lines([(name, text)], width, 2)
     for line, _ in tool_faults(result):
-        yield from wrap(line, width, subsequent_indent="  ")[:2]
+        yield from wrap(line, width, subsequent_indent="  ", max_lines=2, placeholder=" …")
     if result.unjudged and result.status not in ("budget", "running"):
         yield _command_line("retry", command(result, "agent-eval", "--resume", result.eval_id))
     seconds = result.averages.seconds
@@ -218,8 +219,9 @@ def _one_reward(result: EvaluationResult, width: int) -> Iterator[str]:
     record = result.record_or_none(outcome)
     reason = one_line(str(((record and record.result) or {}).get("reason") or ""))
     reward = "none" if outcome.reward is None else f"{outcome.reward:g}"
-    lines = wrap(f"reward {reward}{f': {reason}' if reason else ''}", width)
-    yield from (Styled(line, bold=True) for line in lines[:LONGEST_REASON])
+    text = f"reward {reward}{f': {reason}' if reason else ''}"
+    lines = wrap(text, width, max_lines=LONGEST_REASON, placeholder=" …")
+    yield from (Styled(line, bold=True) for line in lines)
 
 
 def _range(interval: Interval | None) -> str:

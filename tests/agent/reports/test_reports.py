@@ -166,6 +166,17 @@ def test_the_screen_is_never_longer_or_wider_than_a_terminal(width: int) -> None
     printed(result, width)
 
 
+def test_lines_of_the_screen_that_are_cut_say_so() -> None:
+    explanations = Explanations("openai/judge", [], 1, "the model does not answer " * 9)
+    result = result_of(row(2, failed(), outcome(index=1)), results={"explanations": explanations})
+    lines = printed(result, whole=False).splitlines()
+    (start,) = (number for number, line in enumerate(lines) if "1 missing: the model" in line)
+    assert not lines[start].endswith("…")
+    assert lines[start + 1].endswith(" …")
+    assert "…" not in printed(result)
+    assert result.report(5)  # of a window that is too narrow
+
+
 _BROKE = {"stop_reason": "agent_error", "stop_detail": "agent.py:3: KeyError: \x1b[31m'x'\x1b[0m\a\nmore"}
 _SLOW = {"stop_reason": "max_steps"}
 _LATE = {"stop_reason": "timeout", "stop_detail": "not over after 3 s"}

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from reward_kit.agent.base.history import History
+from reward_kit.agent.base.text import cut
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.database.changes import in_one_spelling
 from reward_kit.agent.rewards.checks import (
@@ -230,7 +231,7 @@ def _add_calls(failure: Failure, made: ToolCall | None, wanted: ExpectedCall | N
         failure.step, failure.turn, failure.call = made.step, made.turn, made.index
         failure.made = {"name": made.name, "arguments": made.arguments, "status": made.status}
         if made.status != "ok":
-            failure.made["answer"] = made.content[:LONGEST_ANSWER]
+            failure.made["answer"] = cut(made.content, LONGEST_ANSWER)
     if wanted is not None:
         failure.expected = {"name": wanted.name, "arguments": dict(wanted.arguments)}
         if wanted.by != "agent":
