@@ -51,7 +51,7 @@ def test_the_picture_of_the_rooms_is_current():
     assert house.PICTURE.read_text(encoding="utf-8") == house.draw()
 
 
-SURFACE = {"commands": 20, "options": 130, "usual options of agent-eval": 16}
+SURFACE = {"commands": 20, "options": 131, "usual options of agent-eval": 16}
 """Commands with their own line in ``--help``; options that the helps list, those of sub-commands included."""
 MEANINGS = {
     "--json": ("[FILE]",),

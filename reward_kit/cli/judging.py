@@ -25,9 +25,7 @@ LIMIT = click.FloatRange(min=0, min_open=True)
 @command("rescore")
 @evaluation_argument
 @runs_option
-@click.option(
-    "-d", "--dataset", metavar="PATH", help="The rows and reward to judge by. Default: those evaluated."
-)
+@click.option("-d", "--dataset", metavar="PATH", help="The rows and reward. Default: those evaluated.")
 @click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset lies elsewhere.")
 @click.option("--eval-id", metavar="NAME", help="Also write the results as an evaluation of this name.")
 @file_option("--json", help="Write both rewards of every rollout as JSON.")
@@ -85,10 +83,11 @@ def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
 @evaluation_argument
 @runs_option
 @click.option("--model", metavar="NAME", required=True, help="The model that judges, as LiteLLM names it.")
-@click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help="Ask no more once it is spent.")
 @click.option(
-    "--max-concurrency", type=click.IntRange(1), default=10, help="Rollouts at a time. Default: 10."
+    "--model-arg", "model_args", multiple=True, metavar="KEY=VALUE", help="A setting of it; see agent-eval."
 )
+@click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help="Ask no more once it is spent.")
+@click.option("--max-concurrency", type=click.IntRange(1), default=10, help="Rollouts at once. Default: 10.")
 @file_option("--json", help="Write the judgements as JSON.")
 def explain(evaluation: str, json_path: str | None, **options: Any) -> int:
     """Ask a model who was at fault in each failed rollout.

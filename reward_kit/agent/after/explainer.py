@@ -62,7 +62,7 @@ def prompt_version() -> str:
     return hashlib.sha256("\0".join((prompt("judge"), prompt("again"))).encode()).hexdigest()[:12]
 
 
-def make_explainer(config: EvaluationConfig) -> Explainer:
+def make_explainer(config: EvaluationConfig, model_args: dict[str, Any] | None = None) -> Explainer:
     """The explainer that ``--explain`` asks for; ``ModelSetupError`` if its model cannot be called."""
     from reward_kit.agent.models.calls import Limiters
     from reward_kit.agent.models.litellm import remote_model
@@ -71,7 +71,7 @@ def make_explainer(config: EvaluationConfig) -> Explainer:
     at_once, patience = config.max_concurrency, min(config.patience, LONGEST_PATIENCE)
     limits = Limiters(ceiling=at_once, rpm=config.rpm, tpm=config.tpm, patience=patience)
     options: dict[str, Any] = {"client": config.client, "retries": config.retries, "limiters": limits}
-    model = remote_model(config.explain, timeout=config.call_timeout, **options)
+    model = remote_model(config.explain, timeout=config.call_timeout, model_args=model_args, **options)
     return Explainer(model, Budget(config.max_cost), concurrency=at_once, seed=config.seed)
 
 
@@ -79,18 +79,20 @@ async def explain_async(
     evaluation: Named,
     *,
     model: str,
+    model_args: Mapping[str, Any] | None = None,
     output_dir: str | Path = "runs",
     max_cost: float | None = None,
     max_concurrency: int = 10,
 ) -> EvaluationResult:
     """Judge the failed rollouts of an evaluation, and store the judgements with it.
 
-    ``max_cost`` (dollars) counts the rollouts and earlier judgements as well. Raises ``UsageError`` for an
-    unknown evaluation, ``ModelSetupError`` if the model cannot be called, ``StorageError`` if the evaluation
-    is damaged or being written.
+    ``model_args`` are settings of the model. ``max_cost`` (dollars) counts the rollouts and earlier
+    judgements as well. Raises ``UsageError`` for an unknown evaluation, ``ModelSetupError`` if the model
+    cannot be called, ``StorageError`` if the evaluation is damaged or being written.
     """
     options: dict[str, Any] = {"max_cost": max_cost, "max_concurrency": max_concurrency}
-    explainer = make_explainer(EvaluationConfig(explain=model, **options))
+    config = EvaluationConfig(explain=model, model_args=model_args or {}, **options)
+    explainer = make_explainer(config, dict(config.model_args))
     stored = load_evaluation(evaluation, output_dir)
     with Store(stored.log_path) as store:
         store.continue_run()
@@ -146,8 +148,7 @@ class Explainer:
         finally:
             found = [made[outcome.id] for outcome in failed if outcome.id in made]
             self.result = Explanations(self.model.name, found, len(failed) - len(found), self._reason)
-            closing = getattr(self.model, "close", None)
-            if closing is not None:
+            if (closing := getattr(self.model, "close", None)) is not None:
                 await closing()
 
     async def _work(self, waiting: Iterator[Outcome], made: dict[str, Explanation], store: Store) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from flight_bundle import GOLD, Bundle
 from stored_rollouts import edit, query
 from stub_server import Answer
@@ -91,6 +92,18 @@ def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle
     assert explanations_of(first).authors == {"agent": 2}
     assert explanations_of(second).authors == {"user": 2}
     assert len(notes()) == 4
+
+
+def test_the_model_may_have_settings_of_its_own(bundle: Bundle, stub_llm: Any) -> None:
+    stub_llm.script("judge", [BLAMED])
+    run(bundle, explain=None, model_args={"top_p": 0.5})
+    given = ("--model-arg", "top_p=0.25", "--model-arg", "user=me", "--model-arg", "api_key=sk-CANARY-7f3a9d")
+    done = run_command("explain", "mine", "--model", "openai/judge", *given)
+    assert done.code == 0, done.err
+    assert {(sent["top_p"], sent["user"]) for sent in stub_llm.requests} == {(0.25, "me")}
+    assert all("sk-CANARY-7f3a9d" in json.dumps(sent) for sent in stub_llm.request_headers)
+    assert b"sk-CANARY" not in FILE.read_bytes()
+    assert explain("mine", model="openai/judge", model_args={"top_p": 1}).complete
 
 
 def test_explanations_outlast_a_run_that_makes_none(bundle: Bundle, stub_llm: Any) -> None:
