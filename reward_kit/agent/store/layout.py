@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sqlite3
+import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -251,7 +252,8 @@ def _evaluation(
     if not runs:
         raise StorageError("holds no run of an evaluation", place=str(path))
     last = runs[-1]
-    configuration = {"errors_as_failures": False, "model": None, **json.loads(last["configuration"])}
+    stored = json.loads(last["configuration"], parse_constant=lambda _: sys.float_info.max)  # of infinity
+    configuration = {"errors_as_failures": False, "model": None, **stored}
     notes = [{}, *_notes(connection, "results", last["run"])]
     explained = [one["explanations"] for one in _notes(connection, "results") if "explanations" in one]
     notes[-1] = ({"explanations": explained[-1]} if explained else {}) | notes[-1]
@@ -307,8 +309,7 @@ def _row_results(
 def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple[StoredStatus, str | None]:
     if last["status"] != "running":
         return last["status"], last["reason"]
-    writer = writer_of(path)
-    if writer is not None:
+    if (writer := writer_of(path)) is not None:
         return "running", f"by {writer}"
     if all(len(row.outcomes) >= row.planned for row in rows):
         return "complete", None
@@ -370,8 +371,7 @@ def branches_in(evals: Path) -> Iterator[tuple[Origin, Path]]:
     """The origin and the file of each evaluation in the folder ``evals`` whose rollouts are branches."""
     for file in stored_files(evals):
         with suppress(StorageError, OSError, ValueError):
-            origin = _origin_in(file, file.stat().st_mtime_ns)
-            if origin is not None:
+            if (origin := _origin_in(file, file.stat().st_mtime_ns)) is not None:
                 yield origin, file
 
 

@@ -1,5 +1,6 @@
 """Resuming an evaluation: nothing twice, nothing lost, nothing mixed."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -55,6 +56,16 @@ def test_its_duration_is_that_of_all_its_runs(bundle: Bundle) -> None:
     assert 40 <= again.seconds < 1000
     assert 40 <= run(bundle).seconds < 1000
     assert 40 <= load_evaluation("mine").seconds < 1000
+
+
+def test_a_time_without_end_is_the_same_in_any_spelling(bundle: Bundle) -> None:
+    first = run(bundle, timeout=float("inf"))
+    keep_first(first.log_path, 1)
+    spelling = "replace(configuration, '1.7976931348623157e+308', 'Infinity')"
+    edit(first.log_path, f"UPDATE evaluation SET configuration = {spelling}")  # as earlier versions
+    assert "Infinity" not in json.dumps(load_evaluation("mine").configuration)
+    again = agent_eval(resume="mine")
+    assert (again.n_scored, again.configuration["timeout"]) == (6, sys.float_info.max)
 
 
 def test_more_rollouts_and_more_rows_join_and_fewer_lose_none(bundle: Bundle) -> None:
