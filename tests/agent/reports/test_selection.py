@@ -114,6 +114,19 @@ def test_pages_follow_each_other_and_new_rollouts_appear(
         assert listed(path, Selection(by="rollouts", result="reward_error")).total == 1
 
 
+def test_rollouts_that_passed_are_in_no_class_of_failures(tmp_path: Path) -> None:
+    path = tmp_path / "e.db"
+    with begun(path) as store:
+        cut = {"stop_reason": "max_steps"}
+        store.add([played(0, **cut), played(1, reward=0.0, failure="max_steps", **cut), played(2)])
+        store.add([played(3, reward=None, stop_reason="infrastructure_error")])
+
+    def chosen(result: str) -> list[int]:
+        return [one.index for one in listed(path, Selection(by="rollouts", result=result)).rollouts]
+
+    assert (chosen("max_steps"), chosen("agent_done"), chosen("infrastructure_error")) == ([1], [2], [3])
+
+
 def test_rows_that_were_not_played_have_no_result(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     begun(path).close()

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from reward_kit.agent.base.encoding import json_text
 from reward_kit.agent.base.redaction import hide_bytes, known_secrets
 from reward_kit.agent.rollout.outcome import SUCCESS_THRESHOLD
+from reward_kit.agent.scoring.failures.classify import FAILURE_KINDS
 from reward_kit.agent.scoring.metrics import row_results
 from reward_kit.agent.store.evaluation_file import reading
 from reward_kit.agent.store.schema import FINAL, among, read_outcomes
@@ -54,7 +55,10 @@ RESULTS = {
     "unjudged": ("not judged", "seq AND reward IS NULL"),
 }
 """Results of rollouts that a selection can ask for beside failure classes, in words and as SQL."""
-_OTHER_RESULT = ":result IN (failure, stop_reason, iif(error IS NULL, NULL, 'reward_error'))"
+_OTHER_RESULT = (
+    ":result IN (failure, stop_reason, iif(error IS NULL, NULL, 'reward_error'))"
+    f" AND NOT (:result IN {FAILURE_KINDS} AND ifnull({PASSED}, 0))"  # by a stop reason of that name
+)
 KINDS = {
     "always": ("passed always", "judged > 0 AND passed = judged"),
     "sometimes": ("passed sometimes", "passed > 0 AND passed < judged"),
@@ -73,9 +77,7 @@ _CALLS = (
     " WHERE t.rollout = rollouts.id AND call.value ->> 'name' = :tool)"
 )
 _LIKE = "json LIKE ? ESCAPE '\\'"
-_MOVED = (
-    "SELECT traces.rowid, seq FROM traces LEFT JOIN rollouts ON id = rollout WHERE seq IS NOT traces.rowid"
-)
+_MOVED = "SELECT t.rowid, seq FROM traces t LEFT JOIN rollouts ON id = rollout WHERE seq IS NOT t.rowid"
 """SQL: the traces that are not in the place of their rollout, and the numbers of the rollouts."""
 _UNSEARCHED = ("role", "type", "id", "tool_call_id")
 """Members of messages, as the system prompt."""
@@ -211,9 +213,8 @@ def page_of(lines: S, number: int) -> tuple[S, int, int]:
 
 
 def _like(text: str) -> str:
-    for special in "\\%_":
-        text = text.replace(special, f"\\{special}")
-    return f"%{text}%"
+    escaped = re.sub(r"([\\%_])", r"\\\1", text)
+    return f"%{escaped}%"
 
 
 def _saying(text: str, evaluation: sqlite3.Connection) -> set[int | None]:
@@ -300,8 +301,7 @@ def order(path: Path, selection: Selection) -> array[int]:
     sql, values = selection.statement()
     with reading(path) as connection:
         if selection.text:
-            said = _saying(selection.text, connection)
-            if not said:
+            if not (said := _saying(selection.text, connection)):
                 return array("q")
             connection.create_function("said", 1, said.__contains__)
         if selection.by == "rows" or not selection.text:
