@@ -176,17 +176,18 @@ def test_scores_are_printed_by_group(finished: EvaluationResult, command: Comman
 def test_a_row_is_shown_as_its_rollouts_of_all_evaluations(
     bundle: Bundle, finished: EvaluationResult, command: Command
 ) -> None:
-    evaluate(bundle, "a-later-one", {"b": [1]})
+    evaluate(bundle, "a-later-one", {"b": [1, 1]})
+    edit(finished.log_path, "UPDATE rollouts SET started = started + 9000 WHERE idx = 1")  # still after it
     ran = command("b")
     assert (ran.code, ran.error) == (0, "")
     heading, *lines = (line.split() for line in ran.out.splitlines())
-    assert heading == ["evaluation", "number", "reward", "result", "id"]
-    assert sorted(line[:4] for line in lines) == [
-        ["a-later-one", "1", "1", "agent_done"],
-        ["first", "1", "1", "agent_done"],
-        ["first", "2", "0", "partially_completed"],
+    assert heading == ["evaluation", "dataset", "number", "reward", "result", "id"]
+    assert [line[:5] for line in lines] == [
+        ["a-later-one", "flight_task", "1", "1", "agent_done"],
+        ["a-later-one", "flight_task", "2", "1", "agent_done"],
+        ["first", "flight_task", "1", "1", "agent_done"],
+        ["first", "flight_task", "2", "0", "partially_completed"],
     ]
-    assert lines[0][0] == "a-later-one"
     edit(finished.log_path, "UPDATE rollouts SET attempt = 2 WHERE row_id = 'a' AND idx = 1")
     assert " 2, attempt 3 " in command("a").out
-    assert {line[4] for line in lines} >= {one.id[:12] for one in finished.outcomes if one.row_id == "b"}
+    assert {line[5] for line in lines} >= {one.id[:12] for one in finished.outcomes if one.row_id == "b"}

@@ -86,17 +86,16 @@ def dataset_name(stored: EvaluationResult) -> str:
 
 
 def rollout_lines(evals: Path, row_id: str, width: int | None = None) -> Iterator[str]:
-    """A table of a row's rollouts in all evaluations, the newest first; then damaged files."""
+    """A table of a row's rollouts in all evaluations, the newest of these first; then damaged files."""
     evaluations, faults = read_evaluations(evals)
-    all_of = ((one, stored.eval_id) for stored in evaluations for one in stored.outcomes)
-    found = sorted((one for one in all_of if one[0].row_id == row_id), key=lambda one: -one[0].started)
-    rows: list[tuple[str, ...]] = [("evaluation", "number", "reward", "result", "id")]
-    for one, evaluation in found:
+    found = [(stored, one) for stored in reversed(evaluations) for one in stored.outcomes]
+    rows: list[tuple[str, ...]] = [("evaluation", "dataset", "number", "reward", "result", "id")]
+    for stored, one in (each for each in found if each[1].row_id == row_id):
         number = f"{one.index + 1}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         reward = NOTHING if one.reward is None else f"{one.reward:g}"
         result = "reward_error" if one.error is not None else one.failure or one.stop_reason
-        rows.append((evaluation, number, reward, result, one.id[:SHOWN_ID]))
-    yield from table_lines(rows, width=width, drop=(1,))
+        rows.append((stored.eval_id, dataset_name(stored), number, reward, result, one.id[:SHOWN_ID]))
+    yield from table_lines(rows, width=width, drop=(1, 2))
     yield from faults
 
 
