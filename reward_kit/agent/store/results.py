@@ -360,8 +360,8 @@ class EvaluationResult:
 
     def stored_results(self) -> dict[str, Any]:
         """``results`` in plain JSON values, as they are stored."""
-        parts = self.results.items()
-        return {name: part if isinstance(part, Mapping) else part.to_json() for name, part in parts}
+        parts = {**self.results, **({"explanations": self.explanations} if self.explanations else {})}
+        return {name: one if isinstance(one, Mapping) else one.to_json() for name, one in parts.items()}
 
     def rules_to_json(self) -> dict[str, Any] | None:
         """The rules as ``to_json`` has them; None without any."""

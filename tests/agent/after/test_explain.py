@@ -115,7 +115,9 @@ def test_explanations_outlast_a_run_that_makes_none(bundle: Bundle, stub_llm: An
     for result in (again, stored):
         assert (len(explanations_of(result).made), explanations_of(result).missing) == (2, 1)
         assert result.complete  # nobody asked for more
-    assert json.loads(stored.results_path.read_text())["explanations"]["made"] == 2
+    written = json.loads(stored.results_path.read_text())["explanations"]
+    assert (written["made"], written["missing"]) == (2, 1)
+    assert written == stored.to_json()["explanations"]
 
 
 def test_judgements_that_were_paid_count_on_a_resume(bundle: Bundle, stub_llm: Any) -> None:
