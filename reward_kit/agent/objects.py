@@ -160,11 +160,28 @@ class Kind(MutableMapping[str, Any]):
         return isinstance(key, str) and (key in self._added or self._is_stored(key))
 
     def __iter__(self) -> Iterator[str]:
-        stored = [row[0] for row in self._db.fetch_all(_IDS, (self._name,))]
-        return iter([*(key for key in stored if key not in self._removed), *self._added])
+        return iter(self._ids())
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._ids())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._ids())
+
+    def _ids(self) -> list[str]:
+        stored = (row[0] for row in self._db.fetch_all(_IDS, (self._name,)))
+        return [*(key for key in stored if key not in self._removed), *self._added]
+
+    def clear(self) -> None:
+        """Remove all objects, without reading them."""
+        self._removed |= dict.fromkeys(key for key in self._ids() if key not in self._added)
+        self._known, self._added = {}, {}
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the id and the object that were added last."""
+        for key in reversed(self):
+            return key, self.pop(key)
+        raise KeyError(f"there are no {self._name}")
 
     def values(self) -> Any:
         """The objects, read in one query."""

@@ -126,6 +126,8 @@ STEPS = st.lists(
         st.tuples(st.just("pop"), KEYS, st.none()),
         st.tuples(st.just("read"), KEYS, st.none()),
         st.tuples(st.just("list"), KEYS, st.none()),
+        st.tuples(st.just("clear"), KEYS, st.none()),
+        st.tuples(st.just("popitem"), KEYS, st.none()),
         st.tuples(st.just("write"), KEYS, st.none()),
     ),
     max_size=12,
@@ -150,8 +152,13 @@ def test_it_does_what_a_dict_does(base: Database, steps: list[tuple[str, str, An
                     elif step == "read":
                         found.append(tickets[key])
                     elif step == "list":
-                        found.append((len(tickets), list(tickets.items()), key in tickets))
-                    elif tickets is not expected:
+                        backwards = list(reversed(tickets))
+                        found.append((len(tickets), list(tickets.items()), key in tickets, backwards))
+                    elif step == "clear":
+                        tickets.clear()
+                    elif step == "popitem" and tickets:
+                        found.append(tickets.popitem())
+                    elif step == "write" and tickets is not expected:
                         data.write()
                 except KeyError as error:
                     found.append(str(error))
@@ -159,6 +166,32 @@ def test_it_does_what_a_dict_does(base: Database, steps: list[tuple[str, str, An
         data.write()
         stored = Objects(fork.sync)["tickets"]
         assert list(stored.items()) == list(expected.items())
+
+
+def test_an_empty_kind_has_no_last_object(database: Database) -> None:
+    with pytest.raises(KeyError, match="there are no boats"):
+        Objects(database.sync)["boats"].popitem()
+
+
+def test_a_kind_is_replaced_without_a_query_for_each_pair_of_objects(database: Database) -> None:
+    data = Objects(database.sync)
+    data["tickets"] = {f"T{n}": {"n": n} for n in range(300)}
+    data.write()
+    listed = 0
+
+    class Counted:
+        def fetch_all(self, sql: str, *values: Any) -> Any:
+            nonlocal listed
+            listed += 1
+            return database.sync.fetch_all(sql, *values)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(database.sync, name)
+
+    with Objects(Counted()) as data:
+        data["tickets"] = {key: value for key, value in data["tickets"].items() if value["n"] % 2}
+    assert listed < 10
+    assert list(plain(database)["tickets"]) == [f"T{n}" for n in range(1, 300, 2)]
 
 
 def test_reading_one_object_of_many_reads_one(tmp_path: Path) -> None:
