@@ -83,6 +83,12 @@ class Objects(MutableMapping[str, "Kind"]):
             raise AttributeError(kind)
         return self[kind]
 
+    def __setattr__(self, kind: str, values: Any) -> None:
+        if kind.startswith("_"):
+            super().__setattr__(kind, values)
+        else:
+            self[kind] = values
+
     def __setitem__(self, kind: str, values: Any) -> None:
         found = self[kind]
         if values is not found:

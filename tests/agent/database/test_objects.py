@@ -63,6 +63,12 @@ def test_an_object_that_a_model_writes_otherwise_is_only_read(database: Database
     assert [change.key for change in database.sync.changes()] == [{"kind": "tickets", "id": "T1"}]
 
 
+def test_a_kind_is_replaced_as_an_attribute_too(database: Database) -> None:
+    with Objects(database.sync) as data:
+        data.tickets = {"T2": {"price": 2}, "T3": {}}
+    assert plain(database)["tickets"] == {"T2": {"price": 2}, "T3": {}}
+
+
 def test_a_kind_that_is_not_there_is_not_in_it(database: Database) -> None:
     with Objects(database.sync) as data:
         assert ("tickets" in data, "nope" in data) == (True, False)
