@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
 from reward_kit.errors import BundleError, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from pydantic import BaseModel
 
@@ -36,9 +36,14 @@ _DELETE = f"DELETE FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
 def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
     """Write ``{kind: {id: object}}`` in its order; makes the table ``objects`` (kind, id, json) if need be.
 
-    Objects are JSON values or pydantic models. Raises ``BundleError`` for an object that JSON cannot hold.
+    Objects are JSON values or pydantic models. Raises ``BundleError`` for an object that JSON cannot hold,
+    and for a kind whose objects have no ids.
     """
     db.execute(SCHEMA)
+    for kind, found in data.items():
+        if not isinstance(found, Mapping):
+            fault = f"the objects of {kind!r} have no ids: they are of the type {type(found).__name__}"
+            raise BundleError(fault, remedy='Give a dict, such as {one["id"]: one for one in objects}.')
     rows = (
         (kind, key, _text(kind, key, value)) for kind, found in data.items() for key, value in found.items()
     )
@@ -133,7 +138,11 @@ class Kind(MutableMapping[str, Any]):
         return self._read(key, row[0])
 
     def _read(self, key: str, text: str) -> Any:
-        value = json.loads(text) if self._model is None else self._model.model_validate_json(text)
+        try:
+            value = json.loads(text) if self._model is None else self._model.model_validate_json(text)
+        except ValueError as error:  # of the data, and no refusal of the function
+            words = str(error).partition(" [type=")[0].split()
+            raise BundleError(f"{self._name} {key!r} cannot be read: {' '.join(words)}") from error
         self._texts[key] = _text(self._name, key, value)  # as it would be written unchanged
         self._known[key] = value
         return value

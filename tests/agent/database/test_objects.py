@@ -95,6 +95,26 @@ async def test_a_missing_object_is_told_to_the_model_in_words(database: Database
     assert (result.status, result.content) == ("refused", "Error: there is no 'T9'")
 
 
+async def test_an_object_that_does_not_fit_its_model_is_no_refusal(database: Database) -> None:
+    def name(data: Any, key: str) -> str:
+        return str(data.tickets[key].name)
+
+    registry = ToolRegistry("tickets")
+    registry.tool(on_objects(name, models={"tickets": User}))
+    result = await registry.call("name", {"key": "T1"}, db=database)
+    assert result.status == "failed"
+    fault = "tickets 'T1' cannot be read: 2 validation errors for User name Field required"
+    assert result.content == f"Error: {fault}"
+
+
+@pytest.mark.parametrize("objects", [[{"id": "T1"}], "T1", 3, None])
+def test_objects_without_ids_are_not_seeded(database: Database, objects: Any) -> None:
+    with pytest.raises(
+        BundleError, match=r"the objects of 'boats' have no ids: they are of the type \w+\. Give"
+    ):
+        seed_objects(database.sync, {"boats": objects})
+
+
 def test_an_async_function_on_objects_is_refused() -> None:
     async def close(data: Any) -> None: ...
 
