@@ -145,7 +145,10 @@ class _Replay:
         self.trace, self.episode = trace, episode
         self._forks = list(trace.forks)
         self._made = {(call.by, call.id): call for call in trace.tool_calls}
-        self._nested = made_by_tools(trace, episode.task)
+        nested = made_by_tools(trace, episode.task)
+        self._undone = {inner for inner, outer in nested.items() if self._made[outer].content == INTERRUPTED}
+        """Calls whose changes went with those of the tool that made them."""
+        self._nested = {inner: outer for inner, outer in nested.items() if inner not in self._undone}
 
     async def run(self, step: int, *, is_end: bool) -> None:
         trace = self.trace
@@ -203,7 +206,7 @@ class _Replay:
             return
         self._change_seeds(len(self.trace.messages))
         episode = self.episode
-        if made is None or made.content == INTERRUPTED:
+        if made is None or made.content == INTERRUPTED or (by, call_id) in self._undone:
             episode.history_of(by).observe(call_id, message["content"])
             episode.trace.tool_calls += [] if made is None else [copy(made)]
             return

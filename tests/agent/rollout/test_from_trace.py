@@ -27,6 +27,7 @@ from reward_kit.agent import (
     Usage,
     evaluate,
 )
+from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.rollout.rollout import Budget
 from reward_kit.agent.rollout.trace import read_trace
 from reward_kit.errors import BundleError, StorageError, UsageError
@@ -217,6 +218,26 @@ async def test_a_tool_that_is_not_repeatable_is_named(wide: Bundle) -> None:
             await Episode.from_trace(trace, bundle=loaded)
         assert "alice#1" in str(raised.value)
         assert "take random numbers and the time from its database" in str(raised.value)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_rollout_that_ended_within_a_tool_that_calls_tools(wide: Bundle, is_announced: bool) -> None:
+    arguments = {"one": "A", "other": "B"}
+    function = {"name": "book_two", "arguments": json.dumps(arguments)}
+    answer = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    wide.rows({**ROWS[0], "max_steps": 2})
+    with TaskBundle.load(wide.dataset) as loaded, loaded.episode(0, user=RememberingUser()) as episode:
+        announced = {"call_id": "c1"} if is_announced else {}
+        if is_announced:
+            episode.rollout.record(answer)
+        with pytest.raises(RolloutStopped):
+            await episode.call("book_two", arguments, **announced)
+        assert [call.name for call in episode.tool_calls] == ["create_booking", "book_two"]
+        trace = stored(episode)
+        with await Episode.from_trace(trace, bundle=loaded, user=RememberingUser()) as restored:
+            assert seen(restored) == seen(episode)
+            assert not restored.changes()
+            assert restored.stop_reason == "max_steps"
 
 
 async def test_refusals_name_the_reason(wide: Bundle) -> None:
