@@ -152,6 +152,7 @@ class Episode(Closing):
         self.random_numbers: Randomness | None = None
         """Those of the gold actions, if a fork has changed the seed."""
         self.spent_before = Usage()  # by the recorded rollout that it continues
+        self.users_answers: list[str] = []  # of the model of that rollout's user
         self.gold_fault: str | None = None  # of the first gold action that cannot be made as it is written
         self.pending_log = PendingLog()
         self.rollout = Rollout(self)

@@ -94,6 +94,7 @@ async def from_trace(
             before.close()
             replay.episode = episode
         episode.trace.user = trace.user if user is None else ""  # whose faults count in its lesson
+        episode.users_answers = [call.answer or "" for call in trace.model_calls if call.role == "user"]
         await _join(episode, user)
         opened.pop_all()
     return episode

@@ -166,6 +166,23 @@ def test_each_step_comes_back_as_it_was_and_goes_on_alike(
     asyncio.run(run())
 
 
+async def test_a_user_that_thinks_keeps_its_thoughts(bundle: Bundle) -> None:
+    asked: list[Any] = []
+
+    def model(messages: list[Any]) -> str:
+        asked.append(messages)
+        return f"Thought: {len(messages)} messages.\nUser Response: I heard {messages[-1]['content'][:20]}"
+
+    options: dict[str, Any] = {"user": "react", "models": {"user": model}}
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, **options) as episode:
+        for line in ("Hello", "Where to?"):
+            await episode.say(line)
+        with await Episode.from_trace(stored(episode), 1, bundle=loaded, **options) as restored:
+            await restored.say("Where to?")
+        assert asked[-1] == asked[-2]
+        assert "Thought:\n2 messages." in str(asked[-1][2]["content"])
+
+
 async def test_a_budget_counts_what_was_spent_before(bundle: Bundle) -> None:
     class Model:
         name = "costly"

@@ -171,6 +171,12 @@ class ReactUser(LLMUser):
         self._thoughts[len(rollout.lines)] = draft.thought
         return draft.line
 
+    def recall(self, rollout: UserRollout) -> None:
+        """Take over the thoughts of the recorded rollout that this one continues."""
+        drafts = map(self.read, episode_of(rollout).users_answers)
+        known = {draft.line: draft.thought for draft in drafts}
+        self._thoughts = {place: known.get(line.text, "") for place, line in enumerate(rollout.lines)}
+
     def conversation(self, rollout: UserRollout) -> list[Message]:
         """The instructions with the form of the answer, and the conversation with the thoughts so far.
 
