@@ -309,6 +309,21 @@ class TestFailures:
             calls[1] = replace(calls[1], arguments={"door": "side"})
             assert self.failure(calls, after).kind == "wrong_arguments"
 
+    async def test_what_the_user_did_beyond_the_actions_is_named_if_nothing_else_explains_the_data(
+        self, bundle
+    ):
+        with bundle.episode("front") as episode:
+            await episode.call("unlock", {"door": "front"})
+            for _ in range(2):
+                await episode.call("push_hard", {"door": "front"}, by="user")
+            unlocked, pushed, again = episode.tool_calls
+        again = replace(again, changes=pushed.changes)
+        failure = self.failure([unlocked, pushed, again])
+        assert (failure.kind, failure.call) == ("other", 2)
+        assert 'the user called push_hard({"door": "front"}), which is not expected; ' in failure.detail
+        assert failure.made["by"] == "user"
+        assert self.failure([pushed, again]).kind == "partially_completed"
+
     def test_an_agent_that_did_not_unlock_comes_first(self):
         assert self.failure([]).kind == "partially_completed"
 

@@ -232,6 +232,8 @@ def _add_calls(failure: Failure, made: ToolCall | None, wanted: ExpectedCall | N
         failure.made = {"name": made.name, "arguments": made.arguments, "status": made.status}
         if made.status != "ok":
             failure.made["answer"] = cut(made.content, LONGEST_ANSWER)
+        if made.by != "agent":
+            failure.made["by"] = made.by
     if wanted is not None:
         failure.expected = {"name": wanted.name, "arguments": dict(wanted.arguments)}
         if wanted.by != "agent":

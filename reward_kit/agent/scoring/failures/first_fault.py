@@ -190,14 +190,16 @@ def first_fault(
     """The earliest fault of a rollout whose final data are wrong; None if no call explains it.
 
     What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
-    call does. Changes that were never made come last. Of the user's calls only missing ones are a fault,
-    and then the right calls after them that were refused or without effect are none of the agent's.
+    call does. Changes that were never made come last. If the user's call is missing, the right calls after
+    it that were refused or without effect are no fault of the agent's; a call of the user's that is too much
+    is named if no other fault is known.
     """
     aligned = align(tool_calls, expected)
     missing, surplus = _relevant(aligned, rows)
     undone = min((place for place, want in missing.items() if want.by == "user"), default=None)
     asked = missing[undone] if undone is not None else None
     missing = {place: want for place, want in missing.items() if want.by == "agent"}
+    unasked = next((call for call in surplus if call.by == "user"), None)
     surplus = [call for call in surplus if call.by == "agent"]
     pairs = _pairs(missing, surplus, aligned)
     paired = {call.index for _, call in pairs.values()}
@@ -215,7 +217,9 @@ def first_fault(
         return FirstFault("user_did_not_act", f"the user did not call {_line(asked)}", None, asked)
     if unpaired:
         return _never_done(unpaired[0], len(missing), tool_calls, expected, stop_reason)
-    return _of_order(aligned, expected)
+    if (fault := _of_order(aligned, expected)) is None and unasked is not None:
+        fault = FirstFault("other", f"the user called {_line(unasked)}, which is not expected", unasked)
+    return fault
 
 
 def made_instead(
