@@ -127,7 +127,7 @@ async def _checked(
     IGNORED.set(ignored)
     if task.row.actions is None:
         idle = await play_idle(task, untouched, None)
-        faults = [*_idle_faults(task, idle), *_ignored_faults(ignored, names)]
+        faults = [*_idle_faults(task, idle), *_ignored_faults(ignored, names, task.hidden)]
         return RowCheck(faults, None, idle.reached)
     late = None if task.row.clock() else datetime.now(UTC) + timedelta(days=1) + LATE
     rollout = await play_calls(task, base)
@@ -160,7 +160,7 @@ async def _checked(
         *_call_faults(task, gold, replayed, names),
         *_gold_faults(task, gold, replayed),
         *more,
-        *_ignored_faults(ignored, names),
+        *_ignored_faults(ignored, names, task.hidden),
         *_idle_faults(task, idle, gold, changed=changed),
     ]
     return RowCheck(faults, gold.is_sound, idle.reached)
@@ -176,11 +176,12 @@ def table_names(database: Database) -> frozenset[str]:
     return frozenset(names)
 
 
-def _ignored_faults(ignored: set[str], names: frozenset[str]) -> Iterator[Fault]:
+def _ignored_faults(ignored: set[str], names: frozenset[str], hidden: Collection[str]) -> Iterator[Fault]:
     for name in sorted(ignored):
         if name.casefold() not in names:
             hint = did_you_mean(name.casefold(), names)
-            text = f"the reward ignores {name!r}, which is no table or column{hint}"
+            who = "ToolRegistry(hidden=…)" if name in hidden else "the reward"
+            text = f"{who} ignores {name!r}, which is no table or column{hint}"
             yield Fault("unknown-ignored", f'{text}; write "table", "table.column" or "*.column"')
 
 
@@ -270,7 +271,10 @@ def _call_faults(
         elif call.status == "unknown_tool":
             own, other = (task.registry, task.user_registry)[:: 1 if call.by == "agent" else -1]
             hint = side_hint(call.name, call.by, other.tools) or did_you_mean(call.name, own.tools)
-            yield Fault("gold-call", f"actions[{number}]: there is no tool {call.name!r}{hint}")
+            there = "the user has" if call.by == "user" else "there is"
+            if call.by == "user" and task.row.user_tools is not None:
+                hint = hint or f" (the row's user_tools: {', '.join(task.row.user_tools) or 'none'})"
+            yield Fault("gold-call", f"actions[{number}]: {there} no tool {call.name!r}{hint}")
         elif call.status in FAULTY:
             yield Fault("gold-call", f"{name} answered {shown_line(repr(call.content))}")
         elif raised and status != "failed":

@@ -12,7 +12,7 @@ from door_bundle import HIDDEN, PUSH, ROW, TOOLS, UNLOCK, USER_TOOLS, asks, door
 from http_stub_agent import Door, opened, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, load_rollout, load_user
+from reward_kit.agent import TaskBundle, load_rollout, load_user, validate
 from reward_kit.agent.bundles.rules import Rule, violations_of
 from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
@@ -186,6 +186,23 @@ class TestRows:
         folder = door_bundle(tmp_path, rows=[{**ROW, "actions": [UNLOCK, {**UNLOCK, "by": "user"}]}])
         with TaskBundle.load(folder) as bundle:
             assert "there is no tool of the user 'unlock'" in bundle.warnings[0]
+
+    @pytest.mark.parametrize(
+        ("row", "left_out"),
+        [({"user_tools": []}, " (the row's user_tools: none)"), ({"user_toolset": ".tools"}, "")],
+    )
+    def test_a_gold_call_that_the_user_cannot_make_is_named(self, tmp_path, row, left_out):
+        with TaskBundle.load(door_bundle(tmp_path, rows=[{**ROW, **row}])) as bundle:
+            report = validate(bundle)
+        texts = [finding.text for finding in report.errors if finding.kind == "gold-call"]
+        assert texts == [f"actions[1]: the user has no tool 'push_hard'{left_out}"]
+
+    def test_a_hidden_table_that_is_not_there_is_no_fault_of_the_reward(self, tmp_path):
+        hands = USER_TOOLS.replace('("hands")', '("hands", hidden=["nots"])')
+        with TaskBundle.load(door_bundle(tmp_path, user_tools=hands)) as bundle:
+            report = validate(bundle)
+        fault = "ToolRegistry(hidden=…) ignores 'nots', which is no table or column (did you mean 'notes'?)"
+        assert report.errors[0].text.startswith(fault)
 
     async def test_the_gold_agent_plays_both_sides(self, bundle):
         trace = await played(bundle, agent=GoldAgent())
