@@ -241,6 +241,12 @@ class TestTheModelOfTheUser:
         asked = json.dumps([agent.seen, agent.tools])
         assert not [word for word in HIDDEN if word in asked]
 
+    async def test_empty_answers_with_a_call_between_them_are_not_in_a_row(self, bundle):
+        answers = ["", asks("look_around"), "", "", asks("look_around"), "", "", "I give up. ###STOP###"]
+        models = {"agent": InProcessModel(["Well?"]), "user": InProcessModel(answers)}
+        trace = await played(bundle, agent=ToolCallingAgent(), user=LLMUser(), models=models)
+        assert (trace.stop_reason, trace.usage["user"].calls) == ("user_stop", len(answers))
+
     async def test_one_that_only_calls_tools_fails(self, bundle):
         models = {"agent": InProcessModel(["Well?"]), "user": InProcessModel([asks("look_around")])}
         trace = await played(bundle, agent=ToolCallingAgent(), user=LLMUser(), models=models)

@@ -81,7 +81,8 @@ class LLMUser:
             asked = add_note(messages) if empty else messages
             completion = await rollout.complete(asked, tools=tools, role="user", again=empty)
             if tools and completion.message.get("tool_calls"):
-                if (calls := calls + 1) > MOST_CALLS:
+                empty, calls = 0, calls + 1
+                if calls > MOST_CALLS:
                     raise SimulatedUserError(f"{MOST_CALLS} answers in a row were tool calls, without a line")
                 messages = [*messages, *await run_calls(episode_of(rollout), completion.message, "user")]
                 continue
