@@ -25,12 +25,12 @@ TABLE = "objects"
 SCHEMA = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (kind TEXT, id TEXT, json TEXT NOT NULL, PRIMARY KEY (kind, id))"
 )
-_READ = f"SELECT json FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608 - a constant
-_READ_ALL = f"SELECT id, json FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
+READ = f"SELECT json FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608 - a constant
+READ_ALL = f"SELECT id, json FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
 _IDS = f"SELECT id FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
-_INSERT = f"INSERT INTO {TABLE} VALUES (?, ?, ?)"  # noqa: S608
-_UPDATE = f"UPDATE {TABLE} SET json = ? WHERE kind = ? AND id = ?"  # noqa: S608
-_DELETE = f"DELETE FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
+INSERT = f"INSERT INTO {TABLE} VALUES (?, ?, ?)"  # noqa: S608
+UPDATE = f"UPDATE {TABLE} SET json = ? WHERE kind = ? AND id = ?"  # noqa: S608
+DELETE = f"DELETE FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
 
 
 def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
@@ -47,7 +47,7 @@ def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
     rows = (
         (kind, key, _text(kind, key, value)) for kind, found in data.items() for key, value in found.items()
     )
-    db.executemany(_INSERT, rows)
+    db.executemany(INSERT, rows)
 
 
 class Objects(MutableMapping[str, "Kind"]):
@@ -130,10 +130,8 @@ class Kind(MutableMapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key in self._known:
             return self._known[key]
-        if not isinstance(key, str) or key in self._removed:
-            raise KeyError(key)
-        row = self._db.fetch_one(_READ, (self._name, key))
-        if row is None:
+        is_gone = not isinstance(key, str) or key in self._removed
+        if is_gone or (row := self._db.fetch_one(READ, (self._name, key))) is None:
             raise KeyError(key)
         return self._read(key, row[0])
 
@@ -166,7 +164,7 @@ class Kind(MutableMapping[str, Any]):
         if key in self._removed:
             return False
         if key not in self._texts and key not in self._added:
-            row = self._db.fetch_one(_READ, (self._name, key))
+            row = self._db.fetch_one(READ, (self._name, key))
             if row is not None:
                 self._texts[key] = _text(self._name, key, json.loads(row[0]))
         return key in self._texts
@@ -209,7 +207,7 @@ class Kind(MutableMapping[str, Any]):
         return super().items()
 
     def _read_all(self) -> None:
-        for key, text in self._db.fetch_all(_READ_ALL, (self._name,)):
+        for key, text in self._db.fetch_all(READ_ALL, (self._name,)):
             if key not in self._known and key not in self._removed:
                 self._read(key, text)
 
@@ -219,15 +217,15 @@ class Kind(MutableMapping[str, Any]):
     def write(self) -> None:
         """Write what has changed."""
         for key in self._removed:
-            self._db.execute(_DELETE, (self._name, key))
+            self._db.execute(DELETE, (self._name, key))
             self._texts.pop(key, None)
         for key, value in self._known.items():
             text = _text(self._name, key, value)
             before = self._texts.get(key)
             if before is None:
-                self._db.execute(_INSERT, (self._name, key, text))
+                self._db.execute(INSERT, (self._name, key, text))
             elif before != text:
-                self._db.execute(_UPDATE, (text, self._name, key))
+                self._db.execute(UPDATE, (text, self._name, key))
             self._texts[key] = text
         self._added.clear()
         self._removed.clear()

@@ -303,8 +303,7 @@ def _without_padding(task: Task, padded: RowFaults) -> Task:
     actions = list(task.row.actions or ())
     changed = False
     for place, action in enumerate(actions):
-        tool = task.registry_of(action.by).tools.get(action.name)
-        if tool is None:
+        if (tool := task.registry_of(action.by).tools.get(action.name)) is None:
             continue
         arguments, dropped = without_refused_nulls(action.arguments, tool.check)
         if dropped:

@@ -66,8 +66,7 @@ class BundleImports:
         """Import ``name``; raises ``BundleError`` on a clash of names, else whatever the import raises."""
         full = absolute(self.folder, name)
         with _lock, no_bytecode_kept():
-            package = _package_folder(self.folder, full)
-            if package is not None:
+            if (package := _package_folder(self.folder, full)) is not None:
                 self._use(full.partition(".")[0], package)
             module = importlib.import_module(full)
             if package is not None and not place_of(module).is_relative_to(package):

@@ -292,8 +292,7 @@ def _bundle_root(temporary: Path, archive: Path) -> Path:
 
 def _installed(name: str) -> BundleSource:
     package, _, file = name.replace("\\", "/").partition("/")
-    folder = _package_folder(package)
-    if folder is None:
+    if (folder := _package_folder(package)) is None:
         wanted = Path(name)
         beside = wanted.parent.iterdir() if wanted.parent.is_dir() else ()
         meant = did_you_mean(wanted.name, [path.name for path in beside if _is_bundle(path)])

@@ -171,8 +171,7 @@ def _seeded(
         key = task.seed.key, task.registry.database
         if key not in bases:
             bases[key] = _base(task, folder / f"{len(bases)}.db", report, opened)
-        base = bases[key]
-        if base is not None:
+        if (base := bases[key]) is not None:
             yield task, base
 
 

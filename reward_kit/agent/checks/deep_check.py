@@ -148,8 +148,7 @@ class _DeepCheck:
         actions = task.row.actions or ()
         if not idle.reached or gold.changes or not actions:
             return
-        writes = [action.name for action in actions if action.name in self.writing]
-        if writes:
+        if writes := [action.name for action in actions if action.name in self.writing]:
             text = f"doing nothing gives {idle.reward:g}: the gold call {writes[0]} changes nothing"
             yield Fault("no-op", text)
         elif not task.row.scored_outputs:

@@ -125,8 +125,7 @@ class Reach:
             before = len(made)
             for tool in tools:
                 for arguments in itertools.islice(self._fitting(tool, made), MOST_OF_TOOL):
-                    content = await reader.read(task, tool, arguments)
-                    if content is not None:
+                    if (content := await reader.read(task, tool, arguments)) is not None:
                         self.take(Answer(tool.name, arguments, content))
             if len(made) == before or len(self.answers) > MOST_ANSWERS:
                 return

@@ -120,8 +120,7 @@ async def check_row(
 async def _checked(
     task: Task, base: Database, untouched: Database, repeatable: Repeatable, names: frozenset[str]
 ) -> RowCheck:
-    fault = _goal_fault(task, untouched, names)
-    if fault is not None:
+    if (fault := _goal_fault(task, untouched, names)) is not None:
         return RowCheck([Fault("goal", fault)])
     ignored: set[str] = set()
     IGNORED.set(ignored)

@@ -230,8 +230,7 @@ async def _played(
         raise
     finally:
         await runner.executor.close()
-        fault = await runner.saver.close()
-        if fault is not None:
+        if (fault := await runner.saver.close()) is not None:
             display.note(f"the usage of aborted rollouts is not stored: {fault}")
         seconds = plan.seconds_before + tally.seconds
         ended: dict[str, Any] = {"status": status, "reason": reason, "seconds": seconds}

@@ -218,8 +218,7 @@ class Workers(Executor):
             for worker in [worker for worker in self._workers if worker.died is not None]:
                 self._count(WorkerDiedError(worker.died or "", began=worker.ready, server=worker.server))
                 self._replace(worker)
-            able = [worker for worker in self._workers if worker.load < self._share]
-            if able:
+            if able := [worker for worker in self._workers if worker.load < self._share]:
                 return min(able, key=lambda worker: worker.load)
             self._changed.clear()
             await self._changed.wait()

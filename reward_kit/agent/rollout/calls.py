@@ -171,8 +171,7 @@ async def complete(
     messages = trace.messages if messages is None else listed("messages", messages)
     if tools is not None:
         tools = listed("tools", tools)
-    model = episode.models.get(role)
-    if model is None:
+    if (model := episode.models.get(role)) is None:
         option = "--model" if role == "agent" else "--sim-model"
         raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
     if role != "agent":
@@ -320,8 +319,7 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
     trace, gold, database = episode.trace, gold_database, episode.database
     with ExitStack() as opened:
         if gold is None and episode.row.actions is not None:
-            base = episode.base
-            if base is None:
+            if (base := episode.base) is None:
                 base = opened.enter_context(Database.open(database.base_path, mode=database.mode))
             seed = episode.random_numbers or trace.seed
             replay = await replay_gold_calls(episode.task, base, seed=seed)

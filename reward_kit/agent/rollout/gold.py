@@ -84,8 +84,7 @@ async def replay_gold_calls(
 
 async def _replay(task: Task, action: Action, database: Database, results: list[str]) -> GoldCall:
     registry = task.registry_of(action.by)
-    tool = registry.tools.get(action.name)
-    if tool is None:
+    if (tool := registry.tools.get(action.name)) is None:
         return GoldCall("Error: there is no such tool", "unknown_tool", [])
     if tool.terminal:
         return GoldCall("", "skipped", [])

@@ -101,8 +101,7 @@ async def call_reward(
     """Call a reward with copies of those ``given`` arguments that it takes; raises as ``judge``."""
     signature = _signature_of(reward)
     place = signature.place
-    missing = signature.needed - given.keys()
-    if missing:
+    if missing := signature.needed - given.keys():
         raise RewardError(
             f"needs {', '.join(sorted(missing))}, which the row does not give",
             place=place,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
@@ -66,14 +67,11 @@ async def _classify(episode: Episode) -> None:
     scoring.classify(trace, episode.task.reward, changes=episode.changes(), gold=gold)
 
 
-class EndedByUser:
+class EndedByUser(AbstractContextManager[Any, bool]):
     """Ends the episode if its user fails in a ``with`` block of this; nothing is raised then."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-
-    def __enter__(self) -> None:
-        return None
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None

@@ -290,8 +290,7 @@ class Trace(Scored, Closing):
 
             return UnknownDatabase(cause)
         opened = self._opened = self._opened or ExitStack()
-        stored = self.stored.open(kind, mode, opened)
-        if stored is None:
+        if (stored := self.stored.open(kind, mode, opened)) is None:
             return None
         database = opened.enter_context(stored.fork(seed=self.seed, now=self.row.clock(), hidden=hidden))
         return database.read_only_async() if is_async else database.read_only()

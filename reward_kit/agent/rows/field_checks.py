@@ -186,13 +186,10 @@ def arguments_match(gold: Any, actual: Any) -> bool:
     return equal_values(gold, actual)
 
 
-def reference_faults(
-    arguments: Any, position: int, way: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def reference_faults(arguments: Any, position: int, way: tuple[str | int, ...] = ()) -> Iterator[Fault]:
     """The faults of references in the arguments of action ``position``: (path, fault)."""
     if is_reference(arguments):
-        fault = _reference_fault(arguments, position)
-        if fault:
+        if fault := _reference_fault(arguments, position):
             yield way, fault
     elif isinstance(arguments, dict | list):
         for key, value in arguments.items() if isinstance(arguments, dict) else enumerate(arguments):

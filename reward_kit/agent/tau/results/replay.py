@@ -97,8 +97,7 @@ class RecordedRun:
         moved, different = [], []
         compared = answers = 0
         for one in result.outcomes:
-            trial = self.trials.get((one.row_id, one.index))
-            if trial is None:
+            if (trial := self.trials.get((one.row_id, one.index))) is None:
                 continue
             trace = result.record_or_none(one)
             found = [] if trace is None else list(_differences(trial.tool_calls, trace.tool_calls))

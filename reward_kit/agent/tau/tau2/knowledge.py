@@ -110,7 +110,6 @@ class BM25(Documents):
         for word in query.lower().split():
             weight = self._weights.get(word, 0.0)
             for at, (words, length) in enumerate(zip(self._frequencies, self._lengths, strict=True)):
-                n = words.get(word, 0)
-                if n:
+                if n := words.get(word, 0):
                     scores[at] += weight * (n * (K1 + 1) / (n + length))
         return sorted(zip(self.texts, scores, strict=True), key=lambda one: one[1], reverse=True)

@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from reward_kit.agent.objects import DELETE, INSERT, READ, READ_ALL, UPDATE
 from reward_kit.agent.objects import SCHEMA as OBJECTS
-from reward_kit.agent.objects import TABLE
 from reward_kit.agent.tau.tau2.models import Field, exact_text, exact_value, json_of, list_ids, mark_of
 
 STATE = "tau2_state"
@@ -43,11 +43,6 @@ _PUT_STATE = (
     "ON CONFLICT DO UPDATE SET json = excluded.json, added = excluded.added"
 )
 _DROP_STATE = f"DELETE FROM {STATE} WHERE kind = ? AND id = ?"  # noqa: S608
-_SELECT_KIND = f"SELECT id, json FROM {TABLE} WHERE kind = ? ORDER BY rowid"  # noqa: S608
-_SELECT_ONE = f"SELECT json FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
-_INSERT = f"INSERT INTO {TABLE} VALUES (?, ?, ?)"  # noqa: S608
-_UPDATE = f"UPDATE {TABLE} SET json = ? WHERE kind = ? AND id = ?"  # noqa: S608
-_DELETE = f"DELETE FROM {TABLE} WHERE kind = ? AND id = ?"  # noqa: S608
 
 
 # --- the objects of the seed
@@ -114,7 +109,7 @@ class State:
         if kind in self.seed.complete:
             return known
         changed = self.changed.get(kind, {})
-        rows = self.db.fetch_all(_SELECT_KIND, (kind,))
+        rows = self.db.fetch_all(READ_ALL, (kind,))
         found = {key: known.get(key) or _Seeded(text) for key, text in rows if key not in changed}
         if not changed:
             self.seed.kinds[kind] = found
@@ -127,21 +122,19 @@ class State:
         known = self.seed.kinds.setdefault(kind, {})
         if key in known or kind in self.seed.complete:
             return known.get(key)
-        text = self.db.fetch_val(_SELECT_ONE, (kind, key))
-        if text is not None:
+        if (text := self.db.fetch_val(READ, (kind, key))) is not None:
             known[key] = _Seeded(text)
         return known.get(key)
 
     def keys(self, kind: str) -> list[str]:
         """The ids of a kind, in their order."""
-        changed = self.changed.get(kind)
-        if not changed:
+        if not (changed := self.changed.get(kind)):
             return list(self.seeded(kind))
         if kind in self.seed.complete:
             there = {key: added for key, (text, added) in changed.items() if text is not None}
             kept = [key for key in self.seeded(kind) if not there.get(key, key in changed)]
             return [*kept, *(key for key, added in there.items() if added)]
-        return [key for key, _ in self.db.fetch_all(_SELECT_KIND, (kind,))]
+        return [key for key, _ in self.db.fetch_all(READ_ALL, (kind,))]
 
     def has(self, kind: str, key: str) -> bool:
         changed = self.changed.get(kind, {}).get(key)
@@ -149,14 +142,12 @@ class State:
 
     def read(self, one: Field, key: str) -> tuple[Any, bytes]:
         """An object and its mark; raises ``KeyError``."""
-        changed = self.changed.get(one.kind, {}).get(key)
-        if changed is not None:
+        if (changed := self.changed.get(one.kind, {}).get(key)) is not None:
             if changed[0] is None:
                 raise KeyError(key)
             value = exact_value(changed[0], self.classes)
             return value, mark_of(value)
-        seeded = self.one_seeded(one.kind, key)
-        if seeded is None:
+        if (seeded := self.one_seeded(one.kind, key)) is None:
             raise KeyError(key)
         if not self.writes:
             if seeded.value is None:
@@ -178,16 +169,16 @@ class State:
         """Write one object; ``is_new`` puts it at the end."""
         text, exact = json_of(value), exact_text(value)
         if not is_new:
-            self.db.execute(_UPDATE, (text, kind, key))
+            self.db.execute(UPDATE, (text, kind, key))
             self.put(kind, key, exact, added=self.changed.get(kind, {}).get(key, (None, False))[1])
             return
-        self.db.execute(_INSERT, (kind, key, text))
+        self.db.execute(INSERT, (kind, key, text))
         if self.changed.get(kind, {}).pop(key, None) is not None:
             self.db.execute(_DROP_STATE, (kind, key))  # it was removed before, and now comes last
         self.put(kind, key, exact, added=True)
 
     def delete_one(self, kind: str, key: str) -> None:
-        self.db.execute(_DELETE, (kind, key))
+        self.db.execute(DELETE, (kind, key))
         self.put(kind, key, None, added=True)
 
 

@@ -86,8 +86,7 @@ def _read_tasks(files: SourceFiles, split: str) -> list[Row]:
 
 def _row(file: PythonFile, node: ast.expr, split: str, index: int) -> Row:
     given = file.arguments(node, "Task")
-    missing = {"user_id", "instruction", "actions", "outputs"} - given.keys()
-    if missing:
+    if missing := {"user_id", "instruction", "actions", "outputs"} - given.keys():
         raise file.fault(node, f"a Task with {', '.join(sorted(missing))}")
     outputs = file.literal(given["outputs"], "a list of texts")
     if not isinstance(outputs, list) or not all(isinstance(output, str) for output in outputs):
