@@ -12,7 +12,7 @@ from door_bundle import HIDDEN, PUSH, ROW, TOOLS, UNLOCK, USER_TOOLS, asks, door
 from http_stub_agent import Door, opened, serving
 from small_task import InProcessModel
 
-from reward_kit.agent import TaskBundle, load_rollout, load_user, validate
+from reward_kit.agent import TaskBundle, evaluate, load_rollout, load_user, validate
 from reward_kit.agent.bundles.rules import Rule, violations_of
 from reward_kit.agent.players.agents.replay import GoldAgent
 from reward_kit.agent.players.agents.tool_calling import ToolCallingAgent
@@ -346,6 +346,25 @@ class TestFailures:
         assert 'the user called push_hard({"door": "front"}), which is not expected; ' in failure.detail
         assert failure.made["by"] == "user"
         assert self.failure([pushed, again]).kind == "partially_completed"
+
+    def test_the_reason_stands_in_place_of_data_that_do_not_count(self, tmp_path):
+        class Opener:
+            async def respond(self, rollout: Any) -> str:
+                await rollout.call_tool("unlock", {"door": "front"})
+                return "Please push."
+
+        row = {**ROW, "actions": [UNLOCK], "checks": ["SELECT 0"], "score_by": ["checks"]}
+        folder = door_bundle(tmp_path, rows=[row])
+        result = evaluate(folder, agent=Opener, user=Pusher, output_dir=tmp_path / "runs")
+        (trace,) = result.records()
+        detail = 'the user called push_hard({"door": "front"}), which is not expected'
+        assert trace.failure["detail"] == f"{detail}; does not hold: SELECT 0"
+        unexplained = classify_failure(
+            stop_reason="user_stop",
+            differences=[{"table": "doors", "key": None}],
+            reason="does not hold: SELECT 0",
+        )
+        assert (unexplained.kind, unexplained.detail) == ("other", "does not hold: SELECT 0")
 
     def test_an_agent_that_did_not_unlock_comes_first(self):
         assert self.failure([]).kind == "partially_completed"

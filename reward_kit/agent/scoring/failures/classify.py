@@ -145,6 +145,7 @@ def classify(
         turns=record.turns,
         user_fault=decisive if judged else None,
         gold_fault=gold_fault,
+        reason=None if "data" in scored_by else (record.result or {}).get("reason"),
     )
     failure.not_compared = ignored
     record.failure = asdict(failure)
@@ -182,6 +183,7 @@ def classify_failure(
     turns: int = 0,
     user_fault: UserFault | None = None,
     gold_fault: str | None = None,
+    reason: str | None = None,
 ) -> Failure:
     """The failure of a rollout that has a reward below 1, or none.
 
@@ -189,12 +191,12 @@ def classify_failure(
     row has no gold actions or nothing is known. ``expected`` are all gold actions in order, ``unsaid`` the
     outputs that the agent has not said. ``steps`` and ``turns`` is how far the rollout went.
     ``user_fault`` is a fault of the simulated user that decided the rollout; ``gold_fault`` the first gold
-    action that could not be done.
+    action that could not be done, ``reason`` the reward's if the data do not count.
     """
     fault = None
     if differences:
-        found = first_fault(tool_calls, expected, differences, stop_reason)
-        fault = found or FirstFault("other", row_line(differences[0]))
+        why = reason or row_line(differences[0])
+        fault = first_fault(tool_calls, expected, differences, stop_reason) or FirstFault("other", why)
     kind: FailureKind = "other"
     if user_fault is not None and stop_reason != "infrastructure_error":
         kind, detail = "user_error", f"{user_fault.kind} (turn {user_fault.turn}): {user_fault.detail}"
@@ -205,7 +207,7 @@ def classify_failure(
     elif fault is not None:
         kind, detail = fault.kind, fault.detail
         if differences and kind == "other" and fault.made is not None:
-            detail = f"{detail}; {row_line(differences[0])}"
+            detail = f"{detail}; {why}"
     elif unsaid:
         kind, detail = "missing_output", f"never said: {', '.join(map(repr, unsaid))}"
     elif differences is None:
