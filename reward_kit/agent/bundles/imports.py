@@ -3,7 +3,8 @@
 While a bundle is open, the folder above it and the working directory are at the end of ``sys.path``, so that
 nothing in them hides an installed module. A package that is the bundle's folder, or holds it, is loaded from
 there and from nowhere else, with or without ``__init__.py``. When the last bundle that uses them is closed,
-these modules are forgotten, so that the next bundle with a folder of that name gets its own.
+these modules are forgotten, so that the next bundle with a folder of that name gets its own. If a file has
+changed since it was imported, the next bundle imports its folder anew, also while others have it open.
 
 A name that begins with a dot is relative to the bundle's folder: ``.tools`` is its ``tools.py``.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -55,6 +57,8 @@ class BundleImports:
         self.entries: list[str] = []
         self._known = frozenset(sys.modules)
         with _lock:
+            for name in changed_modules(self.folder):
+                del sys.modules[name]
             added: set[str] = {entry for other in _open for entry in other.entries}
             present = {str(Path(entry).absolute()) for entry in sys.path} - added
             self.entries = [entry for entry in searched(self.folder) if entry not in present]
@@ -69,6 +73,7 @@ class BundleImports:
             if (package := _package_folder(self.folder, full)) is not None:
                 self._use(full.partition(".")[0], package)
             module = importlib.import_module(full)
+            changed_modules(self.folder)  # notes them
             if package is not None and not place_of(module).is_relative_to(package):
                 raise BundleError(f"module {full!r} comes from {place_of(module)}, not from {package}")
             return module
@@ -118,9 +123,23 @@ class BundleImports:
             remedy = "Rename the bundle's folder, or load it in a process of its own."
             fault = f"a module {name!r} from {place_of(present)} is imported already; the bundle is {folder}"
             raise BundleError(fault, remedy=remedy)
-        if loaded is None:
+        if present is None:
             _load_package(name, folder)
         self.packages[name] = folder
+
+
+def changed_modules(folder: Path) -> list[str]:
+    """Note the files of the modules that were imported from ``folder``; names them all if one has changed."""
+    changed, inside = False, []
+    for name, module in [*sys.modules.items()]:
+        own = getattr(module, "__dict__", {})  # without imports of modules that wait for their first use
+        file, spec = str(own.get("__file__")), own.get("__spec__")
+        if file.startswith(f"{folder}{os.sep}") and spec is not None and spec.name == name:  # not __main__
+            inside.append(name)
+            with suppress(OSError):
+                now = (stat := Path(file).stat()).st_mtime_ns, stat.st_size
+                changed |= vars(spec).setdefault("noted", now) != now  # a reload makes another spec
+    return inside if changed else []
 
 
 def absolute(folder: Path, name: str) -> str:

@@ -1,5 +1,6 @@
 """Importing bundles: the path, the pins, and two bundles with one name."""
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,3 +95,24 @@ def test_a_bundle_is_imported_anew_when_it_is_opened_again(tmp_path: Path) -> No
     imports = BundleImports(folder)
     assert imports.module("my_task.tools").number == "edited"
     imports.close()
+
+
+def test_an_edit_counts_while_the_bundle_is_open_or_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = package(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.import_module("my_task.tools")
+    left_open = BundleImports(folder)
+    assert left_open.module("my_task.tools") is own
+    (folder / "data.py").write_text("number = 'edited'\n")
+    imports = BundleImports(folder)
+    assert imports.module("my_task.tools").number == "edited"
+    (folder / "data.py").write_text("number = 'edited again'\n")
+    assert importlib.reload(imports.module("my_task.data")).number == "edited again"
+    again = BundleImports(folder)
+    assert again.module("my_task.data") is imports.module("my_task.data")
+    for one in (left_open, imports, again):
+        one.close()
+    for name in ("my_task", "my_task.tools", "my_task.data"):  # the test's own import stays
+        del sys.modules[name]
