@@ -7,6 +7,9 @@ import inspect
 import logging
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ from reward_kit.agent.base.encoding import copied
 from reward_kit.agent.base.history import calls_in
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
-from reward_kit.agent.base.worker_thread import sync_twin
+from reward_kit.agent.base.worker_thread import in_thread, sync_twin
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.rollout import RolloutLimits
@@ -95,9 +98,10 @@ async def judge_async(
 ) -> EvaluateResult | RewardOutput:
     """The reward of ``task`` for a conversation and the database that it left behind.
 
-    ``gold_db`` is the state that the row's actions lead to; without it they are replayed on the base of
-    ``db``, with its random numbers. ``rollout`` has what ``messages`` do not tell, such as the user's tool
-    calls; without it the agent's are those in ``messages``. ``timeout`` of the reward is in seconds.
+    ``gold_db`` is the state that the row's actions lead to; without it they are replayed with the random
+    numbers of ``db`` on its base, and on the row's seed if ``db`` is a complete file. ``rollout`` has what
+    ``messages`` do not tell, such as the user's tool calls; without it the agent's are those in ``messages``.
+    ``timeout`` of the reward is in seconds.
 
     Raises ``RewardError`` if it raises, takes too long, or returns something else than a valid finite score.
     """
@@ -111,7 +115,19 @@ async def judge_async(
     if rollout is None:
         given = {message.get("tool_call_id") for message in task.row.initial_messages}
         trace.tool_calls = [call for call in calls_in(messages) if call.id not in given]
-    return await episode.finish(gold_db)
+    with ExitStack() as opened:
+        episode.database = await in_thread(partial(_over_the_seed, task, db, opened))
+        return await episode.finish(gold_db)
+
+
+def _over_the_seed(task: Task, db: Database, opened: ExitStack) -> Database:
+    """``db``; if it has no changes, maybe as a complete file without another base, over the row's seed."""
+    if db.changes():
+        return db
+    folder = Path(opened.enter_context(TemporaryDirectory(prefix="reward-kit-")))
+    task.seed.write(folder / "base.db")  # beside a complete file it is its base
+    whole = opened.enter_context(Database.open(db.export(folder / "whole.db"), mode=db.mode))
+    return opened.enter_context(whole.fork(hidden=task.hidden))
 
 
 judge = sync_twin(judge_async)

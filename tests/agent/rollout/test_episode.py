@@ -8,7 +8,7 @@ import pytest
 from flight_bundle import GOLD, TOOLS, Bundle
 from small_task import ScriptedUser
 
-from reward_kit.agent import Episode, RolloutStopped, TaskBundle, judge, judge_async
+from reward_kit.agent import Database, Episode, RolloutStopped, TaskBundle, judge, judge_async
 from reward_kit.agent.rollout.calls import answered
 from reward_kit.errors import AgentError, RewardError, UsageError
 
@@ -152,6 +152,25 @@ def test_a_conversation_is_judged_by_all_that_the_row_says(bundle: Bundle) -> No
                 scores.append({name: metric.score for name, metric in by_hand.metrics.items()})
     done, other = {"database": 1.0, "calls": 1.0}, {"database": 0.0, "calls": 1.0}
     assert scores == [done, other, {"database": 0.0, "calls": 0.0}]
+
+
+@pytest.mark.parametrize("seats", [["Alice"], ["Alice", "Bob"], []])
+def test_a_complete_file_is_judged_like_the_database_that_it_was_written_from(
+    bundle: Bundle, seats: list[str]
+) -> None:
+    (bundle.folder / "reward.py").unlink()
+    bundle.rows({"id": "alice", "actions": GOLD, "end_goal_sql": None})
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, rng_seed=5) as episode:
+        for name in seats:
+            booked = episode.call_sync("create_booking", {"flight_id": 1, "passenger": name})
+            episode.call_sync("pay_booking", {"booking_id": booked.value["booking_id"]})
+        result = episode.finish_sync()
+        assert result.score == float(seats == ["Alice"])
+        with Database.open(episode.database.export(bundle.folder / "final.db")) as whole:
+            for seen in (whole, whole.fork().read_only()):
+                found = judge(loaded.tasks[0], episode.messages, seen)
+                assert found.score == result.score
+                assert found.score or found.reason == result.reason
 
 
 async def test_judging_a_database_waits_for_the_call_that_runs_on_it(bundle: Bundle) -> None:
