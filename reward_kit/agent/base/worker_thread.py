@@ -198,8 +198,18 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on an event loop in a thread of this package and wait for its result."""
-    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+    """Run ``work`` on an event loop in a thread of this package and wait for its result.
+
+    What ``work`` itself runs so has the next loop, since its own may be held up. Ctrl-C cancels ``work``.
+    """
+    depth = _depth.get()
+    before = _depth.set(depth + 1)  # which ``work`` sees, also in its threads
+    future = asyncio.run_coroutine_threadsafe(work, _loop(depth))
+    _depth.reset(before)
+    try:
+        return future.result()
+    finally:
+        future.cancel()
 
 
 def sync_twin(
@@ -217,8 +227,11 @@ def sync_twin(
     return twin
 
 
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
+
+
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
+def _loop(_depth: int) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="reward-kit-sync").start()
     return loop

@@ -3,6 +3,8 @@
 import asyncio
 import contextvars
 import os
+import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ import threading
 import pytest
 
 from reward_kit.agent.base import worker_thread
-from reward_kit.agent.base.worker_thread import in_thread
+from reward_kit.agent.base.worker_thread import in_thread, run_sync
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
 
@@ -23,6 +25,33 @@ async def test_the_outcome_of_the_function_is_returned_or_raised() -> None:
         await in_thread(lambda: next(iter(())))
     with pytest.raises(SystemExit):
         await in_thread(lambda: exec("raise SystemExit(3)"))
+
+
+def test_code_that_a_sync_call_runs_may_make_one() -> None:
+    async def inner() -> str:
+        return await in_thread(lambda: run_sync(asyncio.sleep(0, "inner")))
+
+    async def outer() -> list[str]:
+        return [run_sync(inner()), await in_thread(lambda: run_sync(inner()))]
+
+    assert run_sync(asyncio.wait_for(outer(), 10)) == ["inner", "inner"]
+
+
+def test_ctrl_c_cancels_what_a_sync_call_waits_for() -> None:
+    ends: queue.Queue[str] = queue.Queue()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(5)
+            ends.put("done")
+        finally:
+            ends.put("cancelled")
+
+    main = threading.main_thread().ident or 0
+    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(slow())
+    assert ends.get(timeout=4) == "cancelled"
 
 
 async def test_calls_that_hang_do_not_delay_others() -> None:
