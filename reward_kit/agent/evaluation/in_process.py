@@ -23,7 +23,7 @@ from reward_kit.agent.database import Changes
 from reward_kit.agent.evaluation.branching import Branching
 from reward_kit.agent.evaluation.options import chosen_tasks, seed_of
 from reward_kit.agent.evaluation.protocol import Description, Executor
-from reward_kit.agent.evaluation.row_states import KeptGold, RowStates, gold_calls
+from reward_kit.agent.evaluation.row_states import KeptGold, RowStates
 from reward_kit.agent.models.cache import cached_models
 from reward_kit.agent.models.calls import Caller, call_timeouts, model_of_rollout
 from reward_kit.agent.players.agents.replay import ReplayAgent, ReplayUser
@@ -36,7 +36,7 @@ from reward_kit.agent.rollout.outcome import Played
 from reward_kit.agent.rollout.replaying import draw_as_in
 from reward_kit.agent.rollout.rollout import PLAYERS, Budget, RolloutLimits
 from reward_kit.agent.rollout.trace import redacted_warning
-from reward_kit.agent.scoring.failures.classify import classify, expected_calls
+from reward_kit.agent.scoring.failures.classify import classify_played
 from reward_kit.agent.store.fingerprints import code_facts
 from reward_kit.agent.store.layout import RunsFolder
 from reward_kit.agent.store.loading import load_rollout
@@ -224,7 +224,7 @@ class InProcess(Executor):
         state: bytes | None = None
         gold_state: bytes | None = None
         with episode.database as database:
-            _classify(trace, task, Changes(database.changes), gold)
+            classify_played(trace, task, Changes(database.changes), gold)
             if row.keep == "full":
                 saving = asyncio.to_thread(self.folder.save_final, database, task, trace.id)
                 file = await completed(saving, f"{request.row_id}: keeping a finished rollout")
@@ -261,7 +261,7 @@ class InProcess(Executor):
                 final = trace.stored.open("final", "overlay", opened)
                 assert final is not None, "only what was kept is judged again"
                 async with row.gold_for(trace.seed) as gold:
-                    _classify(trace, row.task, final.changes(), gold)
+                    classify_played(trace, row.task, final.changes(), gold)
         except (StorageError, DatabaseError, *DAMAGED) as error:
             raise DatabaseError(f"cannot be judged again: {fault_line(error)}", place=rollout) from error
         if self.config.debug:
@@ -304,17 +304,6 @@ class InProcess(Executor):
             await asyncio.to_thread(telemetry.close, self.note)
         if self._bundle is not None:
             self._bundle.close()
-
-
-def _classify(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | None) -> None:
-    classify(
-        trace,
-        task.reward,
-        changes=changes,
-        gold=gold.database.changes() if gold else None,
-        expected=expected_calls(gold_calls(task, gold.calls), gold.shared) if gold else (),
-        gold_fault=gold.fault if gold else None,
-    )
 
 
 def _import_in_a_thread(module: str) -> None:

@@ -21,7 +21,7 @@ from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import versions
 from reward_kit.agent.database import Changes, Database
 from reward_kit.agent.models.cache import FOLDER
-from reward_kit.agent.rollout.gold import IMPOSSIBLE, GoldCall, GoldReplay, replay_gold_calls
+from reward_kit.agent.rollout.gold import GoldCall, GoldReplay, replay_gold_calls
 from reward_kit.agent.rollout.outcome import RowGold
 from reward_kit.agent.store.fingerprints import INSTALLED, toolset_of
 from reward_kit.agent.store.layout import keep_of
@@ -129,7 +129,7 @@ class RowStates:
             return known
         gold = await replay_gold_calls(task, base, seed=seed)
         state = gold.database.delta() if gold.shared else None
-        stored = RowGold(task.row.id, gold_calls(task, gold.calls), gold.database.changes().to_json(), state)
+        stored = RowGold(task.row.id, gold.stored(task), gold.database.changes().to_json(), state)
         if key is not None:
             self.kept.add(key, gold, stored)
         with gold.database as played:  # a fork of it that is not written to needs no connection
@@ -219,9 +219,8 @@ class KeptGold:
         except (OSError, DatabaseError, ValueError, TypeError, KeyError) as error:
             self._file.fail(error)
             return None
-        return GoldReplay(database, calls, shared=True, fault=None), RowGold(
-            task.row.id, gold_calls(task, calls), changes, state
-        )
+        gold = GoldReplay(database, calls, shared=True, fault=None)
+        return gold, RowGold(task.row.id, gold.stored(task), changes, state)
 
     def add(self, key: str, gold: GoldReplay, stored: RowGold) -> None:
         """Keep a state, if other rollouts would come to the same one."""
@@ -249,16 +248,6 @@ def _file_in(root: Path, warn: Callable[[str], None]) -> CacheFile:
     table = "gold (key TEXT PRIMARY KEY, calls TEXT NOT NULL, changes TEXT NOT NULL, state BLOB NOT NULL)"
     told = "no state of gold actions can be kept ({}); they are replayed"
     return CacheFile(root / FILE, table, told, warn, synchronous="OFF", busy=5.0)
-
-
-def gold_calls(task: Task, calls: list[GoldCall]) -> list[dict[str, Any]]:
-    """The gold actions with their answers and changed rows, as they are stored."""
-    return [
-        {"name": one.name, "arguments": one.arguments, "by": one.by}
-        | {"content": call.content, "changes": call.changes}
-        | ({"fault": f"actions[{n}] ({one.name}): {call.content}"} if call.status in IMPOSSIBLE else {})
-        for n, (one, call) in enumerate(zip(task.row.actions or (), calls, strict=True))
-    ]
 
 
 def clear_gold(root: Path, warn: Callable[[str], None]) -> None:

@@ -55,6 +55,15 @@ class GoldReplay:
     fault: str | None
     impossible: str | None = None
 
+    def stored(self, task: Task) -> list[dict[str, Any]]:
+        """The gold actions with their answers and changed rows, as they are stored."""
+        return [
+            {"name": one.name, "arguments": one.arguments, "by": one.by}
+            | {"content": call.content, "changes": call.changes}
+            | ({"fault": f"actions[{n}] ({one.name}): {call.content}"} if call.status in IMPOSSIBLE else {})
+            for n, (one, call) in enumerate(zip(task.row.actions or (), self.calls, strict=True))
+        ]
+
 
 async def replay_gold_calls(
     task: Task, base: Database, *, seed: int | Randomness | None = None, now: datetime | None = None

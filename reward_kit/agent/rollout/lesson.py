@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -58,13 +58,14 @@ def lesson_of(trace: Trace) -> tuple[float | None, str]:
 async def _classify(episode: Episode) -> None:
     """Set the ``user_faults`` and the ``failure`` of the trace, as an evaluation does."""
     trace, gold = episode.trace, None
-    trace.user = trace.user or import_module("reward_kit.agent.players.names").name_of(episode.user)
-    if episode.row.actions is not None and episode.base is not None:
-        seed = episode.random_numbers or trace.seed
-        with (await replay_gold_calls(episode.task, episode.base, seed=seed)).database as database:
-            gold = database.changes()
     scoring = import_module("reward_kit.agent.scoring.failures.classify")  # which builds on rollouts
-    scoring.classify(trace, episode.task.reward, changes=episode.changes(), gold=gold)
+    trace.user = trace.user or import_module("reward_kit.agent.players.names").name_of(episode.user)
+    with ExitStack() as opened:
+        if episode.row.actions is not None and episode.base is not None:
+            seed = episode.random_numbers or trace.seed
+            gold = await replay_gold_calls(episode.task, episode.base, seed=seed)
+            opened.enter_context(gold.database)
+        scoring.classify_played(trace, episode.task, episode.changes(), gold)
 
 
 class EndedByUser(AbstractContextManager[Any, bool]):

@@ -70,6 +70,26 @@ async def test_an_evaluation_says_the_same(bundle: Bundle) -> None:
     assert (reward, reason.partition(":")[0]) == (None, line["failure"])
 
 
+async def test_an_evaluation_finds_the_same_failure(bundle: Bundle) -> None:
+    async def books(rollout: Any) -> str:
+        await rollout.call_tool("create_booking", {"flight_id": 2, "passenger": "Alice"})
+        return "Booked."
+
+    def thanks(rollout: Any) -> str:
+        return "Thanks. ###STOP###" if len(rollout.lines) > 1 else "Book me a flight, please."
+
+    bundle.rows({**ROWS[0], "end_goal_sql": None, "reward": "reward_kit.agent.rewards:evaluate"})
+    result = await evaluate_async(bundle.dataset, agent=books, user=thanks, n_rollouts=1)
+    (trace,) = result.records()
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, user=thanks) as episode:
+        await episode.start()
+        await episode.say(await books(episode.rollout))
+        await episode.lesson()
+        found = [{**(one.failure or {}), "rows": [], "not_compared": []} for one in (trace, episode.trace)]
+    assert found[0] == found[1]
+    assert found[0]["kind"] == "wrong_arguments"
+
+
 @pytest.mark.parametrize(
     ("error", "shown"),
     [

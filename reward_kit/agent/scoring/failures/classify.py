@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reward_kit.agent.base.types import ToolCall
+    from reward_kit.agent.bundles.task import Task
     from reward_kit.agent.database import Changes
+    from reward_kit.agent.rollout.gold import GoldReplay
     from reward_kit.agent.rollout.trace import Trace
     from reward_kit.agent.scoring.failures.row_differences import RowDifference
     from reward_kit.agent.scoring.user_faults import UserFault
@@ -149,6 +151,18 @@ def classify(
     )
     failure.not_compared = ignored
     record.failure = asdict(failure)
+
+
+def classify_played(trace: Trace, task: Task, changes: Changes, gold: GoldReplay | None) -> None:
+    """As ``classify``, with the gold actions as they were replayed, if the row has any."""
+    classify(
+        trace,
+        task.reward,
+        changes=changes,
+        gold=gold.database.changes() if gold else None,
+        expected=expected_calls(gold.stored(task), gold.shared) if gold else (),
+        gold_fault=gold.fault if gold else None,
+    )
 
 
 def _user_faults(
