@@ -7,7 +7,7 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, overload
 
 from pydantic import Strict, TypeAdapter, ValidationError
@@ -103,14 +103,15 @@ def reward_function(
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 args, kwargs = bound(args, kwargs)
-                return _checked(await function(*args, **kwargs), mode, name)
+                return await _checked_later(function(*args, **kwargs), mode, name)
 
         else:
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 args, kwargs = bound(args, kwargs)
-                return _checked(function(*args, **kwargs), mode, name)
+                result = function(*args, **kwargs)  # may have an async function inside
+                return (_checked_later if inspect.isawaitable(result) else _checked)(result, mode, name)
 
         about = {"id": id, "requirements": requirements, "mode": mode, "resources": resources}
         wrapper.__dict__.update({f"_reward_function_{name}": value for name, value in about.items()})
@@ -121,6 +122,10 @@ def reward_function(
 
 # users' tests replace it for ``RewardFunction``
 reward_function.requests = lazy_requests  # type: ignore[attr-defined]
+
+
+async def _checked_later(result: Awaitable[Any], mode: str, name: str) -> Any:
+    return _checked(await result, mode, name)
 
 
 def _checked(result: Any, mode: str, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from typing import Any, Dict, List, Optional, Union  # noqa: UP035 - users annotate so
@@ -121,6 +122,16 @@ class TestResults:
 
         assert inspect.iscoroutinefunction(judge)
         assert (await judge(messages=MESSAGES)).reason == "hi"
+
+    async def test_an_async_function_may_be_inside(self):
+        class Judge:
+            async def __call__(self, messages: list[Message], **kwargs):
+                return {"score": 1.0, "reason": messages[0].content}
+
+        judge = Judge()
+        around = functools.wraps(judge.__call__)(lambda *args, **kwargs: judge(*args, **kwargs))
+        for one in (judge, around):
+            assert await reward_function(one)(messages=MESSAGES) == EvaluateResult(score=1.0, reason="hi")
 
 
 class TestDecoration:
