@@ -36,9 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _marked(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """The dataset, relative to the test's folder if it is there, and the arguments of the mark."""
+    from reward_kit.agent.base.text import did_you_mean
+    from reward_kit.agent.config import OPTIONS
+
     mark = request.node.get_closest_marker(MARK)
     if mark is None or len(mark.args) != 1:
         pytest.fail(f'mark the test with @pytest.mark.{MARK}("my_task", ...)', pytrace=False)
+    known = [*OPTIONS.keys() - {"dataset"}, *_OWN, "models"]
+    for name in mark.kwargs:
+        if name not in known:
+            pytest.fail(f"@pytest.mark.{MARK}: unknown {name}={did_you_mean(name, known)}", pytrace=False)
     beside = request.path.parent / mark.args[0]
     return str(beside if beside.exists() else mark.args[0]), dict(mark.kwargs)
 
@@ -50,16 +57,10 @@ def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> Evaluat
     The arguments of the mark are options of ``evaluate``, ``n`` is short for ``n_rollouts``.
     """
     from reward_kit.agent import evaluate
-    from reward_kit.agent.base.text import did_you_mean
-    from reward_kit.agent.config import OPTIONS
     from reward_kit.errors import RewardKitError
 
     dataset, given = _marked(request)
     options = {name: value for name, value in given.items() if name not in _OWN}
-    known = [*OPTIONS.keys() - {"dataset"}, *_OWN, "models"]
-    for name in given:
-        if name not in known:
-            pytest.fail(f"@pytest.mark.{MARK}: unknown {name}={did_you_mean(name, known)}", pytrace=False)
     if "n" in given:
         options["n_rollouts"] = given["n"]
     try:
@@ -99,15 +100,19 @@ def _fault(result: EvaluationResult, least: float | None) -> str | None:
 
 @pytest.fixture
 def bundle_episode(request: pytest.FixtureRequest) -> Iterator[Episode]:
-    """An episode of the mark's ``row`` (the first by default), on a copy of its data."""
+    """An episode of the mark's ``row`` (the first by default), on a copy of its data.
+
+    Of the other arguments of the mark, ``mode``, ``models`` and ``user`` are options of the episode.
+    """
     from reward_kit.agent import TaskBundle
     from reward_kit.errors import RewardKitError
 
     dataset, given = _marked(request)
+    options = {name: given[name] for name in ("mode", "models", "user") if name in given}
     with ExitStack() as opened:
         try:
             bundle = opened.enter_context(TaskBundle.load(dataset))
-            episode = opened.enter_context(bundle.episode(given.get("row", 0), mode=given.get("mode")))
+            episode = opened.enter_context(bundle.episode(given.get("row", 0), **options))
         except RewardKitError as error:
             fault = str(error)
         else:

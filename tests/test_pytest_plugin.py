@@ -20,6 +20,11 @@ def test_lend(bundle_episode):
     assert bundle_episode.call_sync("lend_book", {"book_id": 1, "member": "Ada"}).content == "lent"
 
 
+@pytest.mark.bundle("library_task", user=lambda rollout: "Which book?")
+def test_a_user_of_its_own(bundle_episode):
+    assert bundle_episode.say_sync("Hello.") == "Which book?"
+
+
 @pytest.mark.bundle("library_task", agent="idle:answer", user="none", min_pass1=0.9)
 def test_idle(bundle_evaluation):
     pass
@@ -40,6 +45,11 @@ def test_no_such_row(bundle_episode):
     pass
 
 
+@pytest.mark.bundle("library_task", rwo="lend.1")
+def test_misspelt_row(bundle_episode):
+    pass
+
+
 def test_unmarked(bundle_evaluation):
     pass
 """
@@ -57,15 +67,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
     done = run_python(f"import pytest; pytest.main({PYTEST})", folder)
     shown = done.out + done.err
-    assert "2 passed" in shown, shown
+    assert "3 passed" in shown, shown
     assert list((folder / "kept" / "evals").glob("*.db"))
     assert "1 failed" in shown
-    assert "4 errors" in shown
+    assert "5 errors" in shown
     for said in (
         "Pass^1 is 0.000, less than 0.9",
         "  lend.1 #1: partially_completed",
         "Read it: reward-kit show /",
         "unknown mni_pass1= (did you mean 'min_pass1'?)",
+        "unknown rwo= (did you mean 'row'?)",
         "there is no row 'lend.9' (did you mean 'lend.",
         "missing_task: no such file or folder",
         'mark the test with @pytest.mark.bundle("my_task", ...)',
