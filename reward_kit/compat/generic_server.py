@@ -10,17 +10,17 @@ from __future__ import annotations
 import argparse
 import hmac
 import importlib
-import inspect
 import logging
 import os
 import sys
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
 from reward_kit.models import EvaluateResult, RewardOutput
+
+from .server import answer_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +79,13 @@ async def evaluate_endpoint(request: EvaluationRequest) -> EvaluateResult:
         raise HTTPException(status_code=500, detail="Reward function not loaded.")
     arguments = {"messages": request.messages, "ground_truth": request.ground_truth, **(request.kwargs or {})}
     try:
-        if inspect.iscoroutinefunction(function):
-            result = await function(**arguments)
-        else:
-            result = await run_in_threadpool(function, **arguments)
+        result = await answer_of(function, arguments)
         result = result.to_evaluate_result() if isinstance(result, RewardOutput) else result
+        if isinstance(result, EvaluateResult):
+            return EvaluateResult.model_validate(result.model_dump(mode="json"))
     except Exception as error:  # border to the reward's code: its error is the answer
         logger.exception("The reward function failed")
         raise HTTPException(status_code=500, detail=f"Error evaluating reward: {error}") from error
-    if isinstance(result, EvaluateResult):
-        return result
     logger.error("The reward function returned %r, which is no EvaluateResult", type(result))
     return EvaluateResult(
         score=0.0,

@@ -13,12 +13,11 @@ from fastapi import FastAPI, HTTPException
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from reward_kit.reward_function import as_result, call_arguments, imported_function
+from reward_kit.reward_function import as_result, awaited, call_arguments, imported_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reward_kit.models import EvaluateResult
 
 __all__ = ["RewardServer", "create_app", "serve"]
 
@@ -58,7 +57,10 @@ def create_app(reward_func: Callable[..., Any]) -> FastAPI:
     @app.post("/reward")
     async def reward(request: RewardRequest) -> dict[str, Any]:
         try:
-            return (await _result_for(reward_func, request)).model_dump()
+            body = request.model_dump(exclude_unset=True)
+            messages, ground_truth = body.pop("messages"), body.pop("ground_truth", None)
+            arguments = call_arguments(reward_func, messages, ground_truth, body)
+            return as_result(await answer_of(reward_func, arguments)).model_dump(mode="json")
         except Exception as error:  # border to the reward's code: its error is the answer
             logger.exception("The reward function failed")
             raise HTTPException(status_code=500, detail=str(error)) from error
@@ -66,13 +68,11 @@ def create_app(reward_func: Callable[..., Any]) -> FastAPI:
     return app
 
 
-async def _result_for(reward_func: Callable[..., Any], request: RewardRequest) -> EvaluateResult:
-    body = request.model_dump(exclude_unset=True)
-    messages, ground_truth = body.pop("messages"), body.pop("ground_truth", None)
-    arguments = call_arguments(reward_func, messages, ground_truth, body)
-    if inspect.iscoroutinefunction(reward_func):  # it runs where the server's other tasks do
-        return as_result(await reward_func(**arguments))
-    return await run_in_threadpool(lambda: as_result(reward_func(**arguments)))
+async def answer_of(reward_func: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call the function; if it is ``async``, it runs where the server's other tasks do."""
+    if inspect.iscoroutinefunction(reward_func):
+        return await reward_func(**arguments)
+    return await run_in_threadpool(lambda: awaited(reward_func(**arguments)))
 
 
 class RewardServer:

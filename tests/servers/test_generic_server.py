@@ -10,6 +10,7 @@ from command import free_port, listening, wait_for
 from reward_kit import EvaluateResult, RewardOutput, generic_server, reward_function
 
 MESSAGES = [{"role": "user", "content": "hi"}]
+STEP = {"step_index": 0, "base_reward": 1.0}
 
 
 @pytest.fixture
@@ -25,7 +26,15 @@ def url(serve_app, users_rewards):
     def beyond(messages, **kwargs):
         return RewardOutput(score=1.0, metrics={"m": {"score": 2.0, "reason": "above 1"}})
 
+    @reward_function
+    def unreadable(messages, **kwargs):
+        return EvaluateResult(score=1.0, step_outputs=[{**STEP, "metrics": {"what": object()}}])
+
+    async def alone(messages, **kwargs):
+        return EvaluateResult(score=1.0, reason=f"{kwargs}")
+
     users_rewards.judge, users_rewards.broken, users_rewards.beyond = judge, broken, beyond
+    users_rewards.unreadable, users_rewards.around = unreadable, lambda **given: alone(**given)
     return serve_app(generic_server.app)
 
 
@@ -53,6 +62,15 @@ def test_an_error_is_500_with_its_text(url):
     assert "mine" in post(url).json()["detail"]
     generic_server.load_reward_function("users_rewards.beyond")
     assert "Error evaluating reward" in post(url).json()["detail"]
+    generic_server.load_reward_function("users_rewards.unreadable")
+    assert "Unable to serialize" in post(url).json()["detail"]
+
+
+def test_an_async_function_may_be_inside_and_an_argument_have_any_name(url):
+    generic_server.load_reward_function("users_rewards.around")
+    assert post(url, kwargs={"func": 1}).json()["reason"] == "{'ground_truth': None, 'func': 1}"
+    generic_server.load_reward_function("users_rewards.judge")
+    assert post(url, kwargs={"func": 1}).json()["score"] == 0.5
 
 
 def test_a_bad_body_is_422(url):

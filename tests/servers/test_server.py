@@ -59,7 +59,12 @@ def broken(messages, **kwargs):
 
 
 def test_a_reward_that_fails_is_500_with_its_error(serve_app):
-    for function, detail in ((broken, "mine"), (lambda messages, **kwargs: 0.5, "Invalid return type")):
+    unreadable = {"step_index": 0, "base_reward": 1.0, "metrics": {"what": object()}}
+    for function, detail in (
+        (broken, "mine"),
+        (lambda messages, **kwargs: 0.5, "Invalid return type"),
+        (lambda messages: EvaluateResult(score=1.0, step_outputs=[unreadable]), "Unable to serialize"),
+    ):
         answer = post(serve_app(create_app(function)), messages=MESSAGES)
         assert answer.status_code == 500
         assert detail in answer.json()["detail"]

@@ -28,12 +28,9 @@ def adapt(openeval_fn: Callable[..., Any]) -> Callable[..., EvaluateResult]:
         if isinstance(ground_truth, list):
             reference = ground_truth[-1].get("content") if ground_truth else None
         answer = openeval_fn(outputs=messages[-1].get("content", ""), reference_outputs=reference, **kwargs)
-        return _as_result(answer[0] if isinstance(answer, list) else answer)
+        found: dict[str, Any] = answer[0] if isinstance(answer, list) else answer
+        score, reason = float(found.get("score") or 0.0), found.get("comment")
+        metric = MetricResult(score=score, reason=reason or "")
+        return EvaluateResult(score=score, reason=reason, metrics={found.get("key") or "openeval": metric})
 
     return adapted
-
-
-def _as_result(answer: dict[str, Any]) -> EvaluateResult:
-    score, reason = float(answer.get("score") or 0.0), answer.get("comment")
-    metric = MetricResult(score=score, reason=reason or "")
-    return EvaluateResult(score=score, reason=reason, metrics={answer.get("key") or "openeval": metric})
