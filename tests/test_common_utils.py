@@ -10,6 +10,12 @@ def test_lines_that_are_not_json_are_left_out_and_logged(tmp_path, caplog):
     assert f"{file}:5: not JSON" in caplog.text
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, caplog):
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"b": 2}\n', encoding="utf-8-sig")
+    assert load_jsonl(tmp_path / "rows.jsonl") == [{"a": 1}, {"b": 2}]
+    assert caplog.text == ""
+
+
 def test_a_file_that_cannot_be_read_gives_an_empty_list(tmp_path, caplog):
     assert load_jsonl(tmp_path / "missing.jsonl") == []
     assert load_jsonl(tmp_path) == []

@@ -28,7 +28,7 @@ def load_jsonl(file_path: str | Path) -> list[Any]:
 
 def json_lines(path: str | Path) -> Iterator[Any]:
     """Read the values one by one, and log lines that are not JSON; raises ``OSError`` or ``ValueError``."""
-    with Path(path).open(encoding="utf-8") as file:
+    with Path(path).open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield from [json.loads(line)] if line.strip() else []
