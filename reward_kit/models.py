@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, KeysView, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -235,6 +235,10 @@ class RewardOutput(_OutputRecord):
     metrics: dict[str, MetricRewardOutput] = field(default_factory=dict)
     reason: str | None = None
 
+    if TYPE_CHECKING:  # what is given need not be of the fields' types
+
+        def __init__(self, score: float, metrics: Mapping[str, Any] = ..., reason: str | None = ...): ...
+
     def __post_init__(self) -> None:
         self.score = _number(self.score)
         self.metrics = {name: _metric(name, value) for name, value in (self.metrics or {}).items()}
@@ -261,7 +265,8 @@ def _metric(name: str, value: Any) -> MetricRewardOutput:
         return value
     try:
         if isinstance(value, Mapping | MetricResult):
-            return MetricRewardOutput.from_dict(dict(value))
+            is_valid = value.get("success") is not False  # the older name
+            return MetricRewardOutput.from_dict({"is_score_valid": is_valid, **value})
         return MetricRewardOutput(score=value)
     except ValueError as error:
         raise ValueError(f"metric {name!r}: {error}") from error

@@ -123,6 +123,11 @@ class TestRewardOutput:
         },
     )
 
+    def test_a_failed_metric_has_the_same_names_in_both_results(self):
+        metrics = {"m": {"score": 0.5, "reason": "r", "success": False}}
+        assert not RewardOutput(score=1, metrics=metrics).metrics["m"].is_score_valid
+        assert RewardOutput(1, metrics).to_evaluate_result() == EvaluateResult(score=1, metrics=metrics)
+
     def test_to_dict_is_plain_json(self):
         assert self.output.to_dict() == {
             "score": 1.0,

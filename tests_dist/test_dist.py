@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CONSUMER = """
-from reward_kit import EvaluateResult, Message, reward_function
+from reward_kit import EvaluateResult, Message, RewardOutput, reward_function
 from reward_kit.agent import EvaluationResult, evaluate
 
 result: EvaluationResult = evaluate("tau_retail_task", agent="gold", n_rollouts=2)
@@ -27,6 +27,7 @@ def judge(messages: list[Message], *, strict: bool = False, **kwargs: object) ->
 
 
 print(judge([], strict=True).score)
+print(RewardOutput(1.0, {"paid": {"score": 1.0, "reason": "in full"}, "steps": 7}).metrics["paid"].score)
 """
 WRONG = """
 from consumer import judge
