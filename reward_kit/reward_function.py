@@ -158,14 +158,10 @@ def call_arguments(
 
 
 def awaited(result: Any) -> Any:
-    """The result of a reward function; the coroutine of an ``async`` one runs in a thread of its own."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
+    """The result of a reward function; the coroutines of ``async`` ones run in one event loop."""
+    from reward_kit.agent.base.worker_thread import run_sync
 
-    if not inspect.iscoroutine(result):
-        return result
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(asyncio.run, result).result()
+    return run_sync(result) if inspect.iscoroutine(result) else result
 
 
 def as_result(result: Any) -> EvaluateResult:

@@ -233,7 +233,13 @@ _depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
 @cache
 def _loop(_depth: int) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True, name="reward-kit-sync").start()
+
+    def run() -> None:
+        while True:  # a task's sys.exit(), which who waits for the task gets as well, does not end it
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
+
+    threading.Thread(target=run, daemon=True, name="reward-kit-sync").start()
     return loop
 
 

@@ -37,6 +37,15 @@ def test_code_that_a_sync_call_runs_may_make_one() -> None:
     assert run_sync(asyncio.wait_for(outer(), 10)) == ["inner", "inner"]
 
 
+def test_an_exit_reaches_who_waits_and_later_calls_run() -> None:
+    async def leaves() -> None:
+        sys.exit(3)
+
+    with pytest.raises(SystemExit, match="3"):
+        run_sync(leaves())
+    assert run_sync(asyncio.sleep(0, "later")) == "later"
+
+
 def test_ctrl_c_cancels_what_a_sync_call_waits_for() -> None:
     ends: queue.Queue[str] = queue.Queue()
 
