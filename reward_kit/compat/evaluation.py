@@ -105,6 +105,8 @@ class Evaluator:
             name, equals, path = pair.partition("=")
             if not equals:
                 raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
+            if name in self.metric_folders:
+                raise ValueError(f"Two metric folders have the name {name!r}. Give each a name of its own.")
             self.load_metric_folder(name, path)
 
     def load_multi_metrics_folder(self, folder_path: str | Path) -> dict[str, str]:

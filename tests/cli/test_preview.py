@@ -45,6 +45,7 @@ def test_a_sample_that_cannot_be_judged_is_exit_code_1(folder):
         (["-m", "a=good"], "no samples. Give --samples FILE or --huggingface-dataset NAME."),
         (["--remote-url", "ftp://x", "-s", "samples.jsonl"], "--remote-url ftp://x does not start with http"),
         (["-m", "a=good", "-s", "x", "--huggingface-key-map", "[1]"], "--huggingface-key-map is not a JSON"),
+        (["-m", "a=good", "a=broken", "-s", "samples.jsonl"], "Two metric folders have the name 'a'. Give"),
         (["-m", "a=good", "-s", "good"], "[Errno 21] Is a directory: 'good'"),
     ],
 )
