@@ -81,7 +81,7 @@ async def call(
     do. ``call_id`` names a call that was announced with ``record``. Raises ``RolloutStopped`` if the episode
     is over, and for a call during which it ends (but for a terminal tool, whose result is returned).
     """
-    trace, row_task = episode.trace, episode.task
+    trace, row_task, own = episode.trace, episode.task, episode.history  # a reset changes them
     registry = row_task.registry if by == "agent" else row_task.registry_of(by)
     if trace.stop_reason is not None:
         raise RolloutStopped(trace.stop_reason)
@@ -126,7 +126,7 @@ async def call(
         if call.arguments.__class__ is str:  # not read, as of an unknown tool
             parsed = parse_arguments(call.arguments)
             call.arguments = call.arguments if parsed is None else parsed
-        history = episode.history if by == "agent" else episode.history_of(by)
+        history = own if by == "agent" else episode.history_of(by)
         call.id = history.answer(call_id, call.name, call.arguments, call.content)
         call.index = len(trace.tool_calls)
         trace.tool_calls.append(call)
@@ -172,8 +172,8 @@ async def complete(
     if tools is not None:
         tools = listed("tools", tools)
     if (model := episode.models.get(role)) is None:
-        option = "--model" if role == "agent" else "--sim-model"
-        raise ModelSetupError(f"no model is given for the {role}", remedy=f"Name one with {option}.")
+        remedy = f'Name one with --{"user-" * (role == "user")}model, or give models={{"{role}": ...}}.'
+        raise ModelSetupError(f"no model is given for the {role}", remedy=remedy)
     if role != "agent":
         episode.check_budget()
     else:

@@ -310,11 +310,11 @@ class Episode(Closing):
 
     async def _hear(self, user: User) -> str | None:
         self.speaker = "user"
-        line = None
+        line, trace = None, self.trace
         with self.pending_log, self.watched("the user"), suppress(RolloutStopped):
             line = await user.respond(self.user_rollout)
         self.user_history.answer_open_calls()
-        if self.is_over:
+        if self.trace is not trace or self.is_over:  # another began meanwhile
             return None
         self.pending_log.check()
         if not isinstance(line, str) or not line.strip():

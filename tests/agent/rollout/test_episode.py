@@ -10,7 +10,7 @@ from small_task import ScriptedUser
 
 from reward_kit.agent import Database, Episode, RolloutStopped, TaskBundle, judge, judge_async
 from reward_kit.agent.rollout.calls import answered
-from reward_kit.errors import AgentError, RewardError, UsageError
+from reward_kit.errors import AgentError, ModelSetupError, RewardError, UsageError
 
 ROWS = [{"id": "alice", "actions": GOLD}]
 SLOW = """
@@ -199,6 +199,28 @@ async def test_an_episode_may_begin_anew_while_its_model_is_asked(bundle: Bundle
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
+
+
+async def test_what_still_runs_is_no_part_of_the_rollout_that_begins_anew(bundle: Bundle) -> None:
+    async def user(_: Any) -> str:
+        await asyncio.sleep(0.1)
+        return "late"
+
+    bundle.write("tools.py", TOOLS + SLOW.replace("sleep(5)", "sleep(0.1)"))
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0, user=user) as episode:
+        for late in (lambda: episode.say("Hello"), lambda: episode.call("wait", {})):
+            running = asyncio.ensure_future(late())
+            await asyncio.sleep(0)
+            begun = list(episode.reset())
+            await running
+            assert episode.messages == begun
+            assert episode.tool_calls == []
+
+
+def test_a_user_without_its_model_is_told_how_to_name_one(bundle: Bundle) -> None:
+    named = r'with --user-model, or give models={"user": \.\.\.}\.'
+    with TaskBundle.load(bundle.dataset) as loaded, pytest.raises(ModelSetupError, match=named):
+        loaded.episode(0, user="llm").say_sync("Hello")
 
 
 async def test_a_reward_that_fails_raises(bundle: Bundle) -> None:
