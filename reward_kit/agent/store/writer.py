@@ -311,7 +311,7 @@ def writer_lock(path: Path) -> Iterator[None]:
             if "locked" not in error.fault:
                 raise
             holder = _last_writer(path)
-            fault = f"another process{f' ({holder})' if holder else ''} is running this evaluation"
+            fault = f"{f'process {holder}' if holder else 'another process'} is running this evaluation"
             remedy = "Wait for it to end, or choose another --eval-id."
             raise StorageError(fault, place=path.stem, remedy=remedy) from error
         yield

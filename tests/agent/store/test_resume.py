@@ -271,7 +271,7 @@ def test_a_second_process_is_refused_and_the_first_continues(bundle: Bundle, tmp
     path = tmp_path / "runs" / "evals" / "mine.db"
     wait_for(lambda: len(query_so_far(path, "SELECT id FROM rollouts")) >= 4, first)
     message = refused(started(bundle, "--resume"))
-    assert f"mine: another process ({first.pid} on " in message
+    assert f"mine: process {first.pid} on " in message
     assert "Wait for it to end, or choose another --eval-id." in message
     assert (load_evaluation("mine").status, first.poll()) == ("running", None)
     first.send_signal(signal.SIGKILL)

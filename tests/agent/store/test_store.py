@@ -103,7 +103,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
         with pytest.raises(StorageError) as refused:
             Store(path)
         assert str(refused.value) == (
-            f"e: another process ({os.getpid()} on {os.uname().nodename}) is running this evaluation. "
+            f"e: process {os.getpid()} on {os.uname().nodename} is running this evaluation. "
             "Wait for it to end, or choose another --eval-id."
         )
         assert writer_of(path) == f"process {os.getpid()} on {os.uname().nodename}"
