@@ -27,7 +27,7 @@ from reward_kit.agent.players.names import (
     user_of,
     uses_model,
 )
-from reward_kit.agent.players.wrappers import OwnFactory, call_hook
+from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
@@ -120,7 +120,9 @@ class Participants:
     async def open(self) -> None:
         """Start what the players and models share (servers, processes); raises what they raise."""
         for resource in self._shared():
-            await call_hook(resource, "open")
+            opening = getattr(resource, "open", None)
+            if opening is not None:
+                await opening()
 
     async def close(self) -> None:
         """Close what they share, also what was never opened; one that fails to close is logged."""
