@@ -201,8 +201,8 @@ def undone_by(undo: Callable[[], object]) -> Iterator[None]:
 class CacheFile:
     """A SQLite file with a ``table`` of what can be had again; used by several threads and processes.
 
-    Its faults never raise: of the first, ``warn`` gets the message ``told``. ``synchronous`` is SQLite's, and
-    ``busy`` the time limit in seconds for other processes' writes.
+    Its faults never raise: ``warn`` gets the message ``told`` with the first one in it. ``synchronous`` is
+    SQLite's, and ``busy`` the time limit in seconds for other processes' writes.
     """
 
     path: Path

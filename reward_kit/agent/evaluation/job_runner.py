@@ -254,6 +254,8 @@ async def _play_in_turn(
                 elif storing is not None:
                     before, stored = stored, storage.create_task(storing)
                     if before is not None:
-                        await asyncio.wait({before})
+                        await before
+            if stored is not None:
+                await stored
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from errors.exceptions[0].__cause__
