@@ -14,12 +14,14 @@ from reward_kit.agent import (
     EvaluationResult,
     Usage,
     agent_eval,
+    compare,
     load_evaluation,
     load_rollout,
     rescore,
 )
 from reward_kit.agent.store.evaluation_file import read_gold_calls
 from reward_kit.agent.store.writer import Store, writer_of
+from reward_kit.errors import UsageError
 
 ROWS = [{"id": row_id, "actions": GOLD, "n_rollouts": 2} for row_id in "ab"]
 STRICT = REWARD.replace("score=1.0 if ok else 0.0", "score=0.25").replace("Task completed", "Judged strictly")
@@ -251,3 +253,37 @@ def test_states_count_from_the_seed_of_their_rollout_whatever_ran_since(
         changes = record.reward_arguments()["db"].changes()
         assert {change.table for change in changes} <= {"bookings", "flights"}
         assert "origin" not in str(changes.lines())
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("tools.py", ("'reserved'", "'open'"), "flight_task/tools.py has changed"),
+        ("seed.sql", ("VALUES (1, 'SFO', 'JFK'", "VALUES (2, 'SFO', 'JFK'"), "its seed has changed"),
+        ("task.jsonl", ("a traveller.", "a pilot."), "sim_user_prompt was"),
+    ],
+)
+def test_rollouts_that_were_played_otherwise_are_not_mixed_with_those_judged_again(
+    bundle: Bundle,
+    finished: EvaluationResult,
+    command: Command,
+    file: str,
+    change: tuple[str, str],
+    told: str,
+) -> None:
+    before = (bundle.folder / file).read_text()
+    assert change[0] in before
+    bundle.write(file, before.replace(*change))
+    bundle.write("reward.py", STRICT)
+    assert command(finished.log_path, "--eval-id", "strict").code == 0
+    assert [outcome.reward for outcome in load_evaluation("strict").outcomes] == [0.25] * 4
+    with pytest.raises(UsageError, match=told) as caught:
+        agent_eval(resume="strict", n_rollouts=3)
+    assert "reward.py" not in str(caught.value)
+    found = compare("first", "strict")
+    assert (len(found.rows), [*found.code]) == (2, ["flight_task/reward.py"])
+    rows = "SELECT row_id, n_rollouts, base FROM rows ORDER BY row_id"
+    strict = finished.folder / "evals" / "strict.db"
+    assert query(strict, rows) == query(finished.log_path, rows)
+    bundle.write(file, before)
+    assert [one.reward for one in agent_eval(resume="strict", n_rollouts=3).outcomes] == [0.25] * 6

@@ -32,8 +32,8 @@ from reward_kit.agent.rollout.outcome import Outcome, Played
 from reward_kit.agent.rollout.trace import redacted_warning
 from reward_kit.agent.scoring.failures.classify import classify, expected_calls
 from reward_kit.agent.scoring.metrics import row_results
-from reward_kit.agent.store.evaluation_file import read_gold_calls, reading, rollout_at
-from reward_kit.agent.store.fingerprints import code_facts
+from reward_kit.agent.store.evaluation_file import read_fields, read_gold_calls, reading, rollout_at
+from reward_kit.agent.store.fingerprints import code_facts, tool_files
 from reward_kit.agent.store.layout import Named, load_evaluation, read_evaluation
 from reward_kit.agent.store.loading import StoredRollout
 from reward_kit.agent.store.resume import make_run, resumed_options
@@ -42,7 +42,7 @@ from reward_kit.errors import BundleError, RewardError, RewardKitError, StorageE
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from reward_kit.agent.base.types import ModelCall
@@ -63,6 +63,7 @@ _COLUMNS = "row_id, n_rollouts, position, base, fields, fingerprints"
 _READ_ROWS = f"SELECT {_COLUMNS} FROM rows"  # noqa: S608
 _ADD_ROW = f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _GOLD = "gold_calls, gold_changes, gold_state, gold_crc"
+PROMPTS = ("initial_messages", "system_prompt", "sim_user_prompt")  # with which a row is played
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +298,13 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
     rows = {task.row.id: counts[task.row.id] for task in known}
     facts = replace(code_facts(known, bundle.folder, config), rows=rows)
     source = {"rescored_from": str(stored.log_path), "until_decided": was_decided(stored)}
-    run = _as_played(make_run(config, bundle.read, facts), stored)
+    run = _as_played(make_run(config, bundle.read, facts), stored, tool_files(known) - {*facts.reward_files})
     # in one transaction: if it stopped halfway, a resumed run would play the other rollouts
     with reading(stored.log_path) as before, Store(path) as store, store.transaction() as connection:
         check_unused(path)
         store.begin_run(replace(run, configuration={**run.configuration, **source}))
-        gone = [row for row in before.execute(_READ_ROWS) if row[0] in counts and row[0] not in rows]
+        others = counts.keys() - {row.row.id for row in run.rows}  # as recorded
+        gone = [row for row in before.execute(_READ_ROWS) if row[0] in others]
         connection.executemany(_ADD_ROW, gone)
         gold = before.execute(f"SELECT {_GOLD}, row_id FROM rows")  # noqa: S608
         connection.executemany(f"UPDATE rows SET ({_GOLD}) = (?, ?, ?, ?) WHERE row_id = ?", gold)  # noqa: S608
@@ -326,21 +328,23 @@ def check_unused(path: Path) -> None:
             raise UsageError(fault, place=str(path.parent), remedy=remedy)
 
 
-def _as_played(run: Run, stored: EvaluationResult) -> Run:
-    """``run`` with the tools, agent and user with which the rollouts were played."""
-    rows = []
+def _as_played(run: Run, stored: EvaluationResult, tools: Collection[str]) -> Run:
+    """``run`` with the ``tools`` (their files), agent, user and rows with which the rollouts were played."""
+    rows, recorded = [], read_fields(stored.log_path)
     for row in run.rows:
-        before = stored.fingerprints.get(row.row.id, {})
-        kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
-        rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
-    return replace(run, code={**stored.code, **run.code}, toolsets=stored.toolsets, rows=rows)
+        before, was = stored.fingerprints[row.row.id], recorded[row.row.id]
+        is_same = all(was.get(name) == row.fields.get(name) for name in PROMPTS)
+        if is_same and before["seed"] == row.fingerprints["seed"]:
+            kept = {name: before[name] for name in ("tools", "parallel_tool_calls") if name in before}
+            rows.append(replace(row, fingerprints={**row.fingerprints, **kept}))
+    now = {name: code for name, code in run.code.items() if name not in tools or name not in stored.code}
+    return replace(run, code={**stored.code, **now}, toolsets=stored.toolsets, rows=rows)
 
 
 def _rescored(rollout: Rejudged, before: sqlite3.Connection, file: Path, eval_id: str) -> Played:
     """The rollout of the evaluation in ``file`` with its new reward and a new id."""
-    source, now = StoredRollout(file, rollout.before.id), rollout.now
-    kept = rollout_at(source.address, before)
-    record = replace(source, data=kept).read()
+    now, kept = rollout.now, rollout_at(file / rollout.before.id, before)
+    record = StoredRollout(file, rollout.before.id, kept).read()
     record.id, record.eval_id = uuid.uuid4().hex, eval_id
     if now is not rollout.before:
         record.reward, record.result, record.error = now.reward, rollout.result, now.error

@@ -117,8 +117,18 @@ def code_of(folder: Path, config: EvaluationConfig) -> dict[str, str]:
 
 def reward_files(tasks: Iterable[Task]) -> set[str]:
     """The modules of rewards, by the names that ``code_of`` gives them."""
+    return _files_of((task.reward, task.folder) for task in tasks)
+
+
+def tool_files(tasks: Iterable[Task]) -> set[str]:
+    """The modules of tools of agent and user, as ``reward_files``."""
+    both = ((one, task.folder) for task in tasks for one in (task.registry, task.user_registry))
+    return _files_of((tool.function, folder) for one, folder in {*both} for tool in one.tools.values())
+
+
+def _files_of(functions: Iterable[tuple[Any, Path]]) -> set[str]:
     found = set()
-    for module, folder in {(str(getattr(task.reward, "__module__", None)), task.folder) for task in tasks}:
+    for module, folder in {(str(getattr(one, "__module__", None)), folder) for one, folder in functions}:
         file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
         if folder in file.parents:
             found.add(f"{folder.name}/{file.relative_to(folder).as_posix()}")
