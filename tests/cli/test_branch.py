@@ -67,6 +67,21 @@ def test_an_interrupted_evaluation_says_how_to_continue(first: str, command: Com
     assert "first alice#1 at step 1" in resumed.out
 
 
+def test_branches_beside_each_other_differ_in_their_step_and_tool_result(
+    first: str, command: Command, tmp_path: Path
+) -> None:
+    command("first alice#1@1", "-n", "1", "--eval-id", "plain")
+    command("first alice#1@1", "-n", "1", "--eval-id", "told", "--tool-result", "sold out")
+    command("first alice#1@0", "-n", "1", "--eval-id", "earlier")
+    out = run_command("compare", "plain", "told").out
+    assert "different:\n  --tool-result  not set -> sold out\n\n" in out
+    out = run_command("compare", "plain", "earlier").out
+    assert re.search(r"different:\n  branch of  first (\w{12})@1 -> first \1@0\n\n", out)
+    page = page_at(tmp_path / "runs", "compare/plain/told").html
+    assert "Nothing that is recorded of the two is different." not in page
+    assert "sold out" in page
+
+
 def test_show_draws_the_tree(first: str, command: Command) -> None:
     command("first alice#1@1", "-n", "2", "--eval-id", "second")
     command("second alice#2@1", "-n", "1", "--eval-id", "third")

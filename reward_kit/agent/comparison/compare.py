@@ -304,6 +304,10 @@ def different_settings(a: EvaluationResult, b: EvaluationResult) -> Iterator[Set
     options = [name for name, option in OPTIONS.items() if option.fixed or option.scored]
     options.remove("branch_of")  # the heads of the report name the origin
     pairs = [(flag_of(name), before[name], now[name]) for name in options if name in before and name in now]
+    left, right = (origin_of(side.get("branch_of")) for side in (before, now))
+    if left is not None and right is not None:
+        was, is_now = (f"{side.evaluation} {side.rollout[:12]}@{side.step}" for side in (left, right))
+        pairs += [("branch of", was, is_now), ("--tool-result", left.tool_result, right.tool_result)]
     pairs += [
         (f"version of {name}", version, b.versions[name])
         for name, version in a.versions.items()
