@@ -93,8 +93,11 @@ def check_target(option: str, target: str | Path | None) -> None:
     if target is None or str(target) == TO_OUTPUT:
         return
     path = Path(target)
-    if path.resolve().suffix == ".db":
-        raise UsageError(f"{option} {target} is the name of a database, which it would replace")
+    file = path.resolve()
+    is_results = file.suffix == ".json" and file.parent.name == "evals" and file.with_suffix(".db").exists()
+    if is_results or file.suffix == ".db":
+        what = f"has the results of evaluation {file.stem}" if is_results else "is the name of a database"
+        raise UsageError(f"{option} {target} {what}, which it would replace")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {target} {'is a folder' if path.is_dir() else 'lies in no folder'}")
 

@@ -56,10 +56,18 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         ("export", "a", "--format", "card", "--out"),
     ],
 )
-def test_no_command_replaces_a_database_by_its_output(tmp_path: Path, words: tuple[str, ...]) -> None:
-    path = tmp_path / "kept.db"
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("kept.db", "is the name of a database"), ("kept.json", "has the results of evaluation kept")],
+)
+def test_no_command_replaces_a_database_or_results_by_its_output(
+    tmp_path: Path, words: tuple[str, ...], name: str, what: str
+) -> None:
+    path = tmp_path / "evals" / name
+    path.parent.mkdir()
+    path.with_name("kept.db").touch()
     path.write_text("data")
     ran = run_command(*words, path, cwd=tmp_path)
-    told = f"{words[-1]} {path} is the name of a database, which it would replace"
+    told = f"{words[-1]} {path} {what}, which it would replace"
     assert (ran.code, ran.out, told in ran.error) == (2, "", True), ran.err
     assert path.read_text() == "data"
