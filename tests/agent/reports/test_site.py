@@ -323,6 +323,20 @@ def test_text_of_models_and_rows_is_never_markup(bundle: Bundle, runs: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"by": "-rows"}, "by=&#39;-rows&#39; is unknown. There are: rows, rollouts."),
+        ({"kind": "-open"}, "kind=&#39;-open&#39; is unknown. There are: always, "),
+        ({"sort": "--cost"}, "sort=&#39;-cost&#39; is unknown. There are: row, "),
+    ],
+)
+def test_a_mistyped_parameter_is_told(bundle: Bundle, runs: Path, query: dict[str, str], told: str) -> None:
+    evaluate(bundle, "first", {"a": [1]})
+    page = page_at(runs, "evals/first.html", query)
+    assert (page.status, told in page.html) == (404, True), page.html[-2000:]
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "../secret.html",

@@ -146,7 +146,8 @@ class Selection:
         given: dict[str, Any] = {one.name: query.get(one.name, "").strip() for one in fields(cls)}
         found = cls(**{**given, "by": given["by"] or "rows", "page": page_number(query)})
         for name, values in (("by", SORTS), ("kind", KINDS), ("sort", SORTS.get(found.by, ()))):
-            value = getattr(found, name).removeprefix("-")
+            value = getattr(found, name)
+            value = value.removeprefix("-") if name == "sort" else value
             if value and value not in values:
                 remedy = f"There are: {', '.join(values)}."
                 raise UsageError(f"{name}={value!r:.90} is unknown", remedy=remedy)
