@@ -68,7 +68,7 @@ def export(
     EVALUATION is the name of an evaluation (latest: the last), or the path of its file. The exit code is 1 if
     there was no rollout to export or a card is wrong, and 2 after an error.
     """
-    out = out or folder
+    out, chosen["rows"] = out or folder, chosen.pop("task_ids")
     asked = [name for name, value in chosen.items() if value not in (None, False)]
     if layout in ("card", *RESULTS) and asked:
         raise click.UsageError(f"--{asked[0].replace('_', '-')} does not go with --format {layout}.")
@@ -98,8 +98,7 @@ def _rollouts(
         raise click.UsageError("--format rollouts takes a folder, --out DIR, and no --columns.")
     check_target("--out", None if as_files else out)
     kept: Any = "full" if as_files else layout
-    rows = chosen.pop("task_ids")
-    found = export(evaluation, output_dir, format=kept, columns=columns, rows=rows, **chosen)
+    found = export(evaluation, output_dir, format=kept, columns=columns, **chosen)
     if path is not None and path.resolve().parent == (found.evaluation.folder / "evals").resolve():
         raise click.UsageError(f"--out {path} is among the files of evaluations.")
     number = write_rollouts(found, path) if as_files and path is not None else write_lines(found, path)

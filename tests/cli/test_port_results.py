@@ -89,4 +89,4 @@ def test_the_export_says_how_many(port: Command, folder: Path) -> None:
     assert (ran.code, ran.error) == (0, "12 rollouts exported\n")
     assert port("ours.json", "-d", "phone_task").code == 0
     refused = run_command("export", "gold", "--format", "tau2", "--rows", "both")
-    assert (refused.code, "--task-ids does not go with --format tau2" in refused.error) == (2, True)
+    assert (refused.code, "--rows does not go with --format tau2" in refused.error) == (2, True)
