@@ -1,5 +1,6 @@
 """What the pages list and count is what there is in the code."""
 
+import json
 import re
 import tomllib
 from dataclasses import fields
@@ -12,7 +13,7 @@ from http_stub_agent import opened, serving
 from pages import ROOT, blocks, files
 from pages import table as table_of
 from small_task import seeded, small_task
-from stored_rollouts import query
+from stored_rollouts import edit, query
 
 import reward_kit
 import reward_kit.agent
@@ -223,3 +224,6 @@ def test_queries_about_runs(bundle: Bundle) -> None:
     assert answers[0] == [{"row_id": "a", "passed": 1.0, "n": 2}, {"row_id": "b", "passed": 0.0, "n": 2}]
     assert answers[-1] == [{"done": 4, "planned": 4}]
     assert all(answers[index] for index in (1, 2, 3, 5, 6, 7, 8))
+    used = {role: {"cost": 0.5, "reused_cost": 0.5 * (role == "user")} for role in ("agent", "user")}
+    edit(result.log_path, "UPDATE rollouts SET cost = 1.0, usage = ? WHERE idx = 0", json.dumps(used))
+    assert [[*row.values()] for row in query(result.log_path, queries[3])] == [[1.0]], "for two rows"
