@@ -13,6 +13,7 @@ from planned_agent import evaluate
 from stored_rollouts import change_trajectory, edit
 
 from reward_kit.agent import EvaluationResult, load_evaluation, load_rollout
+from reward_kit.agent.reports.pages.site import page_at
 from reward_kit.agent.store.writer import Store
 
 PLAN = {"a": [1, 1], "b": [1, 0]}
@@ -97,6 +98,24 @@ def test_a_rollout_is_named_in_two_words_or_one(
     assert command(*named).out.startswith("first b#2: failed")
     for verb, *after in (["changes"], ["open", ".tables"], ["export", "out.db", "--force"]):
         assert run_command("db", verb, *named, *after).code == 0
+
+
+@pytest.mark.parametrize("name", ["a-copy", "z-copy"])
+def test_a_copy_of_an_evaluation_hides_no_rollout(
+    finished: EvaluationResult, command: Command, name: str
+) -> None:
+    one, other, *_ = finished.outcomes
+    shutil.copy(finished.log_path, finished.log_path.with_stem(name))
+    for id_ in (one.id, one.id[:12]):
+        assert command(id_).out.startswith(f"first a#{one.index + 1}: "), command(id_).err
+    page = page_at(finished.folder, f"a/roll_{one.id}.html")
+    assert (page.status, f"{name}.html" in page.html) == (200, False)
+    finished.log_path.unlink()
+    assert command(one.id).out.startswith("first a#1: ")
+    edit(finished.log_path.with_stem(name), "UPDATE rollouts SET id = 'same-1' WHERE id = ?", one.id)
+    edit(finished.log_path.with_stem(name), "UPDATE rollouts SET id = 'same-2' WHERE id = ?", other.id)
+    told = "same: 2 rollouts have such an id: same-1, same-2. Give more of the id."
+    assert told in command("same").error
 
 
 def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, command: Command) -> None:

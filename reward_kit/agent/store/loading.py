@@ -244,19 +244,20 @@ def _at_place(file: Path, row_id: str, number: int) -> StoredRollout:
 
 
 def _by_id(evals: Path, start: str) -> StoredRollout | None:
-    found: list[StoredRollout] = []
-    query = "SELECT id FROM rollouts WHERE id >= ? AND id < ? ORDER BY id"
+    """The rollout whose id begins so; of one that is in copies of its evaluation, too, the original."""
+    found: dict[str, StoredRollout] = {}
+    query = "SELECT id, eval_id FROM rollouts JOIN evaluation USING (run) WHERE id >= ? AND id < ?"
     for file in stored_files(evals):
         with suppress(StorageError), reading(file) as connection:  # a damaged one hides no rollout of another
-            ids = connection.execute(query, (start, f"{start}\U0010ffff")).fetchall()
-            found += [StoredRollout(file, checked_id(one, file)) for (one,) in ids]
-    found = [one for one in found if one.id == start] or found
-    if len(found) > 1:
-        names = ", ".join(one.id for one in found[:NAMED])
+            for one, name in connection.execute(query, (start, f"{start}\U0010ffff")):
+                if one not in found or name == file.stem:
+                    found[one] = StoredRollout(file, checked_id(one, file))
+    if len(found) > 1 and start not in found:
+        names = ", ".join([*found][:NAMED])
         more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
         fault = f"{len(found)} rollouts have such an id: {names}{more}"
         raise UsageError(fault, place=start, remedy="Give more of the id.")
-    return next(iter(found), None)
+    return found.get(start, next(iter(found.values()), None))
 
 
 class Recordings:
