@@ -110,6 +110,7 @@ def _rollout(what: str, folder: Path) -> Path | None:
 def _print_rollout(name: Path, row_id: str | None, *, full: bool) -> None:
     """Print a rollout's conversation and branches, or with ``row_id`` the rollout as a row of this id."""
     from reward_kit.agent.after.as_row import row_of
+    from reward_kit.agent.after.explainer import stored_explanations
     from reward_kit.agent.reports.listings import tree_lines, trees_of
     from reward_kit.agent.store.loading import load_rollout
     from reward_kit.agent.store.transcript import transcript_lines
@@ -123,6 +124,9 @@ def _print_rollout(name: Path, row_id: str | None, *, full: bool) -> None:
     try:
         lines = list(transcript_lines(record, width, full=full))
         if record.stored is not None:
+            judged = {one.rollout: one for one in stored_explanations(record.stored.file)}
+            if (one := judged.get(record.id)) is not None and one.author is not None:
+                lines.append(f"judged: {one.author}, {one.fault}: {one.sentence} ({one.model})")
             tree = trees_of(record.stored.file.parent, record.stored.file.stem, record.id)
             lines += [""] * bool(tree) + list(tree_lines(tree, width))
     except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote

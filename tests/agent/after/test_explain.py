@@ -92,6 +92,9 @@ def test_a_finished_evaluation_is_explained_also_by_another_model(bundle: Bundle
     assert explanations_of(first).authors == {"agent": 2}
     assert explanations_of(second).authors == {"user": 2}
     assert len(notes()) == 4
+    passed, failed, _ = (f"mine {one.row_id}#{one.index + 1}" for one in second.outcomes)
+    assert "\njudged: user, other: x (openai/other)\n" in run_command("show", failed).out
+    assert "judged" not in run_command("show", passed).out
 
 
 def test_the_model_may_have_settings_of_its_own(bundle: Bundle, stub_llm: Any) -> None:
