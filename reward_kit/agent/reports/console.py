@@ -264,8 +264,8 @@ def _row_lines(rows: Sequence[RowResult], width: int) -> Iterator[str]:
             columns = [column for column in columns if column[0] != "reward"]
         kept = [column for column in columns if set(column[1:]) - {NOTHING, ""}]
         right = range(1, len(kept) - bool("what" in kept[-1][0]))
-        yield from table_lines([*zip(*kept, strict=True)], right=right, width=width)
-        means = [column[0] for column in kept if column[0] in MEANS]
+        yield from (lines := [*table_lines([*zip(*kept, strict=True)], right=right, width=width)])
+        means = [name for name in MEANS if name in lines[0].split()]  # without those that have no room
         if means and any(len(row.outcomes) > 1 for row in shown):
             yield f"({', '.join(means)}: means of a row's rollouts)"
     if len(shown) < len(rows):

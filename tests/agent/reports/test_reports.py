@@ -105,6 +105,15 @@ def mixed() -> EvaluationResult:
     )
 
 
+def test_columns_without_room_are_not_explained() -> None:
+    kinds = ("wrong_arguments", "partially_completed", "unintended_action")
+    result = result_of(row(3, *(failed("first", n, kind) for n, kind in enumerate(kinds))))
+    lines = printed(result).splitlines()
+    assert lines[2].split() == ["row", "passed", "what", "went", "wrong"]
+    assert lines[4] == ""
+    assert "(steps, time, cost: means of a row's rollouts)" in printed(result, 120)
+
+
 def test_the_whole_report_has_rows_facts_both_intervals_and_commands() -> None:
     text = words(mixed())
     for part in (
