@@ -146,6 +146,8 @@ class Kind(MutableMapping[str, Any]):
         return value
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if not isinstance(key, str):
+            raise TypeError(f"the ids of {self._name} are texts, as in JSON, not {key!r}")
         if not self._is_stored(key):
             self._added[key] = None
         self._known[key] = value

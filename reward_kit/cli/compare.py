@@ -12,7 +12,7 @@ import click
 from reward_kit.agent.base.files import TO_OUTPUT, write_output
 from reward_kit.agent.base.printing import print_lines, terminal_width
 from reward_kit.agent.base.text import count
-from reward_kit.cli.options import command, file_option, print_report, runs_option
+from reward_kit.cli.options import Range, command, file_option, print_report, runs_option
 from reward_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROWS, ROLLOUTS, SPREAD = (10, 30, 100, 300), (1, 2, 4, 8, 16), 0.3
 """Defaults of ``plan``; the numbers of rows without an evaluation."""
-SHARE, POWER = click.FloatRange(0, 1), click.FloatRange(0.5, 0.999)
+SHARE, POWER = Range(0, 1), Range(0.5, 0.999)
 
 
 @command("compare")
@@ -33,7 +33,7 @@ SHARE, POWER = click.FloatRange(0, 1), click.FloatRange(0.5, 0.999)
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(0, 100),
+    type=Range(0, 100),
     metavar="POINTS",
     help="With --gate: a difference that does not matter. Default: that of the evaluation, 5.",
 )

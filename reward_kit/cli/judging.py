@@ -11,7 +11,7 @@ from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.text import count, from_here
 from reward_kit.agent.scoring.numbers import score
-from reward_kit.cli.options import command, evaluation_argument, file_option, print_report, runs_option
+from reward_kit.cli.options import Range, command, evaluation_argument, file_option, print_report, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.after.rescore import Rejudged, Rescoring
 
 SHOWN = 40
-LIMIT = click.FloatRange(min=0, min_open=True)
+LIMIT = Range(min=0, min_open=True)
 
 
 @command("rescore")
@@ -86,7 +86,7 @@ def _rollout_lines(rollouts: list[Rejudged]) -> Iterator[str]:
 @click.option(
     "--model-arg", "model_args", multiple=True, metavar="KEY=VALUE", help="A setting of it; see agent-eval."
 )
-@click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help="Ask no more once it is spent.")
+@click.option("--max-cost", type=Range(min=0), metavar="USD", help="Ask no more once it is spent.")
 @click.option("--max-concurrency", type=click.IntRange(1), default=10, help="Rollouts at once. Default: 10.")
 @file_option("--json", help="Write the judgements as JSON.")
 def explain(evaluation: str, json_path: str | None, **options: Any) -> int:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
@@ -52,6 +53,14 @@ class Command(click.Command):
             meant = self.renamed.get(name) or closest(name, known)
             hint = f" Did you mean {meant!r}?" if meant else ""
             raise click.UsageError(f"No such option {name!r}.{hint}", ctx) from error
+
+
+class Range(click.FloatRange):
+    """Numbers in a range, which ``nan`` is in for click."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number.", param, ctx) if isnan(number) else number
 
 
 command = partial(click.command, cls=Command)

@@ -51,6 +51,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--rate", "0.9", "--spread", "0.4"], "--spread 0.4 is too large: with --rate 0.9 at most 0.300"),
     (["--rate", "0.5", "--n-rows", "3,x"], "'3,x' is not a list of whole numbers from 1"),
     (["--rate", "0.5", "--rollouts", "0"], "'0' is not a list of whole numbers from 1"),
+    (["--rate", "nan"], "'nan' is no number"),
     (["--rate", "0.5", "--rows", "3"], "No such option '--rows'. Did you mean '--n-rows'?"),
 ]
 

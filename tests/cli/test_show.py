@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_the_report_of_an_evaluation_has_what_was_printed_and_more(bundle: Bundl
     agent = ("--agent", "mine:answer", "--no-sim-user")
     printed = run_command("agent-eval", "-d", bundle.dataset, *agent, "--eval-id", "first")
     assert printed.code == 0, printed.err
+    sqlite3.connect("runs/evals/foreign.db").executescript("CREATE TABLE t (x)")  # is newer
     for name in ("first", "latest", "runs/evals/first.db", "runs/evals/first.json"):
         ran = command(name)
         assert (ran.code, ran.error) == (0, "")

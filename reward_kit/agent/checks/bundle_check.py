@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from reward_kit.agent.base.places import shown_line
 from reward_kit.agent.base.worker_thread import sync_twin
-from reward_kit.agent.bundles.bundle import SKIPPED
+from reward_kit.agent.bundles.bundle import SKIPPED, TaskBundle
 from reward_kit.agent.bundles.task import with_joined_tools
 from reward_kit.agent.checks.code_check import idle_fields, noting_prints, untried_tools
 from reward_kit.agent.checks.findings import KINDS, ValidationReport
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from typing import IO
 
-    from reward_kit.agent.bundles.bundle import Task, TaskBundle
+    from reward_kit.agent.bundles.bundle import Task
     from reward_kit.agent.checks.row_check import RowCheck
     from reward_kit.agent.store.layout import Named
 
@@ -40,7 +40,7 @@ _PLACED = re.compile(r"(?P<place>\S+:\d+): (row '(?P<row>[^']*)', )?(?P<text>.*)
 
 
 async def validate_async(
-    bundle: TaskBundle,
+    bundle: TaskBundle | str | Path,
     *,
     deep: bool = False,
     tasks: Sequence[Task] | None = None,
@@ -50,7 +50,7 @@ async def validate_async(
     output_dir: str | Path = "runs",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ValidationReport:
-    """Check an open bundle, whose rows and imports are in order already; of its ``tasks`` these, or all.
+    """Check a bundle, which may be open; of its ``tasks`` these, or all.
 
     Per toolset: its schemas. Per seed: that it loads. Per row: that ``end_goal_sql`` runs on the seeded
     state, that the gold actions can be called and lead to reward 1, and that doing nothing does not. If
@@ -62,21 +62,21 @@ async def validate_async(
 
     If ``strict``, warnings become errors. ``progress`` is called with the work, the number of rows that are
     done, and of all. Raises ``UsageError`` for an evaluation and ``BundleError`` for a dataset that does not
-    exist.
+    exist, and for a bundle that cannot be opened.
     """
     deep = deep or bool(against) or bool(evaluations)
-    tasks = bundle.tasks if tasks is None else tasks
-    told = progress or (lambda _work, _done, _all: None)
-    report = ValidationReport(bundle.folder.name, strict, deep, n_rows=len(tasks))
-    report.accepted = {task.row.id: _accepted(task, deep=deep) for task in tasks if task.row.metadata}
-    _check_fields(bundle, tasks, report)
-    _check_toolsets(tasks, report)
-    with (
-        tempfile.TemporaryDirectory(prefix="validate-") as folder,
-        ExitStack() as opened,
-        noting_prints(bundle.folder) as printed,
-    ):
-        seeded = list(_seeded(tasks, Path(folder), report, opened))
+    with ExitStack() as opened:
+        if not isinstance(bundle, TaskBundle):
+            bundle = opened.enter_context(TaskBundle.load(bundle))
+        tasks = bundle.tasks if tasks is None else tasks
+        told = progress or (lambda _work, _done, _all: None)
+        report = ValidationReport(bundle.folder.name, strict, deep, n_rows=len(tasks))
+        report.accepted = {task.row.id: _accepted(task, deep=deep) for task in tasks if task.row.metadata}
+        _check_fields(bundle, tasks, report)
+        _check_toolsets(tasks, report)
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="validate-")))
+        printed = opened.enter_context(noting_prints(bundle.folder))
+        seeded = list(_seeded(tasks, folder, report, opened))
         names = frozenset[str]().union(*map(table_names, {base: None for _, base in seeded}))
         number = 0
         async for checked in RowBatches(seeded, Repeatable(deep=deep), names, printed).checks():

@@ -89,7 +89,7 @@ def find_named(name: str, evals: Path) -> Path:
     newest = sorted(files, key=written, reverse=True)
     if name == "latest":
         if newest:
-            return newest[0]
+            return next(filter(_is_ours, newest), newest[0])
         raise UsageError("there is no evaluation yet", place=str(evals), remedy="Is --output-dir right?")
     known = [file.stem for file in newest]
     remedy = f"There are: {', '.join(known)}."
@@ -100,6 +100,13 @@ def find_named(name: str, evals: Path) -> Path:
     if near := closest(name, known):
         remedy = f"Did you mean {near!r}? {remedy}"
     raise UsageError(f"there is no evaluation {name!r}", place=str(evals), remedy=remedy)
+
+
+def _is_ours(file: Path) -> bool:
+    """True unless another program has made this database; one that is just being made has a log."""
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(72)[68:] == APPLICATION.to_bytes(4) or file.with_name(f"{file.name}-wal").exists()
+    return False
 
 
 def check_file(path: Path) -> None:

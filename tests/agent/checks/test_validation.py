@@ -78,6 +78,7 @@ async def test_a_sound_bundle_is_told_in_one_line(tmp_path: Path) -> None:
     gold = "gold earns the reward in 2 of 2 rows, doing nothing in 1 (r2)"
     told = f"seats_task: 3 rows, 1 tool: successfully validated; {gold}"
     assert (report.ok, report.lines()) == (True, [told])
+    assert (await validate_async(tmp_path / "seats_task")).lines() == [told]
 
 
 @pytest.mark.parametrize(

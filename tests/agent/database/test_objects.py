@@ -69,6 +69,11 @@ def test_a_kind_is_replaced_as_an_attribute_too(database: Database) -> None:
     assert plain(database)["tickets"] == {"T2": {"price": 2}, "T3": {}}
 
 
+def test_an_id_that_is_no_text_is_refused(database: Database) -> None:
+    with Objects(database.sync) as data, pytest.raises(TypeError, match=r"tickets are texts, .* not 7"):
+        data["tickets"][7] = {}
+
+
 def test_a_kind_that_is_not_there_is_not_in_it(database: Database) -> None:
     with Objects(database.sync) as data:
         assert ("tickets" in data, "nope" in data) == (True, False)
