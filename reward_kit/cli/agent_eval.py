@@ -27,21 +27,23 @@ from reward_kit.cli.options import GroupedCommand, add_options, all_options, com
 from reward_kit.errors import BundleError, ModelSetupError, RewardKitError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reward_kit.agent.base.types import Role
     from reward_kit.agent.evaluation.progress import Tally
     from reward_kit.agent.rollout.outcome import Outcome
     from reward_kit.agent.store.results import EvaluationResult
 
-DONE, INCOMPLETE, FAULT, INTERRUPTED = 0, 1, 2, 130
+DONE, INCOMPLETE, FAULT, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
+_worst: Callable[..., int] = partial(max, key=(DONE, UNDECIDED, INCOMPLETE, FAULT, INTERRUPTED).index)
 LONGEST_SLUG = 60
 """Characters of a model's name that the name of its evaluation in a sweep ends with."""
 EXIT_CODES = """\
 Exit codes: 0 done; 1 some rollouts could not be judged, explained or run,
 none got as far as a call or a reply, or the score is below --fail-under;
 2 an error in the command, the bundle, the model's set-up or the disk;
-130 interrupted. Finished rollouts are always kept."""
+130 interrupted. With --until-decided as compare --gate: 1 worse, 3 unclear.
+Finished rollouts are always kept."""
 
 
 @click.command("agent-eval", cls=GroupedCommand, epilog="\b\n" + EXIT_CODES)
@@ -82,7 +84,7 @@ def run(config: EvaluationConfig) -> int:
 
 
 def _sweep(given: dict[str, Any]) -> int:
-    """Evaluate each model, then compare with the first; returns the highest exit code."""
+    """Evaluate each model, then compare with the first; returns the worst exit code."""
     from reward_kit.agent.evaluation.options import make_config, new_name
 
     for name, option in OPTIONS.items():
@@ -107,18 +109,18 @@ def _sweep(given: dict[str, Any]) -> int:
             ended = run(config)
         except ModelSetupError as error:
             say(f"Error: {error}", err=True)
-            code = max(code, FAULT)
+            code = _worst(code, FAULT)
             continue
         except (RewardKitError, KeyboardInterrupt) as error:
             if done or isinstance(error, KeyboardInterrupt):
                 say(hint, err=True)
             raise
-        code = max(code, ended)
+        code = _worst(code, ended)
         if ended == INTERRUPTED:
             say(hint, err=True)
             return code
         done.append(str(config.eval_id))
-    return max(code, _compare(done, configs[0]))
+    return _worst(code, _compare(done, configs[0]))
 
 
 def _compare(done: Sequence[str], config: EvaluationConfig) -> int:
@@ -218,17 +220,27 @@ def _resume_hint(
 def _exit_code(result: EvaluationResult, config: EvaluationConfig) -> int:
     if result.status == "interrupted":
         return INTERRUPTED
-    if not result.complete:
+    code = _gate(result, config) if config.until_decided else DONE
+    if code == DONE and not result.complete:
         return INCOMPLETE
     if result.outcomes and not any(one.steps for one in result.outcomes):
         say("No rollout got as far as a call or a reply.", err=True)
         return INCOMPLETE
-    if config.fail_under is not None:
-        first = result.pass_power.get(1)
-        if first is None or first.value < config.fail_under:
-            say(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
-            return INCOMPLETE
-    return DONE
+    first = result.pass_power.get(1)
+    if config.fail_under is not None and (first is None or first.value < config.fail_under):
+        say(f"Pass^1 is below --fail-under {config.fail_under:g}.", err=True)
+        return INCOMPLETE
+    return code
+
+
+def _gate(result: EvaluationResult, config: EvaluationConfig) -> int:
+    """The exit code of ``compare --gate``; unless it is 0, what that says beside the decision is printed."""
+    from reward_kit.agent.comparison import compare, gate
+    from reward_kit.agent.reports.comparison import gate_lines
+
+    verdict = gate.judge(compare.load(str(config.against), config.output_dir), result)
+    print_lines([*gate_lines(verdict)][1:] if verdict.exit_code else [], err=True)
+    return verdict.exit_code
 
 
 # -- the output at the end

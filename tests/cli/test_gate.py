@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from command import Command, Finished, run_command
 from flight_bundle import Bundle
-from planned_agent import change_log, evaluate, rows_of
+from planned_agent import Planned, change_log, evaluate, rows_of
 from stored_rollouts import edit
 from thorough import often
 
 from reward_kit.agent import load_evaluation
 from reward_kit.agent.comparison.compare import load
 from reward_kit.agent.comparison.gate import judge
+from reward_kit.cli import main
 
 Plan = Mapping[str, Sequence[int]]
 BASE: Plan = {"b": [1] * 8, "a": [1] * 8, "flaky": [1, 0, 0, 0] * 2, "c": [1] * 8}
@@ -53,6 +54,29 @@ def test_exit_codes(bundle: Bundle, command: Command, plan: Plan, options: Any, 
     for named in ("gate.json", "main"):
         ran = command(named)
         assert (ran.code, ran.error, line in ran.out) == (code, "", True), ran.out
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "said"),
+    [
+        (BASE, ["--margin", "50"], 0, ""),
+        ({**BASE, "a": [0] * 8, "flaky": [1] * 8}, ["--margin", "30"], 1, "certainly worse, although"),
+        ({name: [0] * 8 for name in BASE}, [], 1, ""),
+        (BASE, ["--margin", "1"], 3, "show no difference only within --margin"),
+        (BASE, ["--max-cost", "0"], 3, "the evaluation is not complete (budget: "),
+        (BASE, ["--margin", "1", "--fail-under", "0.9"], 1, "Pass^1 is below --fail-under 0.9."),
+    ],
+)
+def test_until_decided_ends_with_the_same_code(
+    bundle: Bundle, command: Command, capfd: Any, plan: Plan, options: list[str], code: int, said: str
+) -> None:
+    bundle.rows(*rows_of(plan))
+    Planned.plan = plan
+    start = ["agent-eval", str(bundle.dataset), "--agent", "planned_agent:Planned", "--user", "none"]
+    ended = main([*start, "--against", "gate.json", "--until-decided", "--eval-id", "new", *options])
+    assert (ended, said in capfd.readouterr().err) == (code, True)
+    if "--fail-under" not in options:
+        assert command("gate.json", "new").code == code
 
 
 def test_the_comment_shows_what_got_worse_and_the_database(bundle: Bundle, command: Command) -> None:

@@ -43,7 +43,7 @@ def test_it_stops_once_it_is_decided_is_complete_and_stays_so(bundle: Bundle, wo
     assert compare("main", "new").success.value == -1
     line = "worse than main after round 1 of 6: -100.0 points"
     ran = run_command("agent-eval", "--resume", "new", "--quiet")
-    assert (ran.code, line in ran.out, load_evaluation("new").planned) == (0, True, 6), ran.err
+    assert (ran.code, line in ran.out, load_evaluation("new").planned) == (1, True, 6), ran.err
     shown = run_command("show", "new").out
     assert line in " ".join(shown.split())
     assert "not run" not in shown
