@@ -41,7 +41,7 @@ class _Commands(click.Group):
 def db() -> None:
     """Open and compare databases of rollouts.
 
-    NAME is a database file, the id of a rollout, or EVALUATION ROW#1.
+    NAME is a database file, the id of a rollout, its exported roll_ID.json, or EVALUATION ROW#1.
     """
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, run_command
 from flight_bundle import Bundle
 from planned_agent import change_log, evaluate
 from stored_rollouts import edit
@@ -55,6 +55,18 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
         records[0].reward_arguments()
     assert command("first", "--out", "again", "--format", "rollouts", "--rows", "a").error.startswith("2 ")
     assert "--format rollouts takes a folder" in command("first", "--format", "rollouts").error
+
+
+def test_db_takes_a_file_of_a_rollout_for_the_rollout(finished: EvaluationResult, command: Command) -> None:
+    command("first", "files", "--format", "rollouts", "--rows", "a")
+    for outcome in finished.outcomes[:2]:
+        path = f"files/roll_{outcome.id}.json"
+        by_file, by_id = (run_command("db", "changes", name, "--json") for name in (path, outcome.id))
+        assert (by_file.code, by_file.out) == (by_id.code, by_id.out) == (0, by_id.out), by_file.err
+        assert (len(json.loads(by_file.out)) > 0) == (outcome.reward == 1)
+        assert run_command("db", "open", path, "SELECT 41 + 1").out == "42\n"
+    gone = run_command("db", "export", path, "out.db", "-o", "elsewhere")
+    assert (gone.code, "is --output-dir right?" in gone.error) == (2, True)
 
 
 @pytest.mark.parametrize(("arguments", "told"), [

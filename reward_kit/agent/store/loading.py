@@ -198,11 +198,13 @@ def _read(source: StoredRollout, stored: tuple[str, int] | None) -> Trace:
 def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
     """The final state of the rollout that ``name`` means, or the database file at that path.
 
-    Raises ``UsageError`` if there is neither, ``StorageError`` if it was not kept.
+    That of an exported ``roll_ID.json`` is in its evaluation. Raises ``UsageError`` if there is neither,
+    ``StorageError`` if it was not kept.
     """
-    if os.path.isfile(name):  # noqa: PTH113 - the name may be too long for a file
+    is_file = os.path.isfile(name)  # noqa: PTH113 - the name may be too long for a file
+    if is_file and Path(name).suffix != ".json":
         return StateFiles(Path(name))
-    rollout = find_rollout(name, output_dir)
+    rollout = find_rollout(read_file(Path(name)).id if is_file else name, output_dir)
     if rollout is None:
         remedy = "Name a file, a rollout's id, or 'EVALUATION ROW#1'; is --output-dir right?"
         raise UsageError("there is no such database file and no such rollout", place=str(name), remedy=remedy)
