@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 
@@ -19,7 +20,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_278, 37_000),
+    "lines": (53_275, 37_000),
     "files": (260, 260),
     "lines of the longest file": (400, 400),
     "files under 80 lines": (13, 35),
@@ -96,6 +97,18 @@ def test_the_surface_does_not_grow_and_a_flag_means_one_thing() -> None:
             assert option.metavar in MEANINGS[flag], (name, flag)
         assert option.help, (name, flag)
         assert option.help.endswith((".", ")", "]")), (name, option.help)
+
+
+def test_no_list_of_option_names_is_kept_by_hand() -> None:
+    """Beside the fields and the typed keywords: a field says what else there is to know of its option."""
+    found = {}
+    for path in (ROOT / "reward_kit").rglob("*.py"):
+        for node in house.nodes_of(path):
+            items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+            names = {one.value for one in items if isinstance(one, ast.Constant)}
+            if len(OPTIONS.keys() & names) > 5:
+                found[path.stem] = len(names)
+    assert found == {"agent_eval": 10}  # help texts of branch
 
 
 @pytest.mark.parametrize("name", [name for name, _ in leaves(cli)])

@@ -41,6 +41,7 @@ def _option(default: Any, *flags: str, **more: Any) -> Any:
 
 
 _task, _agent, _user, _limit, _result, _display = (partial(_option, group=group) for group in GROUPS)
+_rows = partial(_task, scope="whole")
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -57,22 +58,22 @@ class EvaluationConfig:
         None, metavar="DIR", is_path=True,
         help="The bundle's folder; its task.jsonl is the dataset unless --dataset names another.",
     )
-    task_ids: tuple[str, ...] | None = _task(
+    task_ids: tuple[str, ...] | None = _rows(
         None, "--rows", "--task-ids", metavar="IDS", usual=True,
         help="Run only these rows: ids, patterns (book.*) or positions from 0, separated by commas.",
     )
-    start_index: int | None = _task(None, minimum=0, help="Run only rows from this position (the first: 0).")
-    end_index: int | None = _task(None, minimum=-1, help="Run only rows before this position (-1: the end).")
-    filter: Mapping[str, Any] = _task(
+    start_index: int | None = _rows(None, minimum=0, help="Run only rows from this position (the first: 0).")
+    end_index: int | None = _rows(None, minimum=-1, help="Run only rows before this position (-1: the end).")
+    filter: Mapping[str, Any] = _rows(
         None, metavar="FIELD=VALUE",
         help="Run only rows whose field has this value (metadata.domain=hotel). Repeatable: all must hold.",
     )
-    shuffle: bool = _task(False, help="Shuffle the selected rows, by the seed.")
-    max_tasks: int | None = _task(
+    shuffle: bool = _rows(False, help="Shuffle the selected rows, by the seed.")
+    max_tasks: int | None = _rows(
         None, minimum=1, without="all rows", usual=True, other_names=("limit",),
         help="Run at most this many of the selected rows.",
     )
-    n_rollouts: int | None = _task(
+    n_rollouts: int | None = _rows(
         None, "--n-rollouts", "--num-trials", minimum=1, maximum=MAX_ROLLOUTS, usual=True,
         without="each row's own number", recorded=True, other_names=("epochs",),
         help="Rollouts of each row. Default: the row's own number, else 1.",
@@ -181,7 +182,7 @@ class EvaluationConfig:
         help="End a worker process that uses more memory than this; it counts as crashed.",
     )
     ray: str | None = _limit(
-        None, metavar="[ADDRESS]", bare="default",
+        None, metavar="[ADDRESS]", bare="default", scope="whole",
         help="Play the rollouts on the Ray cluster at this address (host:port, or auto for the one on this "
         "machine). Without an address: that of RAY_ADDRESS, else a cluster started for this run.",
     )
@@ -198,12 +199,12 @@ class EvaluationConfig:
         "failed through no fault of the agent.",
     )
     max_cost: float | None = _limit(
-        None, minimum=0, metavar="USD", usual=True,
+        None, minimum=0, metavar="USD", usual=True, scope="whole",
         help="Start no more rollouts once this much is spent; running ones finish. Calls without a known "
         "price count as free.",
     )
     max_tokens: int | None = _limit(
-        None, minimum=1, metavar="N", without="no limit",
+        None, minimum=1, metavar="N", without="no limit", scope="whole",
         help="Start no more rollouts once the run has used this many tokens: input and output of agent, user "
         "and judge together. To limit one answer, use --model-arg max_tokens=N.",
     )
@@ -230,15 +231,15 @@ class EvaluationConfig:
         help="Time to wait for a provider that is down or refuses every call, before the run stops.",
     )
     against: str | None = _limit(
-        None, metavar="EVAL",
+        None, metavar="EVAL", scope="whole",
         help="Compare Pass^1 with this evaluation's, or with that of a card in the repository.",
     )
     until_decided: bool = _limit(
-        False, "--until-decided/--no-until-decided",
+        False, "--until-decided/--no-until-decided", scope="whole",
         help="Play all rows once, then again, and stop as soon as the comparison with --against is decided.",
     )
     margin: float = _limit(
-        5, minimum=0, maximum=100, metavar="POINTS",
+        5, minimum=0, maximum=100, metavar="POINTS", scope="whole",
         help="Also decided: the difference from --against is within this many percentage points.",
     )
 
@@ -267,7 +268,7 @@ class EvaluationConfig:
     )
     clear_cache: bool = _result(False, help="Delete the stored answers and gold states first.", scope="run")
     explain: str | None = _result(
-        None, metavar="MODEL", help="Ask this model who was at fault in each failed rollout, and why.",
+        None, metavar="MODEL", scope="whole", help="Ask this model who was at fault in a failure, and why.",
     )
     errors_as_failures: bool = _result(
         False, scored=True,
@@ -368,8 +369,7 @@ class EvaluationConfig:
         stated |= {name: redacted(stated[name]) for name, option in OPTIONS.items() if option.secret}
         if isinstance(self.agent, str):
             stated["agent"] = without_password(self.agent)
-        stated["task_ids"] = list(self.task_ids or ())
-        return stated
+        return {**stated, "task_ids": list(self.task_ids or ())}
 
     def secrets(self) -> frozenset[str]:
         """The secrets among the options, which no text may contain."""

@@ -353,12 +353,8 @@ SHOWN: dict[str, str | None] = {
     "quiet": None,
 }
 """Options of agent-eval that the help lists, with their texts if they differ."""
-TAKEN = {
-    "dataset", "task_dir", "seed", "provider", "temperature", "model_args", "client", "user_provider",
-    "user_model_args", "guard_user", "workers", "max_steps", "timeout", "retries", "call_timeout", "rpm",
-    "tpm", "keep_db", "cache", "debug",
-}  # fmt: skip
-"""Others that it takes: a changed model or a moved bundle may need them."""
+TAKEN = ["debug", *(name for name in OPTIONS if OPTIONS[name].scope == "evaluation")]
+"""Those that it takes: a changed model or a moved bundle may need them."""
 
 
 @command("branch")

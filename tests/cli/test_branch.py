@@ -47,6 +47,9 @@ def test_options_and_errors(first: str, command: Command, tmp_path: Path) -> Non
         (["first alice#1@9"], 2, "Error: first alice#1: there is no step 9. It has steps 0 to 2."),
         (["first alice#1@1", "--model", "a", "--model", "b"], 2, "Error: branches have one --model."),
         (["first alice#1@1", "--shuffle"], 2, "No such option '--shuffle'"),
+        (["first alice#1@1", "--against", "first"], 2, "No such option '--against'"),
+        (["first alice#1@1", "--patience", "-1"], 2, "--patience must be at least 0"),
+        (["first alice#1@1", "--max-rollout-tokens", "0"], 2, "--max-rollout-tokens must be at least 1"),
         ([], 2, "Missing argument"),
         (["first alice#1@1", "-n", "0"], 2, "-n"),
     ):

@@ -33,9 +33,10 @@ class Option:
     A ``fixed`` option cannot change when an evaluation is resumed, since results under different values do
     not belong together; a ``scored`` one can, and changes the scores. A resumed evaluation keeps its options
     but those of the ``run``, and those of the ``command``, which do nothing in Python: ``in_python`` says
-    what does. ``in_sweep`` says what to do instead in an evaluation of several models. A ``recorded`` option
-    has its own value in a results file. ``secret`` values may hold keys. ``for_objects`` is the remedy for an
-    object in place of a text. ``is_path`` marks the places of dataset and bundle.
+    what does; branches of one of its rollouts leave those of the ``whole``, too. ``in_sweep`` says what to do
+    instead in an evaluation of several models. A ``recorded`` option has its own value in a results file.
+    ``secret`` values may hold keys. ``for_objects`` is the remedy for an object in place of a text.
+    ``is_path`` marks the places of dataset and bundle.
     """
 
     flags: tuple[str, ...]
@@ -55,7 +56,7 @@ class Option:
     other_names: tuple[str, ...] = ()
     fixed: bool = False
     scored: bool = False
-    scope: Literal["evaluation", "run", "command"] = "evaluation"
+    scope: Literal["evaluation", "whole", "run", "command"] = "evaluation"
     in_python: str | None = None
     in_sweep: str | None = None
     recorded: bool = False

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reward_kit.agent.config import DEFAULTS, RESULTS_FILE, EvaluationConfig
+from reward_kit.agent.config import DEFAULTS, OPTIONS, RESULTS_FILE, EvaluationConfig
 from reward_kit.agent.players.names import uses_model
 from reward_kit.agent.players.wrappers import OwnFactory
 from reward_kit.agent.rollout.episode import Episode
@@ -42,11 +42,6 @@ _OF_MODEL = {
     "sim_model": ("user_provider", "user_model_args"),
 }
 """Options that belong to the model of the origin, and not to another one."""
-_OF_ORIGIN = (
-    "start_index", "end_index", "filter", "shuffle", "max_tasks", "ray", "max_cost", "max_tokens", "against",
-    "until_decided", "explain",
-)  # fmt: skip
-"""Options of the origin's evaluation that its branches do not take over."""
 
 
 def branch_config(name: str, given: Mapping[str, Any], *, tool_result: str | None = None) -> EvaluationConfig:
@@ -75,7 +70,7 @@ def branch_config(name: str, given: Mapping[str, Any], *, tool_result: str | Non
         options["agent"] = None  # the one that asks a model
     if "user" in given:
         options["no_sim_user"] = False
-    options |= {one: given.get(one, DEFAULTS[one]) for one in _OF_ORIGIN}
+    options |= {one: given.get(one, DEFAULTS[one]) for one in OPTIONS if OPTIONS[one].scope == "whole"}
     origin: dict[str, Any] = {"evaluation": file.stem, "rollout": trace.id, "step": step}
     if tool_result is not None:
         origin["tool_result"] = tool_result

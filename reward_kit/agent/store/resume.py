@@ -128,7 +128,8 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise StorageError("holds no run, so nothing can be continued", place=str(path))
     stored = json.loads(found[0])
     _check_not_moved(path.stem, stored, given)
-    kept = {name: stored[name] for name in stored if name in OPTIONS and OPTIONS[name].scope == "evaluation"}
+    lasting = [name for name, option in OPTIONS.items() if option.scope in ("evaluation", "whole")]
+    kept = {name: stored[name] for name in stored if name in lasting}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
     merged = {
         name: {**stored.get(name, {}), **key_values(given.get(name), option)}
