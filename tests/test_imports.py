@@ -78,6 +78,11 @@ class TestNames:
     def test_the_older_name_of_the_decorator(self):
         assert reward_kit.legacy_reward_function is reward_kit.reward_function
 
+    @pytest.mark.parametrize(("older", "name"), [("judge_sync", "judge"), ("RolloutRecord", "Trace")])
+    def test_older_names_for_agents(self, older, name):
+        assert getattr(reward_kit.agent, older) is getattr(reward_kit.agent, name)
+        assert older not in reward_kit.agent.__all__
+
 
 class TestTheNameThatMeansTwoThings:
     """``reward_kit.reward_function`` is the decorator; the submodule is reached by importing from it."""

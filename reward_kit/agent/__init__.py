@@ -50,12 +50,14 @@ if TYPE_CHECKING:
     from reward_kit.agent.rollout.episode import Episode as Episode
     from reward_kit.agent.rollout.orchestrator import judge as judge
     from reward_kit.agent.rollout.orchestrator import judge_async as judge_async
+    from reward_kit.agent.rollout.orchestrator import judge_sync as judge_sync
     from reward_kit.agent.rollout.orchestrator import run_rollout as run_rollout
     from reward_kit.agent.rollout.orchestrator import run_rollout_async as run_rollout_async
     from reward_kit.agent.rollout.rollout import Rollout as Rollout
     from reward_kit.agent.rollout.rollout import RolloutLimits as RolloutLimits
     from reward_kit.agent.rollout.rollout import TaskView as TaskView
     from reward_kit.agent.rollout.rollout import UserRollout as UserRollout
+    from reward_kit.agent.rollout.trace import RolloutRecord as RolloutRecord
     from reward_kit.agent.rollout.trace import Trace as Trace
     from reward_kit.agent.rows.task_row import Action as Action
     from reward_kit.agent.rows.task_row import TaskRow as TaskRow
@@ -67,4 +69,5 @@ if TYPE_CHECKING:
     from reward_kit.errors import ToolError as ToolError
     from reward_kit.models import StepData as StepData
 
-__getattr__, __dir__, globals()["__all__"] = lazy_names(__name__, older=["agent_eval", "run_evaluation"])
+_OLDER = ["RolloutRecord", "agent_eval", "judge_sync", "run_evaluation"]
+__getattr__, __dir__, globals()["__all__"] = lazy_names(__name__, older=_OLDER)

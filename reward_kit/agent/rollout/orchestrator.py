@@ -130,7 +130,7 @@ def _over_the_seed(task: Task, db: Database, opened: ExitStack) -> Database:
     return opened.enter_context(whole.fork(hidden=task.hidden))
 
 
-judge = sync_twin(judge_async)
+judge_sync = judge = sync_twin(judge_async)  # the older name is the first
 
 
 async def _play(episode: Episode, agent: Agent) -> None:

@@ -296,6 +296,7 @@ class Trace(Scored, Closing):
         return database.read_only_async() if is_async else database.read_only()
 
 
+RolloutRecord = Trace  # its older name
 _SHARED = {one.name for one in fields(Outcome)} & {one.name for one in fields(Trace)} - {
     "failure",
     "user_faults",
