@@ -12,7 +12,7 @@ import click
 from reward_kit.agent.base.files import write_output
 from reward_kit.agent.base.printing import print_lines, say, warn
 from reward_kit.agent.base.text import count, json_text
-from reward_kit.cli.options import PATH, command, file_option, output_for
+from reward_kit.cli.options import PATH, command, file_option, output_for, row_option
 from reward_kit.errors import RewardKitError, UsageError
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def list_bundles() -> None:
 
 @command("tools")
 @click.argument("bundle")
-@click.option(
-    "--rows", "--row", "row", metavar="ID", help="The row whose tools and data to take. Default: the first."
-)
+@row_option(help="The row whose tools and data to take. Default: the first.")
 @click.option("--call", nargs=2, multiple=True, metavar="TOOL ARGUMENTS", help="Call a tool; repeatable.")
 @file_option("--json", help="Write the schemas as a model gets them.")
 def tools(bundle: str, row: str | None, call: tuple[tuple[str, str], ...], json_path: str | None) -> int:

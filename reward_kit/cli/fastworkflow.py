@@ -79,17 +79,20 @@ def train(folder: Path | None) -> None:
 
 
 @fastworkflow.command()
+@click.argument("bundle", required=False)
 @_folder
-@click.option(
-    "-d", "--dataset", metavar="PATH", help="Compare the workflow's commands with this bundle's tools."
-)
+@click.option("-d", "--dataset", metavar="PATH", help="Another way to name BUNDLE.")
 @click.option("--model", metavar="NAME", help="As for agent-eval.")
-def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
-    """List everything that is missing before a run; starts one worker."""
+def check(bundle: str | None, folder: Path | None, dataset: str | None, model: str | None) -> None:
+    """List everything that is missing before a run; starts one worker.
+
+    With BUNDLE, the workflow's commands are compared with its tools.
+    """
     from reward_kit.agent.bundles.bundle import TaskBundle
     from reward_kit.agent.config import EvaluationConfig
     from reward_kit.agent.players.agents.fastworkflow.agent import FastWorkflow
 
+    dataset = dataset or bundle
     config = EvaluationConfig(dataset=dataset, model=model, agent="fastworkflow")
     home = FastWorkflowHome.find(folder)
 
@@ -100,6 +103,6 @@ def check(folder: Path | None, dataset: str | None, model: str | None) -> None:
         finally:
             await factory.close()
 
-    with nullcontext() if dataset is None else TaskBundle.load(dataset) as bundle:
-        asyncio.run(start_one(bundle.tasks if bundle is not None else ()))
+    with nullcontext() if dataset is None else TaskBundle.load(dataset) as opened:
+        asyncio.run(start_one(opened.tasks if opened is not None else ()))
     say(f"FastWorkflow {home.version} is ready: {home.workflow()}")

@@ -88,6 +88,7 @@ runs_option = click.option(
     help="The folder of evaluations. Default: runs.",
 )
 user_model_option = partial(click.option, "--user-model", "--sim-model", "user_model", metavar="NAME")
+row_option = partial(click.option, "--rows", "--task-ids", "--row", "row", metavar="ID")
 
 
 def rows_option(

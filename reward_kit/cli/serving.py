@@ -17,7 +17,7 @@ import click
 from reward_kit.agent.base.network import address_of, listen
 from reward_kit.agent.base.printing import reserved_output, say, warn
 from reward_kit.agent.base.text import count
-from reward_kit.cli.options import command, listening_options, user_model_option
+from reward_kit.cli.options import command, listening_options, row_option, user_model_option
 from reward_kit.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MAX_BODY = 4 * 1024 * 1024
 
 @command("mcp")
 @click.argument("target")
-@click.option("--rows", "--row", "row", metavar="ID", help="Begin with the tools and data of this row.")
+@row_option(help="Begin with the tools and data of this row.")
 @click.option("--http", is_flag=True, help="Streamable HTTP at /mcp, instead of standard input and output.")
 @listening_options(", with --http")
 def mcp(target: str, row: str | None, http: bool, host: str, port: int) -> None:
@@ -121,7 +121,7 @@ def _server(target: str, row: str | None) -> McpServer:
 
         of_module = target.partition(":")[0].removesuffix(".tools")
         bundle = TaskBundle.load(target if Path(target).exists() else of_module, unanswered=True)
-        (task, *_) = select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--row")
+        (task, *_) = select_tasks(bundle.tasks, task_ids=[row], called=lambda _: "--rows")
         server = mcp_server_of(task.registry, task)
     server.sessions.open()
     return server

@@ -181,10 +181,10 @@ class TestStdio:
             assert await count(client) == "1"
 
     def test_an_unknown_row_is_an_error_that_names_near_ones(self, rows):
-        ran = run_command("mcp", NOTES, "--row", "note.two", cwd=rows)
+        ran = run_command("mcp", NOTES, "--task-ids", "note.two", cwd=rows)
         assert (ran.code, ran.error.splitlines()[-1].split(";")[0]) == (
             2,
-            "Error: --row: there is no row 'note.two' (did you mean 'notes.two'?). The dataset has 2 rows",
+            "Error: --rows: there is no row 'note.two' (did you mean 'notes.two'?). The dataset has 2 rows",
         )
 
     def test_standard_output_has_only_the_protocol_until_the_input_ends(self, folder):

@@ -152,6 +152,14 @@ def row(line: str) -> dict[str, Any]:
     return {"id": line.split()[0], "initial_messages": lines, "end_goal_sql": "SELECT count(*) FROM bookings"}
 
 
+@pytest.mark.parametrize("option", [[], ["--dataset"]])
+def test_check_takes_the_bundle_as_other_commands_do(bundle: Bundle, capfd: Any, option: list[str]) -> None:
+    bundle.rows(row("say Hello"))
+    assert main(["fastworkflow", "check", *option, "flight_task"]) == 0
+    assert main(["fastworkflow", "check", *option, "no_task"]) == 2
+    assert "Error: no_task: no such file or folder" in capfd.readouterr().err
+
+
 def test_an_evaluation_runs_from_the_command_line(bundle: Bundle) -> None:
     bundle.rows(row('use [["create_booking", {"flight_id": 1, "passenger": "Alice"}]]'), row("say Hello"))
     options = ["-d", "flight_task", "--n-rollouts", "3", "--fastworkflow-workers", "2"]
