@@ -52,7 +52,16 @@ def test_the_picture_of_the_rooms_is_current():
     assert house.PICTURE.read_text(encoding="utf-8") == house.draw()
 
 
-SURFACE = {"commands": 20, "options": 131, "usual options of agent-eval": 16}
+def test_no_two_modules_have_a_class_of_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in house.modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+SURFACE = {"commands": 20, "options": 130, "usual options of agent-eval": 16}
 """Commands with their own line in ``--help``; options that the helps list, those of sub-commands included."""
 MEANINGS = {
     "--json": ("[FILE]",),

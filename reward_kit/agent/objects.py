@@ -50,7 +50,7 @@ def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
     db.executemany(INSERT, rows)
 
 
-class Objects(MutableMapping[str, "Kind"]):
+class Objects(MutableMapping[str, "ObjectsOfKind"]):
     """The objects of a synchronous database by kind, then by id; as attributes, too (``data.tickets``).
 
     ``models`` are pydantic models by kind, which its objects become. Leaving the block writes what has
@@ -60,7 +60,7 @@ class Objects(MutableMapping[str, "Kind"]):
     def __init__(self, db: Any, models: Mapping[str, type[BaseModel]] | None = None) -> None:
         self._db = db
         self._models = models or {}
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, ObjectsOfKind] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -77,13 +77,13 @@ class Objects(MutableMapping[str, "Kind"]):
     def __contains__(self, kind: object) -> bool:
         return isinstance(kind, str) and len(self[kind]) > 0
 
-    def __getitem__(self, kind: str) -> Kind:
+    def __getitem__(self, kind: str) -> ObjectsOfKind:
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = Kind(self._db, kind, self._models.get(kind))
+            found = self._kinds[kind] = ObjectsOfKind(self._db, kind, self._models.get(kind))
         return found
 
-    def __getattr__(self, kind: str) -> Kind:
+    def __getattr__(self, kind: str) -> ObjectsOfKind:
         if kind.startswith("_"):
             raise AttributeError(kind)
         return self[kind]
@@ -112,7 +112,7 @@ class Objects(MutableMapping[str, "Kind"]):
         return sum(1 for _ in self)
 
 
-class Kind(MutableMapping[str, Any]):
+class ObjectsOfKind(MutableMapping[str, Any]):
     """The objects of one kind by id, in the order in which they were added.
 
     Each is parsed when it is first read, and remembered.

@@ -287,13 +287,13 @@ def _after(begun: float, since: float, until: float) -> float:
     return max(0.0, until - max(since, begun))
 
 
-class _OfThread(threading.local):
+class _TickerOfThread(threading.local):
     """The ticker of the event loop that runs in each thread."""
 
     ticker: _Ticker | None = None
 
 
-_of_thread = _OfThread()
+_of_thread = _TickerOfThread()
 
 
 def _ticker() -> _Ticker:

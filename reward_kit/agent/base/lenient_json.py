@@ -33,7 +33,7 @@ def read_object(text: str, start: int) -> tuple[dict[str, Any], int]:
     try:
         found, end = _JSON.raw_decode(text, start)
     except (ValueError, RecursionError):
-        reader = _Reader(text, start)
+        reader = _LenientReader(text, start)
         return reader.object(1), reader.position
     return found, end
 
@@ -41,7 +41,7 @@ def read_object(text: str, start: int) -> tuple[dict[str, Any], int]:
 _JSON = json.JSONDecoder(strict=False, parse_constant=finite, parse_float=finite)
 
 
-class _Reader:
+class _LenientReader:
     """Reads values one after the other; ``position`` is behind what was read."""
 
     def __init__(self, text: str, position: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.files import undone_by
 from reward_kit.agent.base.worker_thread import Waiters
-from reward_kit.agent.evaluation.protocol import Call, Report, decoded, encoded
+from reward_kit.agent.evaluation.protocol import Report, WorkerCall, decoded, encoded
 from reward_kit.errors import RewardKitError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def kill_group(pid: int) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _OpenCall:
     """A call that waits for its answer."""
 
     account: Account | None
@@ -80,7 +80,7 @@ class Worker(ABC):
         self.server: int | None = None
         self._reason: str | None = None
         self._note = note
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._answers: Waiters[int, Report] = Waiters()
         self._number = 0
 
@@ -118,15 +118,15 @@ class Worker(ABC):
         if self.died is not None:
             raise WorkerDiedError(self.died, server=self.server)
         self._number += 1
-        number, call = self._number, _Call(account)
+        number, call = self._number, _OpenCall(account)
         self._calls[number] = call
         answer = self._answers.wait(number)
         try:
-            self.write(encoded(Call(number, request)))
+            self.write(encoded(WorkerCall(number, request)))
             try:
                 report = await asyncio.shield(answer)
             except asyncio.CancelledError:
-                self.write(encoded(Call(number, cancel=True)))
+                self.write(encoded(WorkerCall(number, cancel=True)))
                 await asyncio.wait({answer}, timeout=CLOSE_GRACE)
                 if not answer.done() or answer.exception() or answer.result().played is None:
                     raise
@@ -144,7 +144,7 @@ class Worker(ABC):
 
     def prepare(self) -> None:
         """Have the process load everything, without an answer; ``call`` raises what comes of that."""
-        self.write(encoded(Call(0)))
+        self.write(encoded(WorkerCall(0)))
 
     def receive(self, report: Report) -> None:
         self.heard = time.monotonic()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from reward_kit.agent.base.encoding import adapter_of
 from reward_kit.agent.base.worker_thread import Waiters
-from reward_kit.agent.evaluation.protocol import Call, Report, Setup
+from reward_kit.agent.evaluation.protocol import Report, Setup, WorkerCall
 from reward_kit.agent.rollout.trace import Trace
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def serve(descriptor: int, play: Callable[[socket.socket], NoReturn], parent: in
     found = resolve_name(library) if library else None  # this and what follows starts no thread
     if callable(found):
         found()
-    for kind in (Trace, Setup, Call, Report):
+    for kind in (Trace, Setup, WorkerCall, Report):
         adapter_of(kind)  # the first message would take longer
     gc.freeze()  # a collection in a worker would copy all pages
     gc.enable()

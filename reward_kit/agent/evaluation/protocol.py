@@ -77,7 +77,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WorkerCall:
     """A call of a worker: to play the ``request``, without one to describe the code; or its cancellation."""
 
     id: int

@@ -30,7 +30,7 @@ from reward_kit.agent.base.places import fault_line
 from reward_kit.agent.base.text import one_line
 from reward_kit.agent.base.versions import install_line, versions
 from reward_kit.agent.evaluation.connection import CLOSE_GRACE, Worker, WorkerDiedError
-from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
+from reward_kit.agent.evaluation.protocol import Report, Setup, WorkerCall, decoded, encoded
 from reward_kit.agent.models.local.backends import names_local_model
 from reward_kit.errors import RewardKitError, UsageError
 
@@ -110,7 +110,7 @@ class RayActor:
         self._filled.set()
 
     async def receive(self, call: bytes) -> None:
-        self._player.receive(decoded(Call, call))
+        self._player.receive(decoded(WorkerCall, call))
 
     async def reports(self) -> list[bytes]:
         """The next messages, once there are any; none after ``close``."""

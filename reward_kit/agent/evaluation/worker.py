@@ -28,7 +28,7 @@ from reward_kit.agent.base.versions import versions
 from reward_kit.agent.bundles.bundle import read_bundle
 from reward_kit.agent.config import EvaluationConfig
 from reward_kit.agent.evaluation.in_process import InProcess
-from reward_kit.agent.evaluation.protocol import Call, Report, Setup, decoded, encoded
+from reward_kit.agent.evaluation.protocol import Report, Setup, WorkerCall, decoded, encoded
 from reward_kit.agent.evaluation.signals import is_held_up, run_in_loop
 from reward_kit.errors import RewardKitError
 
@@ -84,7 +84,7 @@ class _ProcessState:
 
 
 @dataclass(slots=True)
-class _Account:
+class _ReportingAccount:
     """Reports the model calls of one attempt to the process that counts them, and its attempts."""
 
     used: Callable[[Role, Usage, str], None]
@@ -135,11 +135,11 @@ class Player:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._main.cancel)
 
-    def receive(self, call: Call) -> None:
+    def receive(self, call: WorkerCall) -> None:
         """Begin or cancel a call, from any thread; raises ``RuntimeError`` if the loop has ended."""
         self._loop.call_soon_threadsafe(self._begin, call)
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: WorkerCall) -> None:
         if not call.cancel:
             answer = self._calls[call.id] = asyncio.create_task(self._answer(call))
             answer.add_done_callback(partial(self._ended, call.id))
@@ -167,7 +167,7 @@ class Player:
                 self._tell(Report(number, crash=fault_line(unfit), changed=changed, used=report.used))
             untold.pop_all()
 
-    async def _answer(self, call: Call) -> Report:
+    async def _answer(self, call: WorkerCall) -> Report:
         self._asked.set()
         description = await asyncio.shield(self._described)
         if call.request is None:
@@ -193,7 +193,7 @@ class Player:
     async def _play(self, number: int, request: PlayRequest) -> Report:
         if request.watched:
             self._executor.watch = lambda what: self._tell(Report(number, at=what))
-        played = await self._executor.play(request, _Account(partial(self.used, number)))
+        played = await self._executor.play(request, _ReportingAccount(partial(self.used, number)))
         files = self._taken_files(played.outcome) if self._bases is not None else {}
         return Report(played=played, files=files)
 
@@ -233,7 +233,7 @@ def _listen(lines: Iterable[bytes], player: Player) -> None:
     """Pass on what arrives; at the end of the socket stop the player, and exit if that takes too long."""
     with suppress(OSError, ValueError, RuntimeError):  # the socket was closed, or the loop has ended
         for line in lines:
-            player.receive(decoded(Call, line))
+            player.receive(decoded(WorkerCall, line))
     player.stop()
     time.sleep(CLOSE_GRACE)
     os._exit(1)

@@ -51,13 +51,13 @@ class Conversation(BaseModel, extra="allow"):
     output: list[dict[str, Any]] = Field(default_factory=list)
 
 
-class Played(BaseModel, extra="allow"):
+class PlayedRow(BaseModel, extra="allow"):
     """A row and the response to it."""
 
     response: Conversation
 
 
-class Verified(Played):
+class Verified(PlayedRow):
     """The fields of the request, and the reward: 0 with ``mask_sample`` for a rollout to leave out."""
 
     reward: float
@@ -100,10 +100,10 @@ def add_nemo_gym(app: FastAPI, episodes: Episodes, tools: Collection[str]) -> No
             raise UsageError(f"the tool {min(clash)!r} has the name of a route of this server")
         return _named(json_answer({}), name)
 
-    @app.post("/verify", tags=["NeMo Gym"], response_model=Verified, openapi_extra=takes(Played))
+    @app.post("/verify", tags=["NeMo Gym"], response_model=Verified, openapi_extra=takes(PlayedRow))
     async def verify(request: Request, session: SessionCookie = "") -> Response:
         """End the episode, without a user after the last reply; returns the reward."""
-        played = await body_of(request, Played, MAX_ROLLOUT)
+        played = await body_of(request, PlayedRow, MAX_ROLLOUT)
         found: dict[str, Any] = {"reward": 0.0, "mask_sample": True, "failure_kind": "session_lost"}
         try:
             async with episodes.playing(session) as served:

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from thorough import often
 
 from reward_kit.agent.players.agents.text_agent import written
-from reward_kit.agent.players.agents.text_protocol import Reply, TextCall, UnusableAnswerError, read_answer
+from reward_kit.agent.players.agents.text_protocol import (
+    TextCall,
+    TextReply,
+    UnusableAnswerError,
+    read_answer,
+)
 
 TOOLS = ["get_order", "cancel", "create_user", "get_json"]
 GET = '{"name": "get_order", "arguments": {"id": "#W1"}}'
@@ -25,7 +30,7 @@ def called(text: str) -> tuple[str, Any]:
 def said(text: str) -> str:
     """The reply in ``text``."""
     answer = read_answer(text, TOOLS)
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, TextReply)
     return answer.said
 
 
@@ -113,7 +118,7 @@ def test_quotes_line_breaks_and_labels_inside_of_a_reply_belong_to_it() -> None:
 )
 def test_text_without_any_action_is_said_without_its_thoughts(text: str, expected: str, thought: str) -> None:
     answer = read_answer(text, TOOLS)
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, TextReply)
     assert (answer.said, answer.thought) == (expected, thought)
 
 
@@ -160,7 +165,7 @@ def test_any_text_is_a_call_a_reply_or_unusable(text: str) -> None:
     except UnusableAnswerError:
         return
     answer.text.encode("utf-8", "surrogatepass")
-    if isinstance(answer, Reply):
+    if isinstance(answer, TextReply):
         assert answer.said.strip()
         assert "<think>" not in answer.said.lower()
     else:

@@ -12,8 +12,8 @@ from reward_kit.agent.base.text import cut, encodable, filled, text_of
 from reward_kit.agent.models.answer_parts import joined, reasoning_of, split_thoughts, text_in
 from reward_kit.agent.players.agents.text_protocol import (
     RESPOND,
-    Reply,
     TextCall,
+    TextReply,
     UnusableAnswerError,
     read_answer,
     step_of,
@@ -77,7 +77,7 @@ class TextAgent:
                 continue
             unusable = 0
             self._transcript.append(_answered(step.text))
-            if isinstance(step, Reply):
+            if isinstance(step, TextReply):
                 return _reply(completion.message, step)
             self._transcript.append(_observed(await _run(rollout, completion.message, step)))
 
@@ -122,7 +122,7 @@ def _names(tools: Sequence[dict[str, Any]]) -> set[str]:
     return {tool["function"]["name"] for tool in tools}
 
 
-def _read(message: Message, tools: Collection[str]) -> Reply | TextCall:
+def _read(message: Message, tools: Collection[str]) -> TextReply | TextCall:
     """Return the step that an answer asks for; of native tool calls, which nobody offered, the first."""
     text = text_in(message)
     for call in message.get("tool_calls") or ():
@@ -143,7 +143,7 @@ async def _run(rollout: Rollout, message: Message, step: TextCall) -> str:
     return await rollout.call_tool(step.name, step.arguments, call_id=recorded["tool_calls"][0]["id"])
 
 
-def _reply(message: Message, step: Reply) -> Message:
+def _reply(message: Message, step: TextReply) -> Message:
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
     thought = joined(reasoning_of(message), step.thought)
     return {**kept, "content": step.said, **({"reasoning_content": thought} if thought else {})}

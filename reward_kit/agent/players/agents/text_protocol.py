@@ -50,7 +50,7 @@ class UnusableAnswerError(AgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TextReply:
     """``said`` is for the user, ``thought`` for nobody; ``text`` is the answer as the model should see it."""
 
     thought: str
@@ -78,7 +78,7 @@ class _Action:
     end: int
 
 
-def read_answer(text: str, tools: Collection[str]) -> Reply | TextCall:
+def read_answer(text: str, tools: Collection[str]) -> TextReply | TextCall:
     """Return the step that ``text`` asks for; ``tools`` are the names of those that there are.
 
     Without any action it is a reply as a whole. Raises ``UnusableAnswerError``.
@@ -89,7 +89,7 @@ def read_answer(text: str, tools: Collection[str]) -> Reply | TextCall:
         said, thought = _without_thought(visible)
         if said.lower() in _NOTHING:
             raise UnusableAnswerError("it holds only a thought" if thought or hidden else "it is empty")
-        return Reply(joined(hidden, thought), said, visible.strip())
+        return TextReply(joined(hidden, thought), said, visible.strip())
     made_up = MADE_UP.search(visible, action.end)
     kept = visible[: made_up.start() if made_up else len(visible)].strip()
     before = THOUGHT.sub("", visible[: action.start]).strip(_MARKS).removesuffix("```json")
@@ -99,7 +99,7 @@ def read_answer(text: str, tools: Collection[str]) -> Reply | TextCall:
 
 def step_of(
     name: str, arguments: Any, tools: Collection[str], *, thought: str, text: str
-) -> Reply | TextCall:
+) -> TextReply | TextCall:
     """Return the reply or call that an action is; ``arguments`` is a JSON value, or JSON text.
 
     Raises ``UnusableAnswerError`` for a reply that says nothing.
@@ -110,7 +110,7 @@ def step_of(
     said, inner = _without_thought(split_thoughts(_said_in(arguments))[0])
     if said.lower() in _NOTHING:
         raise UnusableAnswerError('the action "respond" has no "content" that could be said')
-    return Reply(joined(thought, inner), encodable(said), text)
+    return TextReply(joined(thought, inner), encodable(said), text)
 
 
 _CALLS = re.compile("arguments|parameters")

@@ -47,7 +47,7 @@ def read_results(path: str | Path) -> Results:
     file = path / METADATA if path.is_dir() else path
     text = _bytes_of(file)
     if text.lstrip()[:1] == b"[":
-        trials = list(tau_bench.trials_of(_parsed(list[tau_bench.Entry], text, file)))
+        trials = list(tau_bench.trials_of(_parsed(list[tau_bench.FileEntry], text, file)))
         found = Results(trials, 1 + max((trial.index for trial in trials), default=0))
     elif b'"simulations"' in text or (file.parent / SIMULATIONS).is_dir():
         found = _tau2_bench(file, text)

@@ -41,16 +41,16 @@ STOPS = {
 _Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
 
 
-class _Call(BaseModel):
+class _FileCall(BaseModel):
     name: str
     arguments: dict[str, Any] = {}
     requestor: Literal["assistant", "user"] = "assistant"
 
 
-class _Message(BaseModel):
+class _FileMessage(BaseModel):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_FileCall] | None = None
     error: bool | None = None
 
 
@@ -60,7 +60,7 @@ class _Sentence(BaseModel):
 
 
 class _Checked(BaseModel):
-    action: _Call
+    action: _FileCall
 
 
 class _Text(BaseModel):
@@ -83,7 +83,7 @@ class Simulation(BaseModel):
     trial: NonNegativeInt | None = None
     termination_reason: Literal[tuple(STOPS)]  # type: ignore[valid-type]  # known when it is read
     reward_info: _Grade | None = None
-    messages: list[_Message] | None = None
+    messages: list[_FileMessage] | None = None
 
 
 class _Assertion(BaseModel):
@@ -94,27 +94,27 @@ class _Assertion(BaseModel):
 
 
 class _Criteria(BaseModel):
-    actions: list[_Call] | None = None
+    actions: list[_FileCall] | None = None
     env_assertions: list[_Assertion] | None = None
     communicate_info: list[str] | None = None
     nl_assertions: list[str] | None = None
     reward_basis: list[str] = ["DB", "COMMUNICATE"]
 
 
-class Task(BaseModel):
+class FileTask(BaseModel):
     """One task, with what its grade depends on."""
 
     id: _Id
     evaluation_criteria: _Criteria | None = None
 
 
-class _Environment(BaseModel):
+class _FileEnvironment(BaseModel):
     domain_name: str
 
 
-class _Info(BaseModel):
+class _FileInfo(BaseModel):
     num_trials: PositiveInt = 1
-    environment_info: _Environment
+    environment_info: _FileEnvironment
 
 
 class _Entry(BaseModel):
@@ -124,8 +124,8 @@ class _Entry(BaseModel):
 class File(BaseModel):
     """The whole file; in a folder, the simulations are in files of their own."""
 
-    info: _Info
-    tasks: list[Task] = []
+    info: _FileInfo
+    tasks: list[FileTask] = []
     simulations: list[Simulation] = []
     simulation_index: list[_Entry] | None = None
 
@@ -135,7 +135,7 @@ def id_of(row_id: str, metadata: Mapping[str, Any]) -> str:
     return str(metadata.get("tau2_id", row_id))
 
 
-def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: Path) -> list[Trial]:
+def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, FileTask], file: Path) -> list[Trial]:
     """The simulations as recordings; ``found`` has them by their places in the file.
 
     Raises ``BundleError`` for one without messages, such as those of voice runs.
@@ -171,7 +171,7 @@ def trials_of(found: Mapping[str, Simulation], tasks: Mapping[str, Task], file: 
     return trials
 
 
-def _graded_as(one: Simulation, tasks: Mapping[str, Task], before: list[Trial]) -> str:
+def _graded_as(one: Simulation, tasks: Mapping[str, FileTask], before: list[Trial]) -> str:
     """The id of the task that a simulation was graded by, which need not be the one that it names.
 
     The grade repeats the task's gold actions, texts and sentences. If those of the named task are others, and
@@ -199,7 +199,7 @@ def _repeats(grade: _Grade, criteria: _Criteria | None) -> bool:
     )
 
 
-def _expected(task: Task | None) -> Expected | None:
+def _expected(task: FileTask | None) -> Expected | None:
     """The fields of a row that a task of the file gives."""
     if task is None or task.evaluation_criteria is None:
         return None
@@ -224,7 +224,7 @@ def _expected(task: Task | None) -> Expected | None:
 
 
 def _conversation(
-    given: list[_Message],
+    given: list[_FileMessage],
 ) -> tuple[list[Message], dict[int, list[Message]], list[ToolCall]]:
     """The messages of the agent, those of the user with the user's tools, and all calls that were run."""
     messages: list[Message] = []
@@ -247,7 +247,7 @@ def _conversation(
     return messages, user_messages, calls
 
 
-def _made(asked: list[_Call], at: int, given: list[_Message], side: Side) -> Iterator[ToolCall]:
+def _made(asked: list[_FileCall], at: int, given: list[_FileMessage], side: Side) -> Iterator[ToolCall]:
     """The calls of the message at ``at``, each with its answer; the answers follow in the same order."""
     for number, call in enumerate(asked):
         answer = given[at + 1 + number] if at + 1 + number < len(given) else None

@@ -64,7 +64,7 @@ class _Info(BaseModel):
     reward_info: Any = None
 
 
-class Entry(BaseModel):
+class FileEntry(BaseModel):
     """One trial in the file; only ``task_id`` and ``reward`` are required."""
 
     task_id: NonNegativeInt
@@ -74,7 +74,7 @@ class Entry(BaseModel):
     traj: list[_Message] | None = None
 
 
-def trials_of(entries: Iterable[Entry]) -> Iterator[Trial]:
+def trials_of(entries: Iterable[FileEntry]) -> Iterator[Trial]:
     """The trials of a file as recordings, in its order."""
     for position, entry in enumerate(entries):
         info = entry.info or _Info()

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from reward_kit.agent.tau.tau2.knowledge import Documents
 from reward_kit.agent.tau.tau2.models import exact_text, exact_value, restore
-from reward_kit.agent.tau.tau2.state import SHARED, State, View, name_of
+from reward_kit.agent.tau.tau2.state import SHARED, View, WorldState, name_of
 from reward_kit.agent.tau.tau2.toolkit import DATABASE, merged
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Environment:
     def __init__(self, domain: Domain, db: Any, *, writes: bool) -> None:
         self.domain = domain
         self.db = db
-        self.state = State(db, domain.classes, writes=writes)
+        self.state = WorldState(db, domain.classes, writes=writes)
         self.tools = self._toolkit("agent")
         self.user_tools = self._toolkit("user")
         self.is_shared = False

@@ -58,7 +58,7 @@ def models_in(annotation: Any, found: dict[type, None] | None = None) -> list[ty
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class DataField:
     """A field of the database: ``form`` is dict, list, table (a model with a dict ``data``) or one.
 
     ``adapter`` is that of an object, ``whole`` that of the field.
@@ -71,7 +71,7 @@ class Field:
     whole: TypeAdapter[Any]
 
 
-def fields_of(database: type[BaseModel], prefix: str = "") -> dict[str, Field]:
+def fields_of(database: type[BaseModel], prefix: str = "") -> dict[str, DataField]:
     """The fields of a database class; ``prefix`` begins their kinds."""
     found = {}
     for name, info in database.model_fields.items():
@@ -84,7 +84,7 @@ def fields_of(database: type[BaseModel], prefix: str = "") -> dict[str, Field]:
             data = annotation.model_fields.get("data")
             if data is not None and get_origin(data.annotation) is dict:
                 form, value, whole = "table", get_args(data.annotation)[-1], data.annotation
-        found[name] = Field(name, f"{prefix}{name}", form, TypeAdapter(value), TypeAdapter(whole))
+        found[name] = DataField(name, f"{prefix}{name}", form, TypeAdapter(value), TypeAdapter(whole))
     return found
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from reward_kit.agent.objects import DELETE, INSERT, READ, READ_ALL, UPDATE
 from reward_kit.agent.objects import SCHEMA as OBJECTS
-from reward_kit.agent.tau.tau2.models import Field, exact_text, exact_value, json_of, list_ids, mark_of
+from reward_kit.agent.tau.tau2.models import DataField, exact_text, exact_value, json_of, list_ids, mark_of
 
 STATE = "tau2_state"
 SCHEMA = (
@@ -74,7 +74,7 @@ def _seed(_key: str) -> _Seed:
 # --- the state of one call
 
 
-class State:
+class WorldState:
     """The objects of a database for one call; with ``writes`` they are the call's own and are written."""
 
     def __init__(self, db: Any, classes: Mapping[str, type], *, writes: bool) -> None:
@@ -87,7 +87,7 @@ class State:
         self.seed = _seed(self.note(SEED) or "")
         self.name = self.note(NAME) or self.note(SEED)
         self.is_dirty = False
-        self.parts: list[Objects | Items] = []
+        self.parts: list[ObjectsOfField | Items] = []
 
     def note(self, kind: str, key: str = "") -> str | None:
         """A row of the hidden table that is no object."""
@@ -140,7 +140,7 @@ class State:
         changed = self.changed.get(kind, {}).get(key)
         return self.one_seeded(kind, key) is not None if changed is None else changed[0] is not None
 
-    def read(self, one: Field, key: str) -> tuple[Any, bytes]:
+    def read(self, one: DataField, key: str) -> tuple[Any, bytes]:
         """An object and its mark; raises ``KeyError``."""
         if (changed := self.changed.get(one.kind, {}).get(key)) is not None:
             if changed[0] is None:
@@ -191,10 +191,10 @@ def name_of(db: Any) -> str | None:
 # --- the databases as the benchmark's tools know them
 
 
-class Objects(MutableMapping[str, Any]):
+class ObjectsOfField(MutableMapping[str, Any]):
     """The objects of one kind by id, as a dict of the benchmark's; each is parsed when it is read."""
 
-    def __init__(self, state: State, one: Field) -> None:
+    def __init__(self, state: WorldState, one: DataField) -> None:
         self._state = state
         self._field = one
         self._live: dict[Any, tuple[Any, bytes | None]] = {}
@@ -265,7 +265,7 @@ class Objects(MutableMapping[str, Any]):
 class Items:
     """The objects of one kind as a list of the benchmark's, or the single object of a field."""
 
-    def __init__(self, state: State, one: Field) -> None:
+    def __init__(self, state: WorldState, one: DataField) -> None:
         self._state = state
         self._field = one
         self._is_list = one.form == "list"
@@ -306,12 +306,12 @@ class Items:
 _NOTES, _ALL_NOTES = TypeAdapter(str), TypeAdapter(dict[str, str])
 
 
-class Table:
+class NotedObjects:
     """A model with the dict ``data``, whose objects are rows, and ``notes``."""
 
-    def __init__(self, state: State, one: Field, prefix: str) -> None:
-        self.data = Objects(state, one)
-        self._notes = Objects(state, Field("notes", f"{prefix}notes", "dict", _NOTES, _ALL_NOTES))
+    def __init__(self, state: WorldState, one: DataField, prefix: str) -> None:
+        self.data = ObjectsOfField(state, one)
+        self._notes = ObjectsOfField(state, DataField("notes", f"{prefix}notes", "dict", _NOTES, _ALL_NOTES))
         self._name = one.name
 
     @property
@@ -323,7 +323,7 @@ class View:
     """Stands for the benchmark's database object: its fields are read when they are first touched."""
 
     def __init__(
-        self, state: State, database: type[BaseModel], fields: Mapping[str, Field], prefix: str
+        self, state: WorldState, database: type[BaseModel], fields: Mapping[str, DataField], prefix: str
     ) -> None:
         vars(self).update(_state=state, _database=database, _fields=fields, _prefix=prefix, _parts={})
 
@@ -332,9 +332,9 @@ class View:
         if part is None:
             one = self._fields[name]
             if one.form == "table":
-                part = Table(self._state, one, self._prefix)
+                part = NotedObjects(self._state, one, self._prefix)
             else:
-                part = (Objects if one.form == "dict" else Items)(self._state, one)
+                part = (ObjectsOfField if one.form == "dict" else Items)(self._state, one)
             self._parts[name] = part
         return part
 
@@ -353,7 +353,7 @@ class View:
         part = self._part(name)
         if isinstance(part, Items):
             part.value = value
-        elif isinstance(part, Objects):
+        elif isinstance(part, ObjectsOfField):
             part.replace(value)
         else:
             part.data.replace(value.data)
@@ -370,7 +370,7 @@ class View:
 def _dumped(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(warnings=False)
-    if isinstance(value, Table):
+    if isinstance(value, NotedObjects):
         return {"data": _dumped(value.data), "notes": value.notes}
     if isinstance(value, Mapping):
         return {key: _dumped(one) for key, one in value.items()}

@@ -63,7 +63,7 @@ class FastWorkflow:
     ) -> None:
         self.config = config
         self.endpoint = ToolEndpoint()
-        self.workers: list[WorkerProcess] = []
+        self.workers: list[FastWorkflowProcess] = []
         self.models: dict[str, str] = {}
         self._warn = warn
         self._tasks = tasks
@@ -118,7 +118,7 @@ class FastWorkflow:
         try:
             async with asyncio.TaskGroup() as starting:
                 for _ in range(self.config.fastworkflow_workers):
-                    worker = WorkerProcess(command, environment, folder)
+                    worker = FastWorkflowProcess(command, environment, folder)
                     self.workers.append(worker)
                     self._resources.push_async_callback(worker.end, "the evaluation is over")
                     starting.create_task(worker.start())
@@ -132,7 +132,7 @@ class FastWorkflowAgent:
     def __init__(self, shared: FastWorkflow) -> None:
         self._shared = shared
         self._rollout: Rollout | None = None
-        self._worker: WorkerProcess | None = None
+        self._worker: FastWorkflowProcess | None = None
         self._admission: Admission | None = None
         self._limit: asyncio.Timeout | None = None
 
@@ -170,7 +170,7 @@ class FastWorkflowAgent:
             raise ModelError("the turn was cancelled", place=PLACE, retryable=True)
         return _said(answer)
 
-    async def join(self, rollout: Rollout) -> WorkerProcess:
+    async def join(self, rollout: Rollout) -> FastWorkflowProcess:
         """Begin ``rollout`` in the worker with the fewest rollouts."""
         worker = min(self._shared.workers, key=lambda worker: len(worker.rollouts))
         await worker.start()
@@ -253,7 +253,7 @@ START_LIMIT = 300.0
 """Seconds until a started process answers."""
 
 
-class WorkerProcess:
+class FastWorkflowProcess:
     """One process, which is started anew if it is lost.
 
     ``rollouts`` maps the ids of its rollouts to listeners for their events.

@@ -43,7 +43,7 @@ sys.stdout = sys.stderr
 
 import speedict  # noqa: E402 - standard output must be out of the way first
 
-CURRENT: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
+CURRENT: contextvars.ContextVar[RolloutSession] = contextvars.ContextVar("session")
 """The session of this thread."""
 
 open_database = speedict.Rdict
@@ -107,7 +107,7 @@ class TurnEndedError(BaseException):
 class ModelCalls(BaseCallback):
     """Reports model calls, and ends the turn if one fails or the rollout is over."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RolloutSession) -> None:
         self._session = session
         self._open: dict[str, tuple[float, Any]] = {}
 
@@ -126,7 +126,7 @@ class ModelCalls(BaseCallback):
                 raise TurnEndedError({"error": fault}) from exception
 
 
-class Session:
+class RolloutSession:
     """One rollout: a FastWorkflow context bound to the rollout's tools."""
 
     def __init__(self, workflow: str, rollout: str, tools: str, token: str, policy: str | None) -> None:
@@ -328,7 +328,7 @@ class WorkerProgram:
     def __init__(self, workflow: str) -> None:
         self._workflow = workflow
         self._arguments = patch_fastworkflow()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RolloutSession] = {}
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -351,7 +351,7 @@ class WorkerProgram:
         if op == "action":
             return self._sessions[rollout].action(**given)
         if op == "open":
-            self._sessions[rollout] = Session(self._workflow, rollout, **given)
+            self._sessions[rollout] = RolloutSession(self._workflow, rollout, **given)
         elif op == "close":
             self._sessions.pop(rollout).close()
         return {}
