@@ -51,7 +51,7 @@ def init(name: Path, from_openapi: Path | None, from_mcp: str | None) -> None:
 
 @command("pack")
 @click.argument("bundle")
-@click.option("--out", "-o", "--output", "target", metavar="FILE", help="The archive. Default: NAME.tar.gz.")
+@click.option("--out", "--output", "target", metavar="FILE", help="The archive. Default: NAME.tar.gz.")
 @click.option("--licence", "--license", metavar="SPDX", help="The bundle's licence, such as Apache-2.0.")
 def pack(bundle: str, target: str | None, licence: str | None) -> None:
     """Pack a bundle into one file, to share it.
@@ -79,6 +79,9 @@ def pack(bundle: str, target: str | None, licence: str | None) -> None:
             warn(f"the toolset {name} is in a package that is not packed: write .tools, or name it as needed")
         digest = source.pack(rows.folder, file, rows=len(rows.rows), licence=licence)
         say(f"{file}: {count(len(rows.rows), 'row')}, {file.stat().st_size} bytes, sha256 {digest}")
+
+
+pack.renamed = {"-o": "--out"}
 
 
 @command("list")

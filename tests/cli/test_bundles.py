@@ -265,7 +265,7 @@ def test_a_packed_bundle_is_the_same_each_time_and_runs(library: Path) -> None:
     (library / "runs").mkdir()
     (library / "runs" / "old.txt").write_text("results")
     (library / ".env").write_text("KEY=x")
-    first, second = (run_command("pack", "library_task", "-o", name) for name in ("a.tar.gz", "b.tgz"))
+    first, second = (run_command("pack", "library_task", "--out", name) for name in ("a.tar.gz", "b.tgz"))
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("a.tar.gz: 3 rows, ")
     assert "warning: README.md is still the one that reward-kit init wrote" in first.err
@@ -304,10 +304,12 @@ def test_data_of_any_name_is_packed_and_another_dataset_is_refused(library: Path
     (library / "build").mkdir()
     for name in ("build/books.json", "events.log"):
         (library / name).write_text("[]")
-    run_command("pack", "library_task", "-o", "a.tar.gz")
+    run_command("pack", "library_task", "--out", "a.tar.gz")
     with tarfile.open("a.tar.gz") as archive:
         assert {"build/books.json", "events.log"} <= {name.partition("/")[2] for name in archive.getnames()}
     (library / "hard.jsonl").write_text((library / "task.jsonl").read_text())
+    answered = run_command("pack", "library_task", "-o", "b.tar.gz")
+    assert (answered.code, "No such option '-o'. Did you mean '--out'?" in answered.err) == (2, True)
     refused = run_command("pack", "library_task/hard.jsonl")
     assert (refused.code, "an archive is played by its task.jsonl" in refused.err) == (2, True)
 
