@@ -167,8 +167,7 @@ class InProcess(Executor):
             await asyncio.shield(self._opening)
         self._opening.result()
         task = self._tasks[request.row_id]
-        if request.watched and self.watch is not None:
-            self.watch("the gold actions of its row")
+        self._states.watch = self.watch if request.watched else None
         async with self._states.of(task, seed_of(self.config, request.row_id, 0)) as row:
             if request.judge_again is not None:
                 return await self._judged_again(request.judge_again, row, account)
@@ -194,8 +193,7 @@ class InProcess(Executor):
         # of a single row, calls that fail say nothing about the row
         place = (request.row_id, request.index) if len(self._tasks) == 1 else request.row_id
         caller = Caller(place, request.index, request.attempt)
-        watch = self.watch if request.watched else None
-        if watch is not None:
+        if (watch := self.watch if request.watched else None) is not None:
             watch(PLAYERS)
         models = self._participants.models
         options: dict[str, Any] = {

@@ -69,7 +69,7 @@ class RowState:
 class RowStates:
     """Bases and gold states of rows: made when a row's first rollout starts, closed when others need room.
 
-    ``planned`` is the number of rollouts of the whole evaluation.
+    ``planned`` is the number of rollouts of the whole evaluation. ``watch`` is told each gold action.
     """
 
     folder: RunsFolder
@@ -77,6 +77,7 @@ class RowStates:
     kept: KeptGold
     warn: Callable[[str], None]
     planned: int
+    watch: Callable[[str], None] | None = None
     _has_warned: bool = False
     _rows: dict[str, asyncio.Future[RowState]] = field(default_factory=dict)
     _users: Counter[str] = field(default_factory=Counter)
@@ -127,7 +128,7 @@ class RowStates:
         key = self.kept.key_of(task)
         if key is not None and (known := self.kept.get(key, task, base, seed)) is not None:
             return known
-        gold = await replay_gold_calls(task, base, seed=seed)
+        gold = await replay_gold_calls(task, base, seed=seed, on_begin=self.watch)
         state = gold.database.delta() if gold.shared else None
         stored = RowGold(task.row.id, gold.stored(task), gold.database.changes().to_json(), state)
         if key is not None:

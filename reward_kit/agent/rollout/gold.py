@@ -11,6 +11,7 @@ from reward_kit.agent.rows.field_checks import resolve_references
 from reward_kit.errors import BundleError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from reward_kit.agent.bundles.task import Task
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.rows.task_row import Action
 
+    _Seed = int | Randomness | None
+    _Told = Callable[[str], None] | None
 
 IMPOSSIBLE = frozenset({"invalid_arguments", "no_result", "unknown_tool"})
 """Statuses of gold actions that cannot be made as they are written."""
@@ -66,20 +69,22 @@ class GoldReplay:
 
 
 async def replay_gold_calls(
-    task: Task, base: Database, *, seed: int | Randomness | None = None, now: datetime | None = None
+    task: Task, base: Database, *, seed: _Seed = None, now: datetime | None = None, on_begin: _Told = None
 ) -> GoldReplay:
     """Apply the row's actions to a fork of ``base``; the caller closes it.
 
     Calls that a tool refuses change nothing and are passed over. Terminal and unknown tools are skipped, and
     calls that refer to a result that is not there. With the rollout's ``seed`` random ids come out as in the
-    rollout. ``now`` is the clock for rows that have none (default: the system's). Raises ``StorageError`` if
-    the disk does not hold what they write.
+    rollout. ``now`` is the clock for rows that have none (default: the system's). ``on_begin`` is called with
+    the tool of each. Raises ``StorageError`` if the disk does not hold what they write.
     """
     calls: list[GoldCall] = []
     fault = impossible = None
     with ExitStack() as opened:
         database = opened.enter_context(base.fork(seed=seed, now=task.row.clock() or now, hidden=task.hidden))
         for number, action in enumerate(task.row.actions or ()):
+            if on_begin is not None:
+                on_begin(f"tool {action.name!r} in the gold actions of its row")
             call = await _replay(task, action, database, [call.content for call in calls])
             database.check()
             calls.append(call)

@@ -279,7 +279,9 @@ def test_a_tool_that_blocks_its_process_is_ended_and_named(hostile: Bundle, monk
 def test_gold_actions_that_end_the_process_are_named(hostile: Bundle) -> None:
     hostile.rows({"id": "fatal", "actions": [{"name": "exits", "arguments": {}}], "n_rollouts": 1})
     (lost,) = evaluate(hostile.dataset, agent="gold", workers=1, retries=0).outcomes
-    assert (lost.stop_detail or "").endswith("exit code 0 in the gold actions of its row, twice")
+    assert (lost.stop_detail or "").endswith(
+        "exit code 0 in tool 'exits' in the gold actions of its row, twice"
+    )
 
 
 def test_streams_that_a_tool_breaks_are_its_workers_own(hostile: Bundle, capfd: Any) -> None:
