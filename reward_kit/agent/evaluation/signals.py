@@ -52,11 +52,13 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
 def run_from_code(work: Coroutine[Any, Any, _T]) -> _T:
     """Run ``work`` from plain code; if a loop runs already, as in a notebook, in a thread.
 
-    The first Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` once it has ended.
+    So it does in an ``except`` block: its exception would take the place of causes in ``work``. The first
+    Ctrl-C cancels ``work`` and raises ``KeyboardInterrupt`` once it has ended.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    beside = sys.exc_info()[0] is not None
+    with suppress(RuntimeError):
+        beside = asyncio.get_running_loop() is not None
+    if not beside:
         runner = asyncio.Runner()
         return _run(runner.get_loop(), runner.run, work)
     loop = asyncio.new_event_loop()

@@ -3,6 +3,8 @@
 from command import run_python
 from flight_bundle import GOLD, Bundle
 
+from reward_kit.agent.evaluation.signals import run_from_code
+
 ROWS = [{"evaluation_criteria": {"actions": GOLD}, "actions": GOLD, "sim_user_prompt": None}]
 
 
@@ -19,3 +21,22 @@ def test_an_agent_that_waits_for_an_evaluation_gets_its_result(bundle: Bundle) -
     )
     done = run_python(script)
     assert (done.err, done.out) == ("", "[1.0, 1.0, 1.0]\n")
+
+
+async def _cause_of_one_raised_again() -> BaseException | None:
+    """LiteLLM raises its errors so; what is at fault is told by their causes."""
+    error = KeyError()
+    error.__context__ = ConnectionRefusedError()
+    try:
+        raise error
+    except KeyError:
+        return error.__context__
+
+
+def test_exceptions_keep_their_causes() -> None:
+    """Whatever surrounds the call: the code of a run cannot tell what it would replace."""
+    assert isinstance(run_from_code(_cause_of_one_raised_again()), ConnectionRefusedError)
+    try:
+        int("no number")
+    except ValueError:
+        assert isinstance(run_from_code(_cause_of_one_raised_again()), ConnectionRefusedError)
