@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import uuid
 import weakref
 from collections import deque
@@ -103,9 +104,13 @@ class McpServer:
         return _listed(self._registry.get_openai_tools())
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        name, arguments = params.name, params.arguments or {}
         try:
-            session = self._session(context)
-            result = await self.sessions.call(session, params.name, params.arguments or {})
+            try:
+                result = await self.sessions.call(self._session(context), name, arguments)
+            except TooManySessionsError:
+                gc.collect()  # what the SDK leaves of ended sessions refers to itself
+                result = await self.sessions.call(self._session(context), name, arguments)
         except TooManySessionsError as error:
             return _result(f"Error: {error.fault}; end one that is no longer needed", "failed")
         return _result(result.content, result.status)

@@ -1,13 +1,17 @@
 """``create_mcp_server``: the tools of a registry for MCP clients, in process."""
 
+import asyncio
+import gc
 import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from command import new_python
 
+from reward_kit.agent.base.network import listen
 from reward_kit.agent.tools.registry import ToolRegistry
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed: pip install mcp")
@@ -122,6 +126,28 @@ async def test_a_session_with_changes_stays_until_it_ends(registry, monkeypatch)
         assert (await one.call_tool("count", {})).content[0].text == "2"
     async with client_of(server) as later:
         assert (await later.call_tool("count", {})).content[0].text == "1"
+
+
+async def test_a_session_over_http_makes_room_once_it_has_ended(registry, monkeypatch):
+    """Also before Python collects the garbage that the SDK leaves of it."""
+    monkeypatch.setattr("reward_kit.agent.servers.mcp_server.MAX_SESSIONS", 1)
+    from mcp.client.streamable_http import streamable_http_client  # slow
+
+    app = registry.create_mcp_server().streamable_http_app()
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        gc.disable()
+        try:
+            for _ in range(3):
+                async with client_of(streamable_http_client(url)) as client:
+                    added = await client.call_tool("add", {"text": "mine"})
+                    assert added.content[0].text == '{"count": 2}'
+        finally:
+            gc.enable()
+            server.should_exit = True
+            await serving
 
 
 def test_without_the_package_the_error_says_what_to_install():
