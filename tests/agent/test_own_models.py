@@ -179,6 +179,7 @@ def test_a_function_is_a_model(bundle: Bundle, function: Any, calls: int, tokens
     ("answer", "said"),
     [
         (None, "gave a NoneType, not a message, its text or a Completion"),
+        ({"choices": [{"message": {"content": "Hi"}}]}, "gave a whole answer: return the message in it"),
         ({"tool_calls": [{"name": "search_flights"}]}, 'gave tool_calls[0] that is not of the form {"id": '),
     ],
 )

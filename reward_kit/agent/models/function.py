@@ -171,6 +171,8 @@ def _completion(answer: Any) -> Completion:
         answer = answer.model_dump(exclude_none=True)
     if not isinstance(answer, Mapping):
         raise TypeError(f"gave a {type(answer).__name__}, not a message, its text or a Completion")
+    if "choices" in answer or "message" in answer:
+        raise TypeError("gave a whole answer: return the message in it, such as answer.choices[0].message")
     message = {"role": "assistant", "content": None, **answer}
     calls = message.get("tool_calls") or ()
     for place, call in enumerate(calls):
