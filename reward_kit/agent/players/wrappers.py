@@ -34,7 +34,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 class FunctionPlayer:
     """Answers each turn with ``function(rollout)``; a ``def`` function runs in a thread.
 
-    An ``async def`` function gets the rollout itself, a ``def`` function a ``BlockingRollout``.
+    An ``async def`` function gets the rollout itself, a ``def`` function a ``BlockingRollout``. One that
+    returns the coroutine of another (a ``lambda``, a decorator's wrapper) counts as ``async def``.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -42,10 +43,14 @@ class FunctionPlayer:
 
     async def respond(self, rollout: Rollout) -> Any:
         """Return the function's result."""
-        if self._is_async:
-            return await self._function(rollout)
-        blocking = BlockingRollout(rollout)
-        return await in_thread(lambda: self._function(blocking))
+        if not self._is_async:
+            blocking = BlockingRollout(rollout)
+            said = await in_thread(lambda: self._function(blocking))
+            if not inspect.iscoroutine(said):
+                return said
+            said.close()  # it has not begun, with a rollout that it cannot await
+            self._is_async = True
+        return await self._function(rollout)
 
     def fork(self) -> FunctionPlayer:
         """Return itself: the function plays all rollouts."""

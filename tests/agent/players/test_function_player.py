@@ -41,3 +41,15 @@ async def test_what_a_function_raises_is_the_agents_fault(tmp_path: Path) -> Non
     finished = await play(small_task(tmp_path), FunctionPlayer(lambda rollout: 1 // 0), user=ScriptedUser([]))
     assert finished.trace.stop_reason == "agent_error"
     assert "ZeroDivisionError" in str(finished.trace.stop_detail)
+
+
+async def test_a_function_that_gives_a_coroutine_is_asynchronous(tmp_path: Path) -> None:
+    """A lambda, or what a decorator made, of an ``async def`` function."""
+
+    async def agent(rollout: Any, reply: str) -> str:
+        return f"{await rollout.call_tool('ping', {})}, {reply}"
+
+    player = FunctionPlayer(lambda rollout: agent(rollout, "said"))
+    finished = await play(small_task(tmp_path), player, user=ScriptedUser(["And?"]))
+    assert [line.text for line in finished.trace.lines if line.speaker == "agent"] == ["pong, said"] * 2
+    assert len(finished.trace.tool_calls) == 2
