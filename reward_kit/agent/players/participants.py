@@ -27,7 +27,7 @@ from reward_kit.agent.players.names import (
     user_of,
     uses_model,
 )
-from reward_kit.agent.players.wrappers import OwnFactory
+from reward_kit.agent.players.wrappers import OwnFactory, foreign_code
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
@@ -274,9 +274,13 @@ def _check(
     participants.interactive |= bool(getattr(player, "interactive", False))
     if hasattr(player, "check"):
         sees_answers = role == "agent" and getattr(player, "sees_answers", False)
+        hook = f"check() of the {role} {name}"
+        if inspect.iscoroutinefunction(player.check):
+            raise BundleError(f"{hook} is `async def`", remedy="Write `def check(self, task)`.")
         for task in tasks:
             try:
-                player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
+                with foreign_code(f"{hook} raised", task.row.place):
+                    player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
             except BundleError as error:
                 if not config.skip_unplayable:
                     raise

@@ -129,7 +129,11 @@ class OwnFactory:
         if configured is None or self._is_shared:
             return self
         with foreign_code(f"{self._spec}.configured() raised", self._place):
-            return OwnFactory(configured(config, tasks), self._spec, self._place)
+            made = configured(config, tasks)
+        if not (callable(made) or hasattr(made, "respond")):
+            fault = f"{self._spec}.configured() gave {type(made).__name__}, not a class or function"
+            raise BundleError(fault, place=self._place, remedy="It is a `def` that returns the factory.")
+        return OwnFactory(made, self._spec, self._place)
 
     async def open(self) -> None:
         """Call the factory's ``open``; that of a class belongs to its products."""

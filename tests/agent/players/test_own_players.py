@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from functools import partial
 from pathlib import Path
@@ -164,6 +165,11 @@ class Policy:
         raise NotImplementedError
 
 
+class Unconfigured(Counting):
+    @classmethod
+    def configured(cls, config: Any, tasks: Any) -> None: ...
+
+
 async def nothing_taken() -> str:
     return "Hi"
 
@@ -184,6 +190,7 @@ NO_RESPOND = "which has no `async def respond(self, rollout)`"
         (nothing_taken, "=nothing_taken: nothing_taken is `async def`, but not a function of one argument"),
         (lambda: nothing_taken(), f"=lambda: lambda() gave coroutine, {NO_RESPOND}"),
         (Needy, "=Needy: Needy() raised TypeError: Needy.__init__() missing 1 required positional argument"),
+        (Unconfigured, "=Unconfigured: Unconfigured.configured() gave NoneType, not a class or function"),
         (broken, "=broken: broken() raised test_own_players.py:"),
         (Policy(), '=Policy(): this is a model. Give it as models={"{}": Policy()}.'),
     ],
@@ -198,6 +205,26 @@ def test_what_cannot_play_is_refused_at_first(bundle: Bundle, role: str, given: 
     assert str(caught.value).startswith(f"{role}{told.replace('{}', role)}")
     assert "\n" not in str(caught.value)
     assert not list(Path().glob("runs/evals/*.db"))
+
+
+class Checks(Counting):
+    def check(self, task: Any) -> None:
+        raise ValueError(f"not {task.id}")
+
+
+class ChecksLater(Counting):
+    async def check(self, task: Any) -> None: ...
+
+
+@pytest.mark.parametrize("role", ["agent", "user"])
+def test_what_a_check_raises_refuses_the_row(bundle: Bundle, role: str) -> None:
+    bundle.rows({"id": "first", "sim_user_prompt": "Ask."})
+    with pytest.raises(BundleError) as caught:
+        agent_eval(bundle.dataset, **{"agent": Counting, "user": "none", role: Checks})
+    told = rf"task\.jsonl:1: check\(\) of the {role} {HERE}:Checks raised .*py:\d+: ValueError: not first"
+    assert re.fullmatch(told, str(caught.value)), caught.value
+    with pytest.raises(BundleError, match=rf"check\(\) of the {role} .*ChecksLater is `async def`\. Write"):
+        agent_eval(bundle.dataset, **{"agent": Counting, "user": "none", role: ChecksLater})
 
 
 @pytest.mark.parametrize("option", [{"workers": 2}, {"ray": "default"}])
