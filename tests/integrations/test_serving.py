@@ -200,13 +200,16 @@ async def test_a_user_speaks_and_a_fork_goes_its_own_way(folder: Path) -> None:
     ],
 )
 async def test_a_rollout_that_the_user_spoilt_has_no_reward(
-    folder: Path, user: Callable[..., Any], kind: str, reason: str
+    folder: Path, user: Callable[..., Any], kind: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with served(folder, models={"user": user}) as server:
         await server.post("/sessions/a/reset?row=talk")
         await server.post("/sessions/a/say", {"text": "Where to?"})
-        lesson = await server.post("/sessions/a/finish")
-        assert lesson == {"reward": None, "failure_kind": kind, "reason": reason}
+        for _ in range(2):
+            lesson = await server.post("/sessions/a/finish")
+            assert lesson == {"reward": None, "failure_kind": kind, "reason": reason}
+        told = f"a rollout of talk cannot be judged: {kind}: "  # once; the user's usual faults are no news
+        assert capsys.readouterr().err.count(told) == (kind == "infrastructure_error")
         await server.post("/reset", {"row": "talk"})
         say = {"action": {"tool_name": "say_to_user", "arguments": {"text": "Where to?"}}}
         step = await server.post("/step", say)

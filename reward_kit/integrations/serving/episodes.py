@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from reward_kit.agent.base.printing import warn
 from reward_kit.agent.base.types import RolloutStopped
 from reward_kit.agent.base.worker_thread import in_thread
 from reward_kit.agent.bundles.task import task_of
@@ -180,6 +181,8 @@ class Episodes:
             trace = served.play.episode.trace
             reward, reason = await served.play.episode.lesson()
             kind = None if reward is not None else reason.partition(":")[0]
+            if trace.reward is None:  # a fault of the set-up, perhaps, of which clients are told the kind
+                warn(f"a rollout of {trace.row_id} cannot be judged: {reason}")
             if not self.reasons:
                 faults = [fault["kind"] for fault in trace.user_faults or ()]
                 reason = trace.verdict if kind is None else ", ".join([kind, *faults])
