@@ -402,6 +402,18 @@ async def test_the_last_answer_of_nemo_gym_is_said_in_a_row_without_a_user(folde
         assert metrics["key_metrics"] == {"mean/reward": 0.75}
 
 
+async def test_a_copy_of_a_session_has_the_line_that_its_agent_has_not_heard(folder: Path) -> None:
+    async with served(folder, models={"user": leaves}) as server:
+        await server.post("/seed_session", {"row": "talk"})
+        session = server.http.cookies["reward_kit_session"]
+        await server.post(f"/sessions/{session}/fork?to=copy")
+        for name in ("copy", session):
+            server.http.cookies.clear()
+            server.http.cookies.set("reward_kit_session", name, domain="localhost.local")
+            heard = await server.post("/say_to_user", {"text": "Hello."})
+            assert heard.text == "I have a parcel. Where can I put it?"
+
+
 async def test_agents_that_speak_with_a_tool(folder: Path) -> None:
     """Without a text nothing is said; a tool with the name of a route cannot be served in that form."""
     with (folder / "tools.py").open("a") as tools:

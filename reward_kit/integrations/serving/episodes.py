@@ -172,6 +172,7 @@ class Episodes:
             twin = Served(served.play.fork(seed), name, served.actions)
         except RewardKitError as error:  # the user has no fork()
             raise UsageError(error.fault, remedy=error.remedy) from error
+        twin.opening = served.opening
         self._pool.put(name, twin)
         return twin
 
