@@ -92,6 +92,7 @@ async def call(
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
     if by == "agent" and not (episode.turn_is_open and episode.turn_has_steps):
+        episode.check_budget()  # its models are asked by others, who take no steps
         count_call(episode)
     call = ToolCall(
         0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0, by

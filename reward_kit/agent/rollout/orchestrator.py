@@ -167,6 +167,7 @@ async def _take_turns(episode: Episode, agent: Agent) -> None:
         await episode.start()
         while not episode.is_over:
             episode.begin_turn()
+            episode.check_budget()
             episode.pending_log.clear()
             with episode.pending_log, episode.watched("the agent"):
                 reply = await agent.respond(episode.rollout)

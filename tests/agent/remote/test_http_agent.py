@@ -13,7 +13,7 @@ from small_task import BOOKED, ScriptedUser, seeded, small_task
 from reward_kit.agent import load_agent
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.orchestrator import run_rollout_async
-from reward_kit.agent.rollout.rollout import RolloutLimits
+from reward_kit.agent.rollout.rollout import Budget, RolloutLimits
 from reward_kit.errors import BundleError, ModelSetupError
 
 
@@ -25,10 +25,16 @@ async def book(turn: dict[str, Any], door: Door) -> dict[str, Any]:
 
 
 async def play(
-    folder: Path, script: Any, *, user: Any = None, timeout: float | None = 30, **fields: Any
+    folder: Path,
+    script: Any,
+    *,
+    user: Any = None,
+    timeout: float | None = 30,
+    budget: Any = None,
+    **fields: Any,
 ) -> tuple[Episode, StubAgent]:
     """One rollout of the small task with an agent that does what ``script`` says."""
-    limits = RolloutLimits(timeout=timeout)
+    limits = RolloutLimits(timeout=timeout, budget=budget)
     async with serving(script) as stub, opened(stub.url) as agents:
         task = small_task(folder, **fields)
         options = {"base": seeded(folder), "user": user, "limits": limits, "seed": 11}
@@ -123,6 +129,14 @@ class TestATurn:
         assert (usage.output_tokens, usage.cost, usage.unpriced_calls) == (20, 0.25, 1)
         assert [call.model for call in finished.trace.model_calls] == ["my-llm", stub.url]
         assert finished.trace.model_calls[0].seconds == 1.5
+
+    @pytest.mark.parametrize("budget", [Budget(max_tokens=100), Budget(max_cost=0.5)])
+    async def test_a_budget_that_is_used_up_ends_the_rollout_before_the_next_turn(self, tmp_path, budget):
+        used = {"input_tokens": 90, "output_tokens": 20, "cost": 0.5}
+        costly = responds(text=json.dumps({"reply": "Hello", "usage": used}))
+        finished, stub = await play(tmp_path, costly, user=ScriptedUser(["Go on"] * 3), budget=budget)
+        assert finished.trace.stop_reason == "budget"
+        assert (len(stub.turns), finished.trace.messages[-1]["content"]) == (1, "Go on")
 
 
 class TestUnusableAnswers:

@@ -127,3 +127,21 @@ def test_an_agent_with_models_of_its_own_is_ended_at_its_next_step(bundle: Bundl
 
     result = run(bundle, agent=circles, user="none", n_rollouts=1, max_rollout_tokens=250)
     assert {(outcome.stop_reason, outcome.steps) for outcome in result.outcomes} == {("budget", 3)}
+
+
+@pytest.mark.parametrize("tokens", [150, 250])
+def test_one_that_takes_no_steps_is_ended_at_its_next_call_or_turn(bundle: Bundle, tokens: int) -> None:
+    """As agents behind HTTP and of FastWorkflow, which report what they have used."""
+
+    async def agent(rollout: Rollout) -> str:
+        rollout.count_usage(Usage(input_tokens=100), model="mine")
+        await rollout.call_tool("search_flights", {"origin": "SFO", "dest": "JFK", "date": "2025-05-20"})
+        rollout.count_usage(Usage(input_tokens=100), model="mine")
+        return "Go on."
+
+    result = run(bundle, agent=agent, user=lambda rollout: "More.", n_rollouts=1, max_rollout_tokens=tokens)
+    ends = {
+        (one.stop_reason, one.turns, result.record(one).usage["agent"].input_tokens)
+        for one in result.outcomes
+    }
+    assert ends == {("budget", 2, 200 if tokens == 150 else 300)}
