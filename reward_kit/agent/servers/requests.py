@@ -215,6 +215,6 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
 async def arguments_of(request: Request, most: int = MAX_BODY) -> str:
     """Return the arguments of a call as the model wrote them; raises ``HTTPException``."""
     try:
-        return (await json_text(request, most)).decode("utf-8")
+        return (await json_text(request, most)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None

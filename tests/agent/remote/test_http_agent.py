@@ -112,6 +112,20 @@ class TestATurn:
         assert finished.trace.messages[-1]["reasoning_content"] == "be polite"
         assert finished.trace.lines[-1].text == "Hello"
 
+    async def test_a_byte_order_mark_is_no_fault(self, tmp_path):
+        """As some encoders of UTF-8 write it, .NET's for one."""
+        mark = b"\xef\xbb\xbf"
+
+        async def marked(turn: dict[str, Any], door: Door) -> web.Response:
+            token = {"Authorization": f"Bearer {turn['door']['token']}", "Content-Type": "application/json"}
+            async with door.http.post(
+                f"{turn['door']['tools_url']}/ping", data=mark + b"{}", headers=token
+            ) as call:
+                return web.Response(body=mark + json.dumps({"reply": (await call.json())["result"]}).encode())
+
+        finished, _ = await play(tmp_path, marked)
+        assert finished.trace.lines[-1].text == "pong"
+
     async def test_done_ends_the_rollout_after_the_reply(self, tmp_path):
         bye = responds(text=json.dumps({"reply": "Goodbye", "done": True}))
         finished, stub = await play(tmp_path, bye, user=ScriptedUser(["never said"]))

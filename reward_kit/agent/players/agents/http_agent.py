@@ -222,7 +222,7 @@ class HttpAgents:
                 data += chunk
                 if len(data) > MAX_ANSWER:
                     raise AgentError(f"the agent's answer is longer than {MAX_ANSWER} bytes")
-            return response.status, data.decode("utf-8", "replace"), response.headers.get("Location")
+            return response.status, data.decode("utf-8-sig", "replace"), response.headers.get("Location")
 
     def _shown(self, text: str, secret: str) -> str:
         return excerpt(redact(text, [secret, self._token or secret]), _EXCERPT) or "an empty body"
