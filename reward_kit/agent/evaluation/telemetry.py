@@ -294,9 +294,9 @@ def _tool(call: ToolCall, *, contents: bool) -> Span:
 
 
 def _provider_and_model(name: str) -> Attributes:
-    """LiteLLM's ``provider/model`` taken apart; a name without a provider is the model alone."""
+    """LiteLLM's ``provider/model`` taken apart; a name without a provider, or an address, is the model."""
     provider, slash, model = name.partition("/")
-    if not slash:
+    if not slash or "://" in name:
         return {"gen_ai.request.model": name}
     return {"gen_ai.provider.name": PROVIDERS.get(provider, provider), "gen_ai.request.model": model}
 

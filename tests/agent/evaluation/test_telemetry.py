@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from seeded_players import AGENT, USER, write_players
 from stub_server import Answer, StubServer, call
 
-from reward_kit.agent import agent_eval
+from reward_kit.agent import Usage, agent_eval
 from reward_kit.agent.evaluation.telemetry import exporter_names
 from reward_kit.agent.rollout.trace import Trace
 
@@ -94,7 +94,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     made.close()
 
 
-def play(bundle: Bundle, *, agent: str | None = None, **row: Any) -> Trace:
+def play(bundle: Bundle, *, agent: Any = None, **row: Any) -> Trace:
     """The record of one rollout of the stub model, or of ``agent``."""
     bundle.rows({"id": "a", "n_rollouts": 1, "sim_user_prompt": None, **row})
     chosen = {"agent": agent} if agent else {"model": "openai/gpt-4o-mini"}
@@ -161,6 +161,20 @@ def test_what_has_no_price_has_no_cost(bundle: Bundle, collector: Collector, stu
     stub_llm.script("gpt-4o-mini", [Answer(content="Hi", usage={})])
     root, inside = collector.trace(play(bundle).id)
     assert not [span for span in (root, *inside) if "reward_kit.cost" in attributes(span)]
+
+
+def test_the_address_of_an_agent_is_no_provider(bundle: Bundle, collector: Collector) -> None:
+    """It stands for the model of an agent behind HTTP that names none."""
+    address = "http://127.0.0.1:9000/agent"
+
+    async def agent(rollout: Any) -> str:
+        rollout.count_usage(Usage(calls=1), model=address)
+        return "Hi"
+
+    _, (span,) = collector.trace(play(bundle, agent=agent).id)
+    told = attributes(span)
+    assert (span.name, told["gen_ai.request.model"]) == (f"chat {address}", address)
+    assert "gen_ai.provider.name" not in told
 
 
 @pytest.mark.usefixtures("scripted")
