@@ -68,7 +68,7 @@ def base_from_environment(provider: str) -> str | None:
 
 def needs_no_key(provider: str, api_base: str | None = None) -> bool:
     """True for an OpenAI-compatible server on this machine or network for which no key is set."""
-    if provider != OPENAI or os.environ.get("OPENAI_API_KEY"):
+    if provider != OPENAI or os.environ.get("OPENAI_API_KEY", "").strip():
         return False
     host = urlsplit(api_base or base_from_environment(provider) or "").hostname or ""
     try:
@@ -233,7 +233,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     check_setup(OPENAI, model_args, place=place)
     base = str(given or base_from_environment(OPENAI) or DEFAULT_BASE).rstrip("/")
     base, account = _without_account(base)
-    key = model_args.get("api_key") or os.environ.get("OPENAI_API_KEY")
+    key = str(model_args.get("api_key") or os.environ.get("OPENAI_API_KEY", "")).strip()
     if not key and (account or needs_no_key(OPENAI, given)):
         key = "none"
     if not key:

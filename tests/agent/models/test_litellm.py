@@ -17,6 +17,7 @@ from stub_server import Answer, StubServer, call
 from reward_kit.agent.models import litellm_library
 from reward_kit.agent.models.litellm import LiteLLMModel, check_model, remote_model
 from reward_kit.agent.models.litellm_library import import_litellm, sent_messages
+from reward_kit.agent.models.providers import find_endpoint
 from reward_kit.errors import ModelError, ModelInputError, ModelSetupError
 
 NAME = "gpt-4o-mini"
@@ -281,6 +282,11 @@ def test_a_blank_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
         check_model("openai/gpt-4o")
     assert os.environ["OPENAI_API_KEY"] == " "
+    with pytest.raises(ModelSetupError, match="OPENAI_API_KEY is not set"):
+        remote_model("openai/gpt-4o", client="direct")
+    local = find_endpoint("openai/gpt-4o", None, {"api_base": "http://127.0.0.1:8000/v1"})
+    assert local is not None
+    assert local.headers["Authorization"] == "Bearer none"
 
 
 def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
