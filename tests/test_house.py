@@ -20,8 +20,8 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_280, 37_000),
-    "files": (260, 260),
+    "lines": (53_193, 37_000),
+    "files": (259, 260),
     "lines of the longest file": (400, 400),
     "files under 80 lines": (13, 35),
     "modules at the top of agent/": (2, 4),

@@ -45,7 +45,7 @@ STYLES: dict[Grade, dict[str, Any]] = {
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @file_option("--json", help="Write all findings as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--task-dir", metavar="DIR", help="The bundle's folder, if the dataset is elsewhere.")
+@click.option("--task-dir", hidden=True)  # as agent-eval has it, where --help-all lists it
 @click.option(
     "--against",
     multiple=True,
