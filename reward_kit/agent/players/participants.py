@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.agent.base.redaction import REDACTED
@@ -277,9 +278,10 @@ def _check(
         hook = f"check() of the {role} {name}"
         if inspect.iscoroutinefunction(player.check):
             raise BundleError(f"{hook} is `async def`", remedy="Write `def check(self, task)`.")
+        guarded = partial(foreign_code, f"{hook} raised") if isinstance(make, OwnFactory) else nullcontext
         for task in tasks:
             try:
-                with foreign_code(f"{hook} raised", task.row.place):
+                with guarded(task.row.place):
                     player.check(task if sees_answers else TaskView(task, for_user=role == "user"))
             except BundleError as error:
                 if not config.skip_unplayable:

@@ -51,8 +51,13 @@ def begin_step(episode: Episode) -> None:
     _count_step(episode)
 
 
-def count_call(episode: Episode) -> None:
-    """Count a tool call as a step, unless it belongs to an answer of the model."""
+def count_call(episode: Episode, *, in_budget: bool = False) -> None:
+    """Count a tool call as a step, unless it belongs to an answer of the model.
+
+    ``in_budget`` checks the budget first: agents whose models are asked by others take no steps.
+    """
+    if in_budget and episode.limits.budget is not None:
+        episode.check_budget()
     if not episode.turn_is_open:
         episode.begin_turn()
     if not episode.turn_has_steps:
@@ -92,8 +97,7 @@ async def call(
     if arguments.__class__ is not str or len(arguments) > LONGEST_VALUE or not arguments.isascii():
         arguments = _plain_arguments(arguments)
     if by == "agent" and not (episode.turn_is_open and episode.turn_has_steps):
-        episode.check_budget()  # its models are asked by others, who take no steps
-        count_call(episode)
+        count_call(episode, in_budget=True)
     call = ToolCall(
         0, "", trace.steps, trace.turns, tool, arguments, INTERRUPTED, "failed", [], unix_time(), 0.0, by
     )
