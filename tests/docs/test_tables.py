@@ -114,14 +114,26 @@ async def test_requests_to_an_agent_behind_http(tmp_path: Path) -> None:
 
 
 def test_limits_of_models() -> None:
-    assert numbers("limits", "## Numbers") == [
-        *(limits.START, limits.FIRST_DECREASE, limits.DECREASE, limits.INCREASE, limits.TOLERATED),
-        limits.LONGEST_PAUSE,
-        *(limits.FELL, limits.BY_CHANCE, limiter.TRUST, limiter.FREE, limiter.OTHERS),
-        *(limits.FAILURES, limits.MOST_MORE, limits.ALONE),
-        EvaluationConfig().patience,
-    ]
-    text = page("limits")
+    text = flat("limits")
+    said = {
+        "begins with 50 calls at a time": limits.START == 50,
+        "the number shrinks by a quarter": limits.DECREASE == 0.75,
+        "(the first time by half)": limits.FIRST_DECREASE == 0.5,
+        "grows again, by up to a tenth": limits.INCREASE == 0.1,
+        "more than a tenth of the calls were refused": limits.TOLERATED == 0.1,
+        "twice as long each further time, up to 10 seconds": limits.LONGEST_PAUSE == 10,
+        "has shrunk by more than half in quick steps": limits.FELL == 0.5,
+        "goes back up and does not shrink for a minute": limits.BY_CHANCE == 60,
+        "tolerates refusals for about a minute": limiter.TRUST == 65,
+        "The first two failures of a call are repeated at once": limiter.FREE == 2,
+        "at least eight other calls were answered": limiter.OTHERS == 8,
+        "Three are enough for a single call; each other call in flight adds one, up to 20": (
+            (limits.FAILURES, limits.MOST_MORE) == (3, 20)
+        ),
+        "for a minute a refused call waits alone": limits.ALONE == 60,
+        "| `--patience SECONDS` | 900 |": EvaluationConfig().patience == 900,
+    }
+    assert [words for words, holds in said.items() if not holds or words not in text] == []
     for name in (name for remaining, reset, _ in network.QUOTAS for name in (remaining, reset)):
         assert f"`{name}`" in text or f"`{name.partition('ratelimit-')[0]}ratelimit-" in text
 
