@@ -321,7 +321,7 @@ def store_rescoring(done: Rescoring, bundle: TaskBundle) -> Rescoring:
 
 
 def check_unused(path: Path) -> None:
-    """Raise ``UsageError`` if a run of the evaluation at ``path`` has begun."""
+    """Raise ``UsageError`` if there is an evaluation at ``path`` already."""
     with reading(path) if path.exists() else nullcontext() as found:
         if found is not None and found.execute("SELECT 1 FROM evaluation").fetchone():
             fault, remedy = f"there is an evaluation {path.stem} already", "Choose another --eval-id."
@@ -365,7 +365,7 @@ async def judge_record(
 ) -> EvaluateResult | RewardOutput:
     """The result of ``reward`` on a stored rollout.
 
-    The ``rules`` set the violations of ``record``. Each try gets a record of its own, with the fields of
+    The ``rules`` set the violations of ``record``. Each try gets a new record, with the fields of
     ``record``. ``task`` has the functions of its checks and its hidden tables. Model calls that the reward
     counts are added to ``calls``. Raises ``RewardError`` as ``judge`` does, ``StorageError`` and
     ``DatabaseError`` if the stored databases cannot be read.

@@ -38,7 +38,7 @@ def is_cancelled() -> bool:
 async def bounded(
     work: Coroutine[Any, Any, T], timeout: float | None, *, grace: float | None = None
 ) -> tuple[asyncio.Task[T], bool]:
-    """Run ``work`` in a task of its own; returns it, and True if it ended within ``timeout`` seconds.
+    """Run ``work`` in a new task; returns the task, and True if it ended within ``timeout`` seconds.
 
     After that time, or when this is cancelled, the task is cancelled and has ``grace`` seconds
     (``CANCELLATION_GRACE`` by default) to end. One that is still not done then is abandoned.
@@ -112,7 +112,7 @@ class TimeLimit(_Limit):
 
     ``on_overrun`` is called, with a sentence on the tool ``name``, if the block still runs
     ``CANCELLATION_GRACE`` seconds later. After the block ``took`` is its duration. None sets no limit, and
-    measures nothing; ``math.inf`` measures only. Unlike ``asyncio.timeout`` it makes no timer of its own.
+    measures nothing; ``math.inf`` measures only. Unlike ``asyncio.timeout`` it starts no timer.
     """
 
     task: asyncio.Task[Any]

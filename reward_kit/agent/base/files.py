@@ -74,7 +74,7 @@ def write_output(parts: Iterable[bytes], target: str | Path, output: BinaryIO | 
     """Write texts without secrets to a file that a person asked for, or, for ``-``, to ``output`` (stdout).
 
     A file is written whole or not at all; a device or pipe as it is. Raises ``StorageError`` for a file, and
-    ``OSError`` for an output that takes no more.
+    ``OSError`` for an output that is closed.
     """
     path = Path(target)
     if str(target) == TO_OUTPUT:

@@ -61,7 +61,7 @@ class History:
             self._append_given(message)
 
     def fork(self) -> History:
-        """Return a copy that goes on independently; messages that can no longer change are shared."""
+        """Return an independent copy; messages that can no longer change are shared."""
         twin = copy(self)
         vars(twin).update({name: copy(value) for name, value in vars(self).items()})
         if self._open:  # further calls may join the message that announces them

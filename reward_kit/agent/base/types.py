@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args
 from reward_kit.agent.base.text import foreign_name
 
 Role = Literal["agent", "user", "judge"]
-"""Owner of a model call; ``judge``: the reward's, which asks with a client of its own."""
+"""Owner of a model call; ``judge``: the reward, which asks with its own client."""
 ROLES = get_args(Role)
 Side = Literal["agent", "user"]
 """The owner of a tool call."""
@@ -146,7 +146,7 @@ _TYPES = tuple(map(type, _counts(_NOTHING)))
 
 
 def check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` for what is none of the ``known`` words."""
+    """Raise ``ValueError`` for a value that is not one of the ``known`` words."""
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} is {' or '.join(known)}, not {reprlib.repr(value)}")
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 IDLE_SECONDS = 2.0
 """A thread without work ends after this time."""
 STUCK_SECONDS = 0.01
-"""Calls that wait get threads of their own if no call was taken for this time.
+"""Waiting calls get new threads if no call was taken for this time.
 
 Beside a busy event loop a thread waits 5 ms for its turn, and is not stuck.
 """
@@ -139,7 +139,7 @@ class _Threads:
 
 
 def _perform(job: _Job) -> None:
-    """Run one call; a function of its own, so that a waiting thread refers to nothing of the caller's."""
+    """Run one call, in a separate function, so that a waiting thread refers to no object of the caller."""
     if job.future.cancelled():
         return
     result: Any = None

@@ -266,7 +266,7 @@ def load_user_registry(
 
 
 def allowed_tools(registry: ToolRegistry, names: Sequence[str] | None) -> ToolRegistry:
-    """The user's tools of these names, all for None; raises ``BundleError`` for a name that is none."""
+    """The user's tools of these names, all for None; raises ``BundleError`` for an unknown name."""
     for name in names or ():
         if name not in registry.tools:
             raise BundleError(f"the user has no tool {name!r}{did_you_mean(name, list(registry.tools))}")

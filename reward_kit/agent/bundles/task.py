@@ -73,7 +73,7 @@ class Task:
     user_registry: ToolRegistry = field(default_factory=no_tools)
 
     def registry_of(self, by: Side) -> ToolRegistry:
-        """The tools of one side; raises ``ValueError`` for what is none."""
+        """The tools of one side; raises ``ValueError`` for another word."""
         if by == "agent":
             return self.registry
         check_one_of("by", by, SIDES)

@@ -87,7 +87,7 @@ class Repeatable:
 
 
 def _key(task: Task, call: ToolCall) -> tuple[int, bool]:
-    """The tool, and if the row has a clock of its own, by which nothing happens a day later."""
+    """The tool, and if the row uses the real clock: a frozen one shows no differences a day later."""
     return id(task.registry_of(call.by).tools.get(call.name)), task.row.clock() is None
 
 

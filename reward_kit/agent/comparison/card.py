@@ -156,7 +156,7 @@ def _hash(card: Card) -> str:
 
 
 def read_card(path: Path) -> Card:
-    """The card in a file, which may have been altered; raises ``UsageError`` if it is none."""
+    """The card in a file, which may have been altered; raises ``UsageError`` for another file."""
     try:
         card = parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:

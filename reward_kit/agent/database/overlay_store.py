@@ -44,7 +44,7 @@ class _Connections:
         self._closed = False
 
     def lend(self, store: OverlayStore) -> Connection:
-        """A connection for ``store``, perhaps one to another state."""
+        """A connection for ``store``; its cache may be of another state."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
             if connection is None and len(self._lent) >= MOST_CONNECTIONS:
@@ -139,7 +139,7 @@ class OverlayStore:
 
     @property
     def engine(self) -> NoReturn:
-        """There is none."""
+        """Raise ``DatabaseError``: only a database of mode "file" has an engine."""
         raise DatabaseError(
             "this database has no engine, because it has no file",
             remedy='Write `ToolRegistry(..., database="file")` to have one.',
@@ -172,7 +172,7 @@ class OverlayStore:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The record of writes, begun with the first statement."""
+        """The record of writes, made for the first statement."""
         pristine = self.overlay.pristine
         return self._recorder_after(
             NO_CHANGES if pristine else Changes(partial(overlay_changes, self.overlay.fork()))

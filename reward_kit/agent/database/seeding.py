@@ -180,7 +180,7 @@ class SeedConnection(SyncStatements):
 
     @property
     def is_left_open(self) -> bool:
-        """True if the seed has begun a transaction that it has not ended yet."""
+        """True if a transaction of the seed is open."""
         return self._connection.in_transaction and not self._grouping
 
     def finish(self) -> None:

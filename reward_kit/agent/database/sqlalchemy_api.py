@@ -104,7 +104,7 @@ def make_engine(
     """An engine for tools, made by SQLAlchemy's ``create``, for any thread.
 
     Each new connection is passed to ``prepare``, each error of a statement to ``note_fault``.  No connection
-    stays open between two uses: an idle one would keep a thread, and perhaps a lock.
+    stays open between two uses: an idle one would keep a thread, and maybe a lock.
     """
     # what a tool leaves open may be collected in another thread
     options = {"timeout": LOCK_SECONDS, "check_same_thread": False}

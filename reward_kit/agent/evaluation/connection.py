@@ -32,7 +32,7 @@ LONGEST_LINE = 2**30
 CLOSE_GRACE = 15.0
 """Seconds that a process has to end in order."""
 DRAIN = 1.0
-"""Seconds to read the last words of a process whose socket a child of its own keeps open."""
+"""Seconds to read the last messages of a process whose socket a child process keeps open."""
 
 
 class WorkerDiedError(Exception):
@@ -210,7 +210,7 @@ class WorkerProcess(Worker):
             await self._watching
 
     async def _watch(self) -> None:
-        """Read until the process ends, whose socket may stay open in a child of its own."""
+        """Read until the process ends; one of its children may keep its socket open."""
         with self._answers:
             reading = asyncio.create_task(self._read())
             either: set[asyncio.Future[Any]] = {reading, self._end}

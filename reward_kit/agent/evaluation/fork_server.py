@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """A process that forks workers, each in a session of its own, so that Ctrl-C does not reach it.
+    """A process that forks workers, each in a separate session, so that Ctrl-C does not reach it.
 
     If it ends unexpectedly, the next ``fork`` starts it again; ``starts`` counts.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _Job = TypeVar("_Job")
 
 SETTLING = 0.01
-"""Seconds in which jobs that have begun make their first calls, before it is asked for room for more."""
+"""Seconds for started jobs to make their first calls, before ``room`` for more is asked."""
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ class Tally:
     _passes: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
-        """Count a finished rollout; an attempt that will be repeated is none."""
+        """Count a finished rollout, but not an attempt that will be repeated."""
         if outcome.final:
             self.done += 1
             self.successes += outcome.success

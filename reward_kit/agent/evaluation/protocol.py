@@ -64,7 +64,7 @@ class PlayRequest:
 class Setup:
     """The first message to a worker: its options and its runs folder.
 
-    On another machine it has a folder of its own, and gets the ``version`` that it must be, the ``places`` of
+    On another machine it has a separate folder, and gets the ``version`` that it must be, the ``places`` of
     files by option, the ``environment`` (with keys), and ``bases``, the databases that it must seed alike.
     """
 

@@ -205,7 +205,7 @@ class KeptGold:
         return hashlib.sha256(json_text(facts).encode()).hexdigest()
 
     def get(self, key: str, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold] | None:
-        """The kept state as a fork of ``base``, and what is stored of it; None if there is none."""
+        """The kept state as a fork of ``base``, and its stored form; None without one."""
         try:
             found = [self._unwritten[key]] if key in self._unwritten else []
             if not found and self._file.fault is None:

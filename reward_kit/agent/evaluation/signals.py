@@ -39,7 +39,7 @@ _abandoned: list[asyncio.Task[Any]] = []
 
 
 def run_in_loop(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` in an event loop of its own and return its result, in a process that does nothing else.
+    """Run ``work`` in a new event loop and return its result, in a process that does nothing else.
 
     Unlike ``asyncio.run`` it does not wait forever for tasks that swallow their cancellation. Garbage is
     collected rarely meanwhile.

@@ -1,6 +1,6 @@
 """A worker: an in-process executor that another process drives. Forked by ``fork_server.ForkServer``.
 
-Both sides speak messages of ``protocol``, a line each, over a socket pair of their own, so that nothing a
+Both sides speak messages of ``protocol``, a line each, over a separate socket pair, so that nothing a
 bundle prints, reads or closes gets between them. The worker begins with its ``pid``, gets its ``Setup``, then
 calls. The end of the socket ends the process.
 """
@@ -93,7 +93,7 @@ class _ReportingAccount:
 
 
 class Player:
-    """Answers calls, many at a time, in a loop of its own; ``tell`` gets its reports from any thread."""
+    """Answers calls, many at a time, in its own event loop; ``tell`` gets its reports from any thread."""
 
     def __init__(self, tell: Callable[[Report], None]) -> None:
         self._tell = tell
@@ -147,7 +147,7 @@ class Player:
             self._calls[call.id].cancel()
 
     def _ended(self, number: int, call: asyncio.Task[Report]) -> None:
-        """Answer a call, however it has ended; if that cannot be told, this process ends."""
+        """Answer a call that has ended, also by an error; this process ends if it cannot report that."""
         with ExitStack() as untold:
             untold.callback(os._exit, 1)
             del self._calls[number]

@@ -45,9 +45,9 @@ HANG_GRACE = 30.0
 RESTART_AFTER = 0.5
 """Seconds until another process is started in place of one that could not be."""
 STARTS = 3
-"""Processes in succession that may die before they have begun a rollout."""
+"""Processes in succession that may die before they begin a rollout."""
 MOST_ALONE = 8
-"""Processes that play one rollout each, if there are no more workers, and no models in their memory."""
+"""Processes that play one rollout each; as many as workers if those are more, or hold models in memory."""
 DEATHS_ON_A_CLUSTER = 2
 """Workers that a rollout may lose there before it is played alone: nodes are lost for other reasons."""
 
@@ -146,7 +146,7 @@ class Workers(Executor):
                 return worker, report.description
 
     async def play(self, request: PlayRequest, account: Account) -> Played:
-        """Play in the least busy process, and if that dies, again alone in one of its own."""
+        """Play in the least busy process, and if that dies, again alone in a separate one."""
         deaths = 0
         while deaths < (1 if self._cluster is None else DEATHS_ON_A_CLUSTER):
             worker = await self._least_busy()
@@ -165,7 +165,7 @@ class Workers(Executor):
         return await self._play_alone(request, account)
 
     def _replace(self, worker: Worker, place: str | None = None) -> None:
-        """Play no more in a worker that has died, or whose process a rollout at ``place`` has changed."""
+        """Stop using a worker that has died, or whose process a rollout at ``place`` has changed."""
         if worker in self._workers:
             self._workers.remove(worker)
             if place is not None:
@@ -252,7 +252,7 @@ class Workers(Executor):
             self._fail(RewardKitError(fault, remedy="Run without --workers to see why."))
 
     def _fail(self, fault: BaseException) -> None:
-        """End the evaluation: whoever waits for a worker gets ``fault``."""
+        """End the evaluation: all calls that wait for a worker raise ``fault``."""
         self._fault = self._fault or fault
         for worker in self._running:
             if worker.died is None:

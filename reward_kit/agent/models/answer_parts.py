@@ -90,7 +90,7 @@ def text_in(message: Message) -> str:
 
 
 def add_note(messages: list[Message], note: str = WAS_EMPTY) -> list[Message]:
-    """The messages with a note at the end of the last one; a message of its own would break strict orders."""
+    """The messages with a note at the end of the last one; a separate message would break strict orders."""
     last = messages[-1]
     content = last.get("content")
     if isinstance(content, list):

@@ -338,7 +338,7 @@ def openai_price(usage: Usage, names: tuple[str, ...]) -> float | None:
     """US dollars for a call of the first of ``names`` (of models) that has a price; None if none has, or if
     the answer did not state its tokens.
 
-    Raises ``NotPlain`` if the table has tiers, or kinds of tokens with prices of their own.
+    Raises ``NotPlain`` if the table has tiers, or separate prices for kinds of tokens.
     """
     entry = next(filter(None, map(_entry, names)), None)
     if entry is None or not usage.input_tokens:

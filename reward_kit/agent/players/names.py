@@ -180,7 +180,7 @@ def _factory(spec: Any, kind: str) -> Callable[[], Any]:
 
 
 def _attribute(spec: str) -> Any:
-    """Return the attribute, perhaps of an attribute, in ``module:attribute``."""
+    """Return the attribute in ``module:attribute``, which may have dots."""
     module, _, attribute = spec.partition(":")
     return attrgetter(attribute)(importlib.import_module(module))
 

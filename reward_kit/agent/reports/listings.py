@@ -165,9 +165,9 @@ class TreeLine(NamedTuple):
 
 
 def trees_of(evals: Path, evaluation: str, rollout: str | None = None) -> list[TreeLine]:
-    """The tree that holds a rollout, or of an evaluation: that of its origin, or those of its rollouts.
+    """The tree that holds a rollout, or the trees of an evaluation: of its origin or its rollouts.
 
-    Empty for a rollout that has no branches and is none. Raises ``StorageError`` for a damaged file.
+    Empty for a rollout that has no branches and is not one. Raises ``StorageError`` for a damaged file.
     """
     grown: dict[Place, list[tuple[Origin, Path]]] = {}
     origins: dict[str, Origin] = {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHORTEST_TEXT = 4
 """Characters of a made-up text id that is recognised in any column; shorter ones occur by chance."""
 MOST_FAILED = 500
-"""Pairs of ids that are tried in vain before the search gives up."""
+"""Pairs of ids that are tried without success before the search gives up."""
 
 _COLUMNS = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
 Column = tuple[str, str]
@@ -247,7 +247,7 @@ def _same_up_to_ids(facts: Sequence[Sequence[Fact]]) -> bool:
     """True if a bijection of the ids turns the facts of one side into those of the other.
 
     Ids of one colour may stand for one another. As long as there are several, one of them is tried with each
-    of the other side, by giving both a colour of their own.
+    of the other side, by giving both a new colour.
     """
     ids = [one for side in facts for fact in side for one in fact.ids if one is not None]
     waiting: list[tuple[Colours, tuple[MadeUpId, ...]]] = [(dict.fromkeys(ids, 0), ())]

@@ -169,7 +169,7 @@ async def _in_own_task(
 
 
 def checked_result(result: Any, place: str) -> EvaluateResult | RewardOutput:
-    """The result of the reward written at ``place``; raises ``RewardError`` if it is none."""
+    """The result of the reward at ``place``; raises ``RewardError`` if it is no valid result."""
     from reward_kit.models import EvaluateResult, RewardOutput
 
     is_plain = False

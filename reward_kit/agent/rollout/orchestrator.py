@@ -136,7 +136,7 @@ judge_sync = judge = sync_twin(judge_async)  # the older name is the first
 async def _play(episode: Episode, agent: Agent) -> None:
     """Let agent and user take turns until somebody stops the rollout, or its time is up.
 
-    They run in a task of their own, so that one that swallows its cancellation cannot hold up the rest. While
+    They run in a separate task, so that one that swallows its cancellation cannot hold up the rest. While
     a model call waits for its provider, the time stands still.
     """
     name = f"{episode.row.id}, rollout {episode.index}"

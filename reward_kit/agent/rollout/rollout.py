@@ -173,7 +173,7 @@ class Rollout:
         return recorded
 
     def step(self) -> None:
-        """Count a step of an agent that asks models with a client of its own.
+        """Count a step of an agent that asks models with its own client.
 
         The tool calls and the reply of this turn are then not counted as steps. Raises ``RolloutStopped`` if
         no step is left. ``complete`` does this by itself.
@@ -254,7 +254,7 @@ class UserRollout(Rollout):
         return episode_of(self).task.sim_user_prompt
 
     def prompt_text(self, name: str) -> str | None:
-        """The bundle's own prompt ``name`` of the user's model; None if it has none.
+        """The bundle's prompt ``name`` for the user's model; None without one.
 
         For ``user`` the row's ``sim_user_template`` comes first.
         """
@@ -330,7 +330,7 @@ class RolloutLimits:
     ``reward_retries`` are further calls of a reward whose own calls a busy server refused.
     ``parallel_tool_calls=False`` asks models for one tool call per answer and runs the first only.
     ``guard_user`` sends back lines that end too early. ``first_answers`` is shared by the rollouts of an
-    evaluation. ``call_timeouts`` (seconds) are for models that have none of their own. ``on_usage`` is called
+    evaluation. ``call_timeouts`` (seconds) are for models without their own. ``on_usage`` is called
     with role, usage and model of each model call, ``on_begin`` with what acts from now on: a tool, the
     ``PLAYERS``, the reward. The time limit of the rollout becomes the clock of ``caller``.
     """

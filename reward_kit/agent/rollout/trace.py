@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.store.loading import Kind, StoredRollout
 
 FORMAT = "reward-kit.rollout/1"
-"""Of a trace in a file of its own."""
+"""The format of a trace that is exported to a file."""
 
 
 class Fork(TypedDict):
@@ -270,7 +270,7 @@ class Trace(Scored, Closing):
             return json_text(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, with the ``fields`` of the row: the content of a file of its own."""
+        """Plain JSON values, with the ``fields`` of the row: the content of an exported file."""
         return {"format": FORMAT, **json.loads(self.encoded()), "fields": self.fields}
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.scoring.metrics import Estimate, PassTable, RowResult
 
 MOST_GROUPS = 20
-"""Fields with more values than this get no table of their own."""
+"""Fields with more values than this get no table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ def row_rates(
     """Estimate the rates from each row's ``(n, c)``, and those of another evaluation of the same rows.
 
     The correlation is that of the rows' rates with the variance of rollouts taken out. None without two rows,
-    or if no row has two rollouts: the spread of rows could not be told from chance.
+    or if no row has two rollouts: the spread of rows could not be distinguished from chance.
     """
     sides = [counts] if other is None else [counts, other]
     if len(counts) < 2 or any(max(n for n, _ in side) < 2 for side in sides):

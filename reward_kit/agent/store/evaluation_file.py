@@ -276,7 +276,7 @@ def base_path(runs: Path, key: str) -> Path:
 
 
 def file_within(runs: Path, name: str) -> Path:
-    """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder lies elsewhere."""
+    """The file ``name`` of a runs folder; raises ``StorageError`` if it or its folder is elsewhere."""
     path = runs / name
     if Path(name).is_absolute() or ".." in Path(name).parts or path.resolve() != runs.resolve() / name:
         fault = f"a stored file name leads out of the runs folder: {name!r:.90}"

@@ -60,7 +60,7 @@ class StateFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
-    """Rollout ``id`` in an evaluation's ``file``, perhaps with the ``data`` that are stored there."""
+    """Rollout ``id`` in an evaluation's ``file``; ``data`` is its stored data, if they were read."""
 
     file: Path
     id: str
@@ -89,7 +89,7 @@ class StoredRollout:
     def find(self, kind: Kind) -> StateFiles | None:
         """The files of a state; None if it was not kept.
 
-        Raises ``StorageError`` if a file or the base is missing, or lies outside of the runs folder.
+        Raises ``StorageError`` if a file or the base is missing, or is outside of the runs folder.
         """
         data, runs = self.data or rollout_at(self.address), self.file.absolute().parent.parent
         delta = data.state if kind == "final" else data.gold

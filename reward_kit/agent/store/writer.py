@@ -119,7 +119,7 @@ class Store(Closing):
                 connection.execute(query, (one.row.id, one.n_rollouts, place, one.seed.key, *texts))
 
     def plan_as_played(self) -> None:
-        """Plan no more rollouts of a row than have been played."""
+        """Reduce the planned rollouts of each row to those that have been played."""
         with self.transaction() as connection:
             connection.execute(
                 "UPDATE rows SET n_rollouts = (SELECT count(DISTINCT idx) FROM rollouts"
@@ -227,7 +227,7 @@ class Store(Closing):
 
 
 class UnstorableError(StorageError):
-    """A rollout that cannot be written for a reason of its own: its values, not the file."""
+    """A rollout that cannot be written because of its values, not of the file."""
 
 
 class Saver:
@@ -297,7 +297,7 @@ class Saver:
 def writer_lock(path: Path) -> Iterator[None]:
     """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it.
 
-    Its file stays: whoever removed it might remove that of the next holder.
+    Its file stays: a process that removed it might remove the lock of the next holder.
     """
     place = path.with_suffix(".lock")
     with as_storage_error(place):

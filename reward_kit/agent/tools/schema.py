@@ -289,7 +289,7 @@ def compile_schema(schema: Schema) -> Validator:
 
 
 class ClosedObjects(GenerateJsonSchema):
-    """JSON schemas that close the objects of classes without an ``extra`` of their own."""
+    """JSON schemas that close the objects of classes without an ``extra``."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         """Pydantic's hook for a model; a root model is not an object."""

@@ -1,6 +1,6 @@
 """Run a command, and end it with all its children when standard input closes.
 
-A program of its own: ``python -I guard.py COMMAND ...``. The evaluation keeps its standard input open.
+A separate program: ``python -I guard.py COMMAND ...``. The evaluation keeps its standard input open.
 However the evaluation ends, by SIGKILL included, the system closes the pipe, so the model's server does not
 outlive it. The exit code is the command's (128 + the number of a signal), or 127 if it cannot be started.
 """

@@ -120,7 +120,7 @@ class ReplayAgent:
                 await self.episode.user_rollout.call_tool(call.name, copy.deepcopy(call.arguments))
 
     def _result(self, call: dict[str, Any]) -> tuple[float, str]:
-        """Return a call's result and its place in the recording: the last, if there is none."""
+        """Return the place of a call's result in the recording, and the result; ``inf`` without one."""
         return self._results.get(call["id"], (inf, ""))
 
 
@@ -137,7 +137,7 @@ class ReplayUser:
         self.recordings.check(task.id)
 
     def fork(self) -> ReplayUser:
-        """Return a user that goes on from the same line."""
+        """Return a user that continues from the same line."""
         twin = copy.copy(self)
         vars(twin)["_recorded"] = copy.copy(self._recorded)
         return twin

@@ -162,7 +162,7 @@ def _display(line: str, place: str) -> str:
 
 
 def _lines(message: Message) -> Iterator[str]:
-    """Yield a message as text; nothing of a system prompt, since the agent has that of its own row."""
+    """Yield a message as text; nothing of a system prompt, since the agent has its own row's."""
     text = text_of(message.get("content")).strip()
     speaker = {"user": "User", "assistant": "Agent", "tool": "Tool result"}.get(message["role"])
     if speaker and text:

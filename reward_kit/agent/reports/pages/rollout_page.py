@@ -37,7 +37,7 @@ LONGEST_ARGUMENT = 120
 class Neighbours(NamedTuple):
     """The rollouts of the same evaluation that a page links to; ``query`` is the end of their addresses.
 
-    ``place`` is the number of this one among ``total`` that were selected; 0 if it is none of them.
+    ``place`` is the number of this one among ``total`` that were selected; 0 if it was not.
     """
 
     before: Outcome | None = None

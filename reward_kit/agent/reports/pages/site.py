@@ -58,7 +58,7 @@ class Page(NamedTuple):
 
 
 def page_at(folder: Path, address: str, query: Mapping[str, str] | None = None) -> Page:
-    """The page at an address such as ``evals/ID.html``, or one that says why there is none.
+    """The page at an address such as ``evals/ID.html``, or one with the reason for its absence.
 
     ``query`` holds the parameters of the address. Nothing outside of the runs folder is read; its files may
     be missing, half written, or forged.

@@ -189,9 +189,9 @@ def first_fault(
 ) -> FirstFault | None:
     """The earliest fault of a rollout whose final data are wrong; None if no call explains it.
 
-    What was corrected later is no fault: only calls count that touch one of the differing ``rows``, if any
+    A corrected mistake is no fault: only calls count that touch one of the differing ``rows``, if any
     call does. Changes that were never made come last. If the user's call is missing, the right calls after
-    it that were refused or without effect are no fault of the agent's; a call of the user's that is too much
+    it that were refused or without effect are no fault of the agent; an unexpected call of the user
     is named if no other fault is known.
     """
     aligned = align(tool_calls, expected)

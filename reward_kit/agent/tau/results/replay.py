@@ -135,7 +135,7 @@ class RecordedRun:
 
 
 def _begun(trial: Trial, opening: Sequence[Message]) -> Trial:
-    """The trial with the row's first messages, which the rollout begins with, in place of its own."""
+    """The trial, with its first messages replaced by the row's, with which the rollout begins."""
     seen, own = split_opening(opening)
     shapes, ours = list(map(_shape, trial.messages)), list(map(_shape, seen))
     if seen and shapes[: len(ours)] == ours:

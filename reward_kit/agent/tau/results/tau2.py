@@ -122,7 +122,7 @@ class _Entry(BaseModel):
 
 
 class File(BaseModel):
-    """The whole file; in a folder, the simulations are in files of their own."""
+    """The whole file; in a folder, each simulation is in a separate file."""
 
     info: _FileInfo
     tasks: list[FileTask] = []

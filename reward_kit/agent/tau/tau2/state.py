@@ -159,7 +159,7 @@ class WorldState:
         return value, seeded.mark
 
     def rename(self) -> None:
-        """Give the state a name of its own, if it has changed since it was named."""
+        """Give the state a new name, if it has changed since it was named."""
         if self.is_dirty:
             self.name = f"{_PROGRAM}-{os.getpid()}-{next(_COUNT)}"
             self.set_note(NAME, self.name)

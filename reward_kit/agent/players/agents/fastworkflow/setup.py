@@ -1,4 +1,4 @@
-"""FastWorkflow in an environment of its own: its folder, installation, workflow and training.
+"""FastWorkflow in a separate environment: its folder, installation, workflow and training.
 
 Its requirements conflict with common packages.
 """

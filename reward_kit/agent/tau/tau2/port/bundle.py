@@ -137,7 +137,7 @@ class _Writer:
 
     @property
     def has_prompts_of_tasks(self) -> bool:
-        """True if each task has a system prompt of its own."""
+        """True if each task has its own system prompt."""
         return self.variant == "golden_retrieval"
 
     def system_prompt(self, task: dict[str, Any] | None = None) -> str:

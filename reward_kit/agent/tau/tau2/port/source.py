@@ -197,7 +197,7 @@ def _new_name(module: str, domain: str) -> str | None:
 
 
 def _sync(source: Tau2Source, domain: str) -> str | None:
-    """The method ``sync_tools`` of the domain's environment as a module of its own."""
+    """The method ``sync_tools`` of the domain's environment as a separate module."""
     file = source.code.python(f"domains/{domain}/environment.py", "the environment of the domain")
     if "def sync_tools(" not in file.source:
         return None
