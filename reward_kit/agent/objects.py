@@ -217,7 +217,7 @@ class ObjectsOfKind(MutableMapping[str, Any]):
         return f"{{{', '.join(f'{key!r}: …' for key in self)}}}"
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the changed objects."""
         for key in self._removed:
             self._db.execute(DELETE, (self._name, key))
             self._texts.pop(key, None)

@@ -68,7 +68,7 @@ PROMPTS = ("initial_messages", "system_prompt", "sim_user_prompt")  # with which
 
 @dataclass(frozen=True, slots=True)
 class Rejudged:
-    """One rollout as recorded ``before`` and judged ``now``; ``result`` is what the reward returned.
+    """One rollout as recorded ``before`` and judged ``now``; ``result`` is the reward's.
 
     ``failure`` is that of its trace.
     """

@@ -352,7 +352,7 @@ class Deadline(_Limit):
             self.passed.set_result(why)
 
     def close(self) -> None:
-        """Stop the clock for good."""
+        """Stop the clock; it cannot be started again."""
         self._left = None
         self._ticker.limits.pop(self, None)
 

@@ -195,7 +195,7 @@ def parsed_json(text: str, decoder: json.JSONDecoder = _DECODER) -> Any:
 
 
 def is_too_deep(value: Any, text: str | bytes | bytearray) -> bool:
-    """True if ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is what it was read from."""
+    """True if ``value`` is nested more than ``MAX_DEPTH`` levels deep; ``text`` is its JSON."""
     objects, lists = ("{", "[") if isinstance(text, str) else (b"{", b"[")
     if text.count(objects) + text.count(lists) <= MAX_DEPTH:  # type: ignore[arg-type]  # both are of its kind
         return False  # the usual case, without a look at the value

@@ -202,7 +202,7 @@ def undone_by(undo: Callable[[], object]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class CacheFile:
-    """A SQLite file with a ``table`` of what can be had again; used by several threads and processes.
+    """A SQLite file with a ``table`` of values that can be computed again, shared by threads and processes.
 
     Its faults never raise: ``warn`` gets the message ``told`` with the first one in it. ``synchronous`` is
     SQLite's, and ``busy`` the time limit in seconds for other processes' writes.

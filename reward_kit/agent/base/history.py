@@ -136,7 +136,7 @@ class History:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "name": name, "content": content})
 
     def say(self, speaker: str, message: Message) -> None:
-        """Append what the agent or the user says aloud."""
+        """Append a line of the agent or the user."""
         if self._open:
             self.answer_open_calls()
         self.lines.append(Line(speaker, text_of(message.get("content"))))
@@ -157,7 +157,7 @@ class History:
         self.say("agent", _assistant_message(said, text))
 
     def answer_open_calls(self) -> None:
-        """Answer what was announced and never run, so that the history stays valid."""
+        """Answer announced calls that were never run, so that the history stays valid."""
         for call_id in list(self._open):
             self.observe(call_id, NOT_RUN)
 
@@ -254,7 +254,7 @@ def written_arguments(recorded: str) -> str:
 
 
 def called(call: Any) -> tuple[str, dict[str, Any] | str]:
-    """The tool and the arguments of a call, whatever a model made of them.
+    """The tool and the arguments of a call, also of a malformed one.
 
     The registry answers a name that is missing and arguments that are no object with an error for the model.
     """

@@ -1,4 +1,4 @@
-"""Objects as models write them: JSON, and what is nearly JSON.
+"""Reader of the objects that models write: JSON, and text that is nearly JSON.
 
 Beyond JSON it takes single quotes, Python's ``None``, ``True`` and ``False``, words without quotes, commas
 before a closing bracket, line breaks and stray quotes inside of strings. It never completes what is cut off:

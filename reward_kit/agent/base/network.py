@@ -1,4 +1,4 @@
-"""Network: waiting times between attempts, and the sockets of servers that a person starts."""
+"""Network: waiting times between attempts, and the sockets of servers on this machine."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def count(number: int, noun: str) -> str:
 
 
 def from_here(path: Path) -> Path:
-    """The path as a person in the working directory would type it."""
+    """The path relative to the working directory, as a person would type it."""
     try:
         return path.relative_to(Path.cwd())
     except (ValueError, FileNotFoundError):

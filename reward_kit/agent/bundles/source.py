@@ -205,7 +205,7 @@ class BundleSource:
     temporary: Path | None = None
 
     def discard(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked files."""
         if self.temporary is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
             atexit.unregister(self.discard)

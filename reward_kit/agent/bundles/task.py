@@ -45,7 +45,7 @@ def is_default(reward: Reward) -> bool:
 
 
 def no_answer(**_: Any) -> NoReturn:
-    """The reward of a row that lacks what its reward needs: it raises ``RewardError``."""
+    """The reward of a row without the fields that its reward needs: it raises ``RewardError``."""
     raise RewardError("the row has no answer yet, so there is no reward")
 
 
@@ -123,7 +123,7 @@ class Task:
 
     @property
     def sim_user_prompt(self) -> str | None:
-        """The text that says to the simulated user who it is and what it wants."""
+        """The instruction of the simulated user."""
         return self.row.text("sim_user_prompt")
 
 

@@ -1,4 +1,4 @@
-"""Values of gold calls and outputs that nobody can know, and facts that agents may ask for."""
+"""Values of gold calls and outputs that an agent cannot know, and facts that agents may ask for."""
 
 from __future__ import annotations
 

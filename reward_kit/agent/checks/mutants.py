@@ -67,7 +67,7 @@ class Trials:
         return played
 
     def is_same(self, played: PlayedGold) -> bool:
-        """True if the end state is that of gold, but for what the reward ignores."""
+        """True if the end state equals gold's, except in columns that the reward ignores."""
         ignored, exact = IGNORED.get() or set(), is_exact(self.task.reward)
         return played.changes.equals(self.gold.changes, ignored, exact=exact)
 

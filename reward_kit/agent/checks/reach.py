@@ -114,7 +114,7 @@ class Reach:
         self._values.setdefault(_stem(key), {})[value] = None
 
     async def explore(self, task: Task, reader: Reader) -> None:
-        """Call the reading tools with all that is known, and again with what they answer."""
+        """Call the reading tools with all known values, and again with values of their answers."""
         tools = [
             tool
             for tool in task.registry.tools.values()

@@ -143,7 +143,7 @@ def compare(
 
 
 def load(name: Named, output_dir: str | Path) -> EvaluationResult:
-    """The evaluation, or as much of it as a card tells.
+    """The evaluation, or the numbers of a card.
 
     Raises ``UsageError`` if there is none, or for a card that contradicts itself.
     """

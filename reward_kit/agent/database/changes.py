@@ -88,7 +88,7 @@ class RowChange:
         return RowChange(self.table, _REVERSED[self.op], self.key, self.after, self.before)
 
     def without(self, ignored: Collection[str]) -> RowChange | None:
-        """This change without the columns ``ignored`` (casefolded names); None if nothing is left of it.
+        """This change without the columns ``ignored`` (casefolded names); None if no other changed.
 
         The key of an inserted or deleted row that loses a column no longer distinguishes rows. That of an
         updated one stays: the row is in the base, so its key was not made up.

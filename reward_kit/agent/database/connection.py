@@ -262,7 +262,7 @@ LONGEST = 100
 
 
 def broken_reference(connection: apsw.Connection) -> str | None:
-    """``doctors.specialty 'PEDX' is in no row of specialties.code``: the first of them; None without any."""
+    """``doctors.specialty 'PEDX' is in no row of specialties.code``: the first broken one, or None."""
     violations = connection.execute("PRAGMA foreign_key_check").fetchall()
     if not violations:
         return None

@@ -216,7 +216,7 @@ class OverlayStore:
             return Changes.of(diff_databases(before.execute, self.query, unchanged))
 
     def note_fault(self, error: BaseException) -> None:
-        """Do nothing: no disk holds what is written."""
+        """Do nothing: nothing is written to a disk."""
 
     def fork(self, seed: int | Randomness | None, now: datetime | None) -> OverlayStore:
         """A private copy of the committed state, with its own random numbers and clock if they are given."""

@@ -86,11 +86,11 @@ class Recorder:
             self._miss(self._schema.unrecorded[table])
 
     def cut(self, position: int) -> None:
-        """Forget the entries from ``position`` on: what they record was undone."""
+        """Forget the entries from ``position`` on: these writes were undone."""
         del self.log[position:]
 
     def distrust(self) -> None:
-        """Some of what was written was undone, and the log does not tell which."""
+        """Note that some writes were undone, and that the log does not say which."""
         self.missed = self.missed or frozenset()
 
     def mark(self, *, recorded: bool) -> Mark:
@@ -104,7 +104,7 @@ class Recorder:
             self.settled, self.log, self.missed = self.total(), [], None
 
     def restore(self, mark: Mark) -> None:
-        """SQLite has taken back what was written since ``mark``."""
+        """Note that SQLite has undone all writes since ``mark``."""
         self._randomness.position, position, self.missed, _ = mark
         self.known = None
         self.cut(position)

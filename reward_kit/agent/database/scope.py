@@ -128,7 +128,7 @@ class Scope(Lock):
         return parent
 
     def begin(self) -> Coroutine[Any, Any, None] | None:
-        """Open the scope; returns what is to be awaited then, if it has to wait for its turn."""
+        """Open the scope; returns an awaitable if it has to wait for the lock."""
         self._open()
         return self._take_turn()
 
@@ -145,7 +145,7 @@ class Scope(Lock):
         current_scope.set(self)
 
     def finish(self, *, failed: bool) -> Coroutine[Any, Any, None] | None:
-        """Commit, or roll back if it has ``failed``; returns what is to be awaited if a statement runs."""
+        """Commit, or roll back if it has ``failed``; returns an awaitable if a statement still runs."""
         current_scope.set(self.outer)
         innermost = self.end()
         if self.entered:

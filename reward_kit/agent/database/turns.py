@@ -260,7 +260,7 @@ class Turns:
             self.settle(scope, failed=failed)
 
     async def break_off(self) -> None:
-        """Undo what is under way, and refuse all further statements in it."""
+        """Undo the open transaction, and refuse all further statements in it."""
         scope = self.root.child
         if scope is not None:
             await self.finish(scope, failed=True)

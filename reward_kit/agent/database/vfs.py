@@ -171,7 +171,7 @@ def install_function(connection: apsw.Connection, name: str, function: Any, argu
 
 @atexit.register
 def _close_all() -> None:
-    """Close what is still open as Python ends: SQLite would ask files whose module is gone already."""
+    """Close open connections as Python ends: SQLite would call files whose module is unloaded already."""
     for connection in apsw.connections():
         if connection.open_vfs == _OVERLAY:
             connection.close(True)
@@ -279,7 +279,7 @@ class BaseImage:
         return shared
 
     def check_intact(self) -> None:
-        """Raise ``DatabaseError`` if what forks read is no longer what was opened."""
+        """Raise ``DatabaseError`` if the file that forks read has changed since it was opened."""
         if self.content is None and _identify(os.fstat(self._descriptor)) != self._identity:
             raise self._changed()
 

@@ -98,7 +98,7 @@ class Worker(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let the process end in order, or kill it; what it says until then still counts."""
+        """Let the process end in order, or kill it; its messages until then still count."""
 
     @property
     def load(self) -> int:

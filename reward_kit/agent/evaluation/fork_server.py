@@ -110,7 +110,7 @@ class ForkServer:
 
 
 def end_with(parent: int) -> None:
-    """Have the system end this process as soon as ``parent`` has ended, whatever it does then (on Linux)."""
+    """Have Linux kill this process as soon as ``parent`` has ended, even in C code."""
     if sys.platform == "linux":
         import ctypes
 

@@ -42,7 +42,7 @@ SETTLING = 0.01
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs jobs through ``executor`` and hands what was played to ``saver``.
+    """Runs jobs through ``executor`` and passes the played rollouts to ``saver``.
 
     Each model call that was answered is counted once: in a stored outcome, or as usage of an attempt that was
     broken off.

@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def pass_1(self) -> float | None:
-        """Pass^1 so far: the mean over rows that have a judged rollout; None before the first."""
+        """Pass^1 of the rollouts until now: the mean over rows with a judged one; None before the first."""
         return min(1.0, max(0.0, self._passes / len(self._rows))) if self._rows else None
 
     def may_start(self) -> bool:

@@ -124,7 +124,7 @@ class RowStates:
         return row
 
     async def _gold(self, task: Task, base: Database, seed: int) -> tuple[GoldReplay, RowGold]:
-        """The state of the row's gold actions, kept or replayed, and what is to be stored of it."""
+        """The state after the row's gold actions, kept or replayed, and its form for the store."""
         key = self.kept.key_of(task)
         if key is not None and (known := self.kept.get(key, task, base, seed)) is not None:
             return known

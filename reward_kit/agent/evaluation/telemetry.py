@@ -133,7 +133,7 @@ class Telemetry:
         return span
 
     def close(self, warn: Callable[[str], None] | None = None) -> None:
-        """Send what is left within ``PATIENCE`` seconds; call ``warn`` if something was not delivered."""
+        """Send the remaining spans within ``PATIENCE`` seconds; call ``warn`` if some were not delivered."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(PATIENCE)

@@ -77,7 +77,7 @@ class _ProcessState:
         }
 
     def changed(self) -> str | None:
-        """The first of them that has changed; variables that were added are no change."""
+        """The name of the first part that has changed; added variables do not count."""
         now = self._now()
         now["environment"] = {name: now["environment"].get(name) for name in self._before["environment"]}
         return next((name for name, before in self._before.items() if now[name] != before), None)
@@ -240,7 +240,7 @@ def _listen(lines: Iterable[bytes], player: Player) -> None:
 
 
 def main(connection: socket.socket) -> NoReturn:
-    """Play what the process at the other end of the socket asks for, then end this process."""
+    """Play the rollouts that the process at the other end of the socket asks for, then end this process."""
     code = 0
     sending = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""A model's answer: its text, reasoning, refusal and tokens, and what the model's server has done to it."""
+"""A model's answer: its text, reasoning, refusal and tokens, and faults of the model's server in it."""
 
 from __future__ import annotations
 

@@ -230,6 +230,6 @@ def model_of_rollout(model: Model, caller: Caller) -> Model:
 
 
 def call_timeouts(models: Mapping[Role, Any], seconds: float) -> dict[Role, float]:
-    """The time limit of a call, by role, for those of a person's own models that keep none themselves."""
+    """The time limit of a call, by role, for custom models that have none themselves."""
     own = [role for role, model in models.items() if not isinstance(model, RemoteModel)]
     return {} if math.isinf(seconds) else dict.fromkeys(own, seconds)

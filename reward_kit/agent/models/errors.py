@@ -134,7 +134,7 @@ def _status(error: BaseException, kinds: set[str]) -> int | None:
 
 
 def headers_of(error: BaseException) -> Any:
-    """The headers of the answer that an error stands for; empty if there are none."""
+    """The headers of the answer behind an error; empty without an answer."""
     headers = getattr(error, "litellm_response_headers", None)
     return headers or getattr(getattr(error, "response", None), "headers", None) or {}
 

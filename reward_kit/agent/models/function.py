@@ -1,4 +1,4 @@
-"""A person's own models, which answer in this process: objects, or plain functions."""
+"""Custom models, which answer in this process: objects, or plain functions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FunctionModel:
         seed: int | None = None,
         parallel_tool_calls: bool = True,
     ) -> Completion:
-        """Return what the function makes of ``messages``."""
+        """Return the function's answer to ``messages``."""
         options = {"tools": tools, "seed": seed, "parallel_tool_calls": parallel_tool_calls}
         given = {name: copied(options[name]) for name in self._options}  # which the function may change
         call = partial(self._function, copied(messages), **given)
@@ -92,7 +92,7 @@ class FunctionModel:
 
 @dataclass(slots=True)
 class FirstAnswers:
-    """Finds a person's own models that raise the same at every call: they would in all other rollouts.
+    """Finds custom models that raise the same error at every call, as they would in all other rollouts.
 
     ``answered`` are the roles whose model has answered.
     """
@@ -118,7 +118,7 @@ async def answer_of(
     first: FirstAnswers,
     before: Usage | None,
 ) -> Completion:
-    """The answer of a model that may be a person's own; raises ``ModelError`` for any failure.
+    """The answer of a model, which may be a custom one; raises ``ModelError`` for any failure.
 
     Its usage is a copy that spoils no sum with that of ``before``. ``seconds`` is its time limit. A function
     that runs in a thread continues there, and nothing waits for it.

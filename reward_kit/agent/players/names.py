@@ -60,7 +60,7 @@ _OWN = re.compile(r"(?!replay:)[\w.]+:[\w.()]+")
 
 
 def is_own(spec: str) -> bool:
-    """Return True for a person's own player: ``module:factory``, or what ``name_of`` makes of an object."""
+    """Return True for a custom player: ``module:factory``, or a name that ``name_of`` made of an object."""
     return _OWN.fullmatch(spec) is not None
 
 

@@ -109,7 +109,7 @@ class Participants:
         return self.make_user[self.user_specs[task.row.id]]()
 
     def models_of(self, trace: Trace) -> dict[str, str]:
-        """Return the names of the models that took part; a person's own agent may ask none."""
+        """Return the names of the models that took part; a custom agent may ask none."""
         asked = {call.role for call in trace.model_calls}
         players = {"agent": self.agent_spec, "user": self.user_specs[trace.row_id]}
         return {

@@ -1,4 +1,4 @@
-"""Wrappers of a person's own agents and users: functions, shared objects, and factories."""
+"""Wrappers of custom agents and users: functions, shared objects, and factories."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _loops: WeakKeyDictionary[BlockingRollout, asyncio.AbstractEventLoop] = WeakKeyD
 
 
 class OwnFactory:
-    """A person's own factory, or object that plays all rollouts: errors name it, and it can respond.
+    """A custom factory, or object that plays all rollouts: errors name it, and it can respond.
 
     ``trial`` makes a product to be checked before the first rollout gets it: it may be costly to make.
     """
@@ -152,7 +152,7 @@ class OwnFactory:
 
 @contextmanager
 def foreign_code(doing: str, place: str | None) -> Iterator[None]:
-    """Turn what a person's own code raises into a ``BundleError`` that begins with ``doing``."""
+    """Turn exceptions of custom code into a ``BundleError`` that begins with ``doing``."""
     try:
         yield
     except RewardKitError:

@@ -193,7 +193,7 @@ def origin_facts(result: EvaluationResult) -> Iterator[Fact]:
 
 
 def warnings_of(result: EvaluationResult) -> Iterator[Fact]:
-    """Signs that the numbers do not say what they seem to say, each with an instance or a remedy."""
+    """Reasons why the numbers may mislead, each with an instance or a remedy."""
     yield from (("warning", fault.text) for fault in result.shared_faults)
     for reasons, ending in PASSED_ANYWAY.items():
         broken = [one for one in result.outcomes if one.success and one.stop_reason in reasons]

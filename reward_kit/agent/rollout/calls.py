@@ -314,7 +314,7 @@ async def answered(episode: Episode, name: str, arguments: dict[str, Any] | str)
 
 
 async def finish(episode: Episode, gold_database: Database | None = None) -> EvaluateResult | RewardOutput:
-    """End the episode and return what the reward says of it, which is in the trace as well.
+    """End the episode and return the reward's result, which is in the trace as well.
 
     The state that the row's actions lead to is made here, unless ``gold_database`` is it. Raises
     ``RewardError`` if the reward fails.
@@ -344,7 +344,7 @@ async def finish(episode: Episode, gold_database: Database | None = None) -> Eva
 async def judged_once(
     episode: Episode, gold_database: Database | None, *, is_shared: bool = True
 ) -> EvaluateResult | RewardOutput:
-    """The result of the reward, called once; what its own model calls cost is counted here.
+    """The result of the reward, called once; the usage of its own model calls is counted here.
 
     Several calls may use ``gold_database`` at a time unless ``is_shared`` is false.
     """

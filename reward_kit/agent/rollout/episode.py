@@ -289,7 +289,7 @@ class Episode(Closing):
     count_model_call = calls.count_model_call
 
     async def say(self, reply: str | Message) -> str | None:
-        """Append what the agent says and return the user's next line; None if the episode is over.
+        """Append the agent's reply and return the user's next line; None if the episode is over.
 
         Raises ``AgentError`` for a reply with nothing to say, ``SimulatedUserError`` or ``ModelError`` if the
         user fails.
@@ -303,7 +303,7 @@ class Episode(Closing):
         return None if self.trace.stop_reason is not None else line
 
     def reply(self, message: str | Message) -> None:
-        """Append what the agent says and end its turn; in a turn without a model call that is a step."""
+        """Append the agent's reply and end its turn; in a turn without a model call that is a step."""
         self.count_call()
         self.history.reply(message)
         self.turn_is_open = False
@@ -344,7 +344,7 @@ class Episode(Closing):
         self.database.check()
 
     async def end_calls(self, *others: asyncio.Task[Any]) -> None:
-        """Cancel ``others`` and the calls that still run, and answer what was never run."""
+        """Cancel ``others`` and the calls that still run, and answer calls that were never run."""
         calls = {*others, *self.in_flight, *self.asking} - {None, asyncio.current_task()}
         if running := {task for task in calls if task is not None and not task.done()}:
             await end_tasks(running)

@@ -80,7 +80,7 @@ def view_for(reward: Callable[..., Any], database: Database | None, fault: str |
 
 
 class UnknownDatabase(ReadOnlyDatabase):
-    """In place of a ``gold_db`` that is not known for a ``fault``: what a reward does with it raises that."""
+    """A ``gold_db`` that is not known because of a ``fault``: every use by a reward raises it."""
 
     pending_log = None
 

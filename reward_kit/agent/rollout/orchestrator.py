@@ -134,7 +134,7 @@ judge_sync = judge = sync_twin(judge_async)  # the older name is the first
 
 
 async def _play(episode: Episode, agent: Agent) -> None:
-    """Let agent and user take turns until somebody stops the rollout, or its time is up.
+    """Let agent and user take turns until one of them stops the rollout, or its time is up.
 
     They run in a separate task, so that one that swallows its cancellation cannot hold up the rest. While
     a model call waits for its provider, the time stands still.
@@ -162,7 +162,7 @@ async def _play(episode: Episode, agent: Agent) -> None:
 
 
 async def _take_turns(episode: Episode, agent: Agent) -> None:
-    """Turns until the rollout has stopped; what agent and user raise becomes its stop reason."""
+    """Play turns until the rollout has stopped; exceptions of agent and user become its stop reason."""
     try:
         await episode.start()
         while not episode.is_over:

@@ -1,4 +1,4 @@
-"""The outcome of a rollout, and what the store takes of a played one."""
+"""The outcome of a rollout, and a played one in the form for the store."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class _Replay:
         )
 
     def _count(self, step: int, messages: list[Message]) -> None:
-        """Set the counters, and what was spent before."""
+        """Set the counters and the usage before the episode."""
         episode, trace = self.episode, self.trace
         own = [message for message in messages if message["role"] == "assistant"]
         replies = sum(not message.get("tool_calls") for message in own)
@@ -299,7 +299,7 @@ def check_user(user: Any) -> None:
 
 
 async def _join(episode: Episode, user: Any) -> None:
-    """Make ``user`` the user of the episode, and tell it what was said."""
+    """Make ``user`` the user of the episode, and give it the lines until now."""
     recall = getattr(user, "recall", None)
     if callable(recall):
         wrappers = import_module("reward_kit.agent.players.wrappers")  # players build on rollouts

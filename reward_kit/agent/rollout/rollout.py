@@ -134,7 +134,7 @@ class Rollout:
     def call_tool(
         self, name: str, arguments: dict[str, Any] | str, *, call_id: str | None = None
     ) -> Coroutine[Any, Any, str]:
-        """Run a tool and return the text that a model sees of it, ``Error: …`` included.
+        """Run a tool and return its result as the text for a model, which may be ``Error: …``.
 
         ``arguments`` may be the JSON text that a model wrote. ``call_id`` names a call announced with
         ``record``; any other call is announced here. Raises ``RolloutStopped`` once the rollout is over, also

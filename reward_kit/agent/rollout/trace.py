@@ -212,7 +212,7 @@ class Trace(Scored, Closing):
     # --- for rewards
 
     def for_reward(self) -> RewardView:
-        """The trace as its reward sees it: what it could change is copied when it is first asked for."""
+        """The trace as its reward sees it: parts that it could change are copied on first access."""
         return RewardView(self)
 
     def note_tool_fault(self, tool: str, fault: str) -> None:
@@ -305,7 +305,7 @@ _SHARED = {one.name for one in fields(Outcome)} & {one.name for one in fields(Tr
 
 
 class RewardView:
-    """A trace with copies of all that its reward could change, made when they are asked for."""
+    """A trace with copies of all parts that its reward could change, made on first access."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

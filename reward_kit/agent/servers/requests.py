@@ -105,7 +105,7 @@ def token_of(variable: str) -> str | None:
 
 
 def check_guarded(variable: str, host: str) -> None:
-    """Raise ``RewardKitError`` if a server on ``host`` would let everybody in."""
+    """Raise ``RewardKitError`` if a server on ``host`` would accept clients without a token."""
     if token_of(variable) is None and not is_loopback(host):
         secret = f"Set {variable} to a secret that clients send as a bearer token"
         fault = f"anybody who reaches {host} could call the tools"
@@ -113,7 +113,7 @@ def check_guarded(variable: str, host: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address belongs to this machine alone."""
+    """Return True if an address belongs to this machine alone."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -136,7 +136,7 @@ def fault(status: int, detail: str, headers: Mapping[str, str] | None = None) ->
 
 
 async def client_gone(_request: Request, _error: Exception) -> Response:
-    """Handle ``ClientDisconnect``: nothing ran, and nobody reads the answer."""
+    """Handle ``ClientDisconnect``: nothing ran, and no client reads the answer."""
     return Response(status_code=400)
 
 
@@ -162,7 +162,7 @@ async def json_text(request: Request, most: int) -> bytes:
 
 
 def is_json(headers: Headers) -> bool:
-    """Return whether a body is declared as JSON, which pages of other sites cannot send unasked."""
+    """Return True if a body is declared as JSON, which pages of other sites may not send."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return re.fullmatch(r"application/(json|.*\+json)", kind) is not None
 
@@ -201,7 +201,7 @@ async def body_of(request: Request, model: type[M], most: int = MAX_BODY) -> M:
 
 
 def faults(error: ValidationError) -> str:
-    """Return what is wrong with a body in one line."""
+    """Return the faults of a body in one line."""
     found = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
     return "; ".join(f"{place}: {text}" if place else text for place, text in found)
 

@@ -233,7 +233,7 @@ def rollout_at(address: Path, connection: sqlite3.Connection | None = None) -> R
 
 
 def checksum(data: str | bytes | None) -> int | None:
-    """CRC-32 of what is stored of a rollout; None of nothing."""
+    """CRC-32 of stored data; None without data."""
     return None if data is None else zlib.crc32(data.encode() if isinstance(data, str) else data)
 
 
@@ -271,7 +271,7 @@ def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool
 
 @lru_cache(maxsize=1024)
 def base_path(runs: Path, key: str) -> Path:
-    """The seeded base of a key; raises ``StorageError`` for what is no key."""
+    """The seeded base of a key; raises ``StorageError`` for any other text."""
     return file_within(runs, f".bases/{checked(key, KEY, 'the key of a seed', runs)}.db")
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of the code that results depend on: a bundle's modules, and what they import of one's own."""
+"""Fingerprints of the code that results depend on: a bundle's modules, and those that they import."""
 
 from __future__ import annotations
 

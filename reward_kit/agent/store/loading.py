@@ -216,7 +216,7 @@ def find_state(name: str | Path, output_dir: str | Path = "runs") -> StateFiles:
 
 
 def find_rollout(name: str | Path, output_dir: str | Path = "runs") -> StoredRollout | None:
-    """The stored rollout that ``name`` means; None for what is no name of one, or the id of none.
+    """The stored rollout that ``name`` means; None for any other text and for an unknown id.
 
     Raises ``UsageError`` for ``EVAL ROW#N`` of an evaluation or rollout that does not exist, and for the
     beginning of several ids.

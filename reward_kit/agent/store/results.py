@@ -143,7 +143,7 @@ class EvaluationResult:
 
     @property
     def planned(self) -> int:
-        """The number of rollouts that were asked for."""
+        """The number of rollouts in the plan."""
         return sum([row.planned for row in self.rows])
 
     @property

@@ -180,7 +180,7 @@ class Store(Closing):
             self._connection.execute(query, [*chain.from_iterable(some)])
 
     def add_usage(self, kind: str, used: BrokenOff) -> None:
-        """Store what was used apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
+        """Store usage apart from finished rollouts: ``kind`` is ``broken_off`` or ``explanation``."""
         if not used.rollouts:
             return
         values = kind, used.rollouts, used.total.tokens, used.total.cost, json_text(used.usage)
@@ -198,7 +198,7 @@ class Store(Closing):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction of all calls inside; what they write is on the disk at the end."""
+        """One transaction of all calls inside; their writes are on the disk at the end."""
         connection = self._connection
         with self._guard, sqlite_faults(self.path):
             if connection.in_transaction:
@@ -295,7 +295,7 @@ class Saver:
 
 @contextmanager
 def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if somebody else has it.
+    """Hold the lock of the evaluation at ``path``; raises ``StorageError`` if another process has it.
 
     Its file stays: a process that removed it might remove the lock of the next holder.
     """
@@ -318,7 +318,7 @@ def writer_lock(path: Path) -> Iterator[None]:
 
 
 def writer_of(path: Path) -> str | None:
-    """The process that writes the evaluation at ``path`` now; None if nobody does."""
+    """The process that writes the evaluation at ``path`` now; None without one."""
     place = path.with_suffix(".lock").absolute()
     try:
         with closing(sqlite3.connect(f"{place.as_uri()}?mode=rw", uri=True, timeout=0)) as probe:

@@ -182,7 +182,7 @@ class ToolRegistry:
         return function
 
     def run_function(self, kind: FunctionKind, name: str, arguments: dict[str, Any], db: Any) -> Any:
-        """Call a registered function; raises ``BundleError`` for whatever it raises."""
+        """Call a registered function; raises ``BundleError`` for every exception of it."""
         values = self.check_arguments(kind, name, arguments)
         function = self.functions[kind][name]
         try:
@@ -241,7 +241,7 @@ class ToolRegistry:
 
     @property
     def openai_tools(self) -> list[dict[str, Any]]:
-        """``get_openai_tools()`` as one shared list, which nobody may change."""
+        """``get_openai_tools()`` as one shared list, which callers must not change."""
         if self._openai_tools is None:
             self._openai_tools = [
                 {
@@ -267,7 +267,7 @@ class ToolRegistry:
         db: Database | None = None,
         rollout: Rollout | None = None,
     ) -> str:
-        """Run a tool; return what the model sees: its text, JSON of anything else, or ``Error: …``."""
+        """Run a tool; return the text for the model: a text itself, other values as JSON, or ``Error: …``."""
         return (await self.call(name, arguments, db=db, rollout=rollout)).content
 
     def create_fastapi_app(self) -> ToolApp:

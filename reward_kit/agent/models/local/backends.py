@@ -34,7 +34,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 def names_local_model(
     name: str, *, provider: str | None = None, model_args: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether ``--model NAME`` is a local path.
+    """Return True if ``--model NAME`` is a local path.
 
     Anything that starts like a path is one. A bare name is one only if such a model exists, since
     ``org/name`` is a LiteLLM name. With a provider or a server's address it is never a local path.
@@ -129,7 +129,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _folder_fault(path: Path) -> tuple[str, str | None]:
-    """Return what is wrong with a folder (empty: nothing), and the fix."""
+    """Return the fault of a folder (empty: none), and the fix."""
     if (path / "config.json").is_file():
         if not read_json(path / "config.json"):
             return "config.json is not a JSON object", None

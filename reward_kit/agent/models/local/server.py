@@ -82,7 +82,7 @@ class ModelServer:
         }
 
     async def open(self) -> bool:
-        """Start the server unless it runs, and wait until it is ready; return whether this call started it.
+        """Start the server unless it runs, and wait until it is ready; return True if this call started it.
 
         Raises ``ModelSetupError`` with its last lines if it exits or is not ready in time.
         """
@@ -97,7 +97,7 @@ class ModelServer:
         return self._users == 1
 
     async def close(self) -> bool:
-        """End the server with its last user; return whether that was now."""
+        """End the server with its last user; return True if this call ended it."""
         self._users -= 1
         if not self._users:
             await self._stop()

@@ -159,7 +159,7 @@ class HttpAgents:
         return HttpAgent(self)
 
     async def open(self) -> None:
-        """Check that somebody listens, and open the tool endpoint."""
+        """Check that a server listens, and open the tool endpoint."""
         self._token = token_of(TOKEN)
         await _connect(self.url)
         await self.endpoint.open()
@@ -303,7 +303,7 @@ def _check_address(url: str) -> None:
 
 
 async def _connect(url: str) -> None:
-    """Connect and hang up without a request; raises ``ModelSetupError`` if nobody listens."""
+    """Connect and close without a request; raises ``ModelSetupError`` if no server listens."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
     try:

@@ -43,7 +43,7 @@ class Screen(Protocol):
         """Show a text; ``manual`` says how to type commands, on a screen that has nothing else."""
 
     async def typed(self, rollout: Rollout | UserRollout, side: str, *, begins: bool) -> str | None:
-        """Return what the person who plays ``side`` types next; None to leave.
+        """Return the next line of the person who plays ``side``; None at the end of the input.
 
         ``begins``: it is the first time in this rollout.
         """
@@ -106,7 +106,7 @@ class Person:
         return await self.screen.typed(self._rollout, self.side, begins=self._begins)
 
     async def call(self, rollout: Rollout, text: str) -> str | None:
-        """Make the call that ``text`` names, and return what it answers; None if it names none."""
+        """Make the call in ``text`` and return its answer; None for a text without a call."""
         name, _, arguments = text.strip().partition(" ")
         if not name:
             self.screen.show("", manual=self.manual)

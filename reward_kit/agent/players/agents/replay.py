@@ -1,4 +1,4 @@
-"""An agent and a user that do again what a recorded rollout shows, and an agent that makes the gold calls."""
+"""Agents and users that replay a recorded rollout, and an agent that makes the gold calls."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ReplayAgent:
 
 
 class ReplayUser:
-    """Makes the recorded calls of the user and says the recorded lines, whatever the agent answers."""
+    """Makes the recorded calls of the user and says the recorded lines; ignores the agent's answers."""
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings

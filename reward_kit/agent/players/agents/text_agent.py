@@ -123,7 +123,7 @@ def _names(tools: Sequence[dict[str, Any]]) -> set[str]:
 
 
 def _read(message: Message, tools: Collection[str]) -> TextReply | TextCall:
-    """Return the step that an answer asks for; of native tool calls, which nobody offered, the first."""
+    """Return the step of an answer; of native tool calls, which were not offered, the first."""
     text = text_in(message)
     for call in message.get("tool_calls") or ():
         function = call.get("function")

@@ -51,7 +51,7 @@ class UnusableAnswerError(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class TextReply:
-    """``said`` is for the user, ``thought`` for nobody; ``text`` is the answer as the model should see it."""
+    """``said`` is for the user, ``thought`` hidden; ``text`` is the answer as the model should see it."""
 
     thought: str
     said: str

@@ -199,7 +199,7 @@ class Selection:
 
 
 def page_number(query: Mapping[str, str]) -> int:
-    """The parameter ``page``, from 1; raises ``UsageError`` for what is no number."""
+    """The parameter ``page``, from 1; raises ``UsageError`` for any other text."""
     page = query.get("page") or "1"
     if not page.isdecimal() or len(page) > 9 or int(page) < 1:
         raise UsageError(f"page={page!r:.90} is no number of a page")

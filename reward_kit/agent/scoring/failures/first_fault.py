@@ -225,7 +225,7 @@ def first_fault(
 def made_instead(
     tool_calls: Sequence[ToolCall], expected: Sequence[ExpectedCall], rows: Sequence[RowDifference]
 ) -> dict[int, tuple[ExpectedCall, ToolCall | None]]:
-    """The expected changes that are missing, by position, each with the call that stands in its place."""
+    """The expected changes that are missing, by position, each with the call that was made instead."""
     aligned = align(tool_calls, expected)
     missing, surplus = _relevant(aligned, rows)
     pairs = _pairs(missing, surplus, aligned)
@@ -305,7 +305,7 @@ def _of_pairs(pairs: Pairs, aligned: Alignment, expected: Sequence[ExpectedCall]
 
 
 def _of_surplus(surplus: Sequence[ToolCall], unpaired: Sequence[ExpectedCall]) -> Iterator[FirstFault]:
-    """Calls that nobody asked for: in place of missing ones, then on top of what was expected."""
+    """Unexpected calls: first those in place of missing ones, then additional ones."""
     for call, want in zip(surplus, unpaired, strict=False):
         yield FirstFault("wrong_tool", f"expected {_line(want)}, got {_line(call)}", call, want)
     for call in surplus[len(unpaired) :]:

@@ -1,4 +1,4 @@
-"""The values in which the final data differ from what was expected."""
+"""The values in which the final data differ from the expected ones."""
 
 from __future__ import annotations
 

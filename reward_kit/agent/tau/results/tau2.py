@@ -76,7 +76,7 @@ class _Grade(BaseModel):
 
 
 class Simulation(BaseModel):
-    """One simulation, without what is not needed to grade it."""
+    """One simulation: the fields that its grade needs."""
 
     id: str = ""
     task_id: _Id
@@ -102,7 +102,7 @@ class _Criteria(BaseModel):
 
 
 class FileTask(BaseModel):
-    """One task, with what its grade depends on."""
+    """One task: the fields on which its grade depends."""
 
     id: _Id
     evaluation_criteria: _Criteria | None = None

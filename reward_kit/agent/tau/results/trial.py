@@ -32,7 +32,7 @@ class Expected:
 
 @dataclass(kw_only=True)
 class Trial(Trace):
-    """One simulation: the benchmark's grade, and what was said and called.
+    """One simulation: the benchmark's grade, the lines and the calls.
 
     ``place`` is its JSON path, ``task_id`` the task that it was graded by, ``named`` the one that it names if
     that is known to differ. ``index`` counts the trials of a task from 0. ``reward`` is None if the file has

@@ -72,7 +72,7 @@ class Environment:
             self.domain.sync(self)
 
     def make_tool_call(self, tool_name: str, requestor: Side = "agent", **kwargs: Any) -> Any:
-        """Call a tool; raises whatever the benchmark's code raises."""
+        """Call a tool; raises all exceptions of the benchmark's code."""
         kit = self.kit(requestor)
         if kit is None:
             raise ValueError("User tools not available")
@@ -103,7 +103,7 @@ class Environment:
             self.share()
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the changed objects."""
         for side, kit in (("agent", self.tools), ("user", self.user_tools)):
             if kit is not None:
                 own = {
@@ -123,7 +123,7 @@ class Environment:
 
 @contextmanager
 def environment_on(domain: Domain, db: Any, *, writes: bool) -> Iterator[Environment]:
-    """The environment of a database; what has changed in it is written at the end.
+    """The environment of a database; its changed objects are written at the end.
 
     One that has been written stays in memory under the name of its state, for the next call on that state.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def mark_of(value: Any) -> bytes:
-    """A text of an object, made quickly, which tells whether it has changed."""
+    """A text of an object, made quickly, which differs after each change."""
     if isinstance(value, BaseModel):
         return value.__pydantic_serializer__.to_json(value, warnings=False)
     return to_json(value, fallback=str)
