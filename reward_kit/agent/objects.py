@@ -53,8 +53,8 @@ def seed_objects(db: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
 class Objects(MutableMapping[str, "ObjectsOfKind"]):
     """The objects of a synchronous database by kind, then by id; as attributes, too (``data.tickets``).
 
-    ``models`` are pydantic models by kind, which its objects become. Leaving the block writes what has
-    changed, unless it is left by an exception.
+    ``models`` are pydantic models by kind, which its objects become. The end of the block writes what has
+    changed, unless it ends with an exception.
     """
 
     def __init__(self, db: Any, models: Mapping[str, type[BaseModel]] | None = None) -> None:

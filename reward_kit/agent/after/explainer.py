@@ -269,7 +269,7 @@ MOST_TRIED = 60
 class Explanation:
     """The judgement of one rollout.
 
-    ``author`` is who was at fault, ``fault`` what kind of fault (a failure class), ``sentence`` why; all
+    ``author`` is the side at fault, ``fault`` a failure class, ``sentence`` the reason; all
     three are None if the model's answer could not be used, and ``problem`` says why. ``prompt`` is the
     version of the prompt. ``usage`` counts all calls made for it; ``seconds`` with retries.
     """

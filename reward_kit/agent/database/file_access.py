@@ -54,7 +54,7 @@ def copy_content(source: sqlite3.Connection, target: sqlite3.Connection) -> None
 
 
 def disk_fault(error: BaseException, file: Path, growth: int) -> StorageError | None:
-    """The error to raise if ``error`` came of the disk of ``file``; None for all other errors.
+    """The error to raise if the disk of ``file`` caused ``error``; None for all other errors.
 
     A file that may grow by ``growth`` bytes is full by itself only if the disk has so much room. Other
     complaints of SQLite may come of what a tool did to the file, as long as another file of that size can be

@@ -182,7 +182,7 @@ class OverlayStore:
         return Recorder(_schema_of(self.overlay.base), self._compare, self.randomness, settled, log)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query of this package's own."""
+        """The rows of a query that this package makes."""
         rows: list[tuple[Any, ...]] = self._connected().sqlite.execute(sql).fetchall()
         return rows
 

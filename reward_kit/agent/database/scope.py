@@ -31,7 +31,7 @@ _guard = threading.Lock()
 class Lock:
     """A lock for tasks of any event loop and for threads, given in the order of asking; not reentrant.
 
-    ``_lock`` is one that blocks threads only.  ``held()`` is true if somebody has it.
+    ``_lock`` is one that blocks threads only.  ``held()`` is true if it is taken.
     """
 
     _lock: threading.Lock

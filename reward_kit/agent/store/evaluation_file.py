@@ -286,7 +286,7 @@ def file_within(runs: Path, name: str) -> Path:
 
 
 def count_answer_faults(path: Path) -> dict[str, int]:
-    """The number of rollouts with an answer that the set-up of the model's server has spoilt, by fault."""
+    """The number of rollouts with an answer that shows a fault of the model's server, by fault."""
     with reading(path) as connection:
         return dict(connection.execute(ANSWER_FAULTS).fetchall())
 

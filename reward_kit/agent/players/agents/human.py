@@ -118,7 +118,7 @@ class Person:
         self.screen.show("\n".join(signature(tool["function"]) for tool in rollout.tools))
 
     async def close(self) -> None:
-        """Show that the rollout is over, and why: it may be without the person's doing."""
+        """Show that the rollout is over, and why: the person may not have ended it."""
         if self._rollout is not None and (self._is_alone or self.side == "agent"):
             detail = f" ({self._rollout.stop_detail})" if self._rollout.stop_detail else ""
             self.screen.show(f"\n=== the rollout is over: {self._rollout.stop_reason}{detail} ===")
