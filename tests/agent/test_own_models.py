@@ -286,3 +286,18 @@ def test_a_model_call_ends_with_its_rollout(bundle: Bundle) -> None:
     assert [outcome.stop_reason for outcome in result.outcomes] == ["timeout"] * 2
     time.sleep(0.6)
     assert slow.closed < 100
+
+
+class Loaded(Policy):
+    """Has a sync ``open``, as what loads weights has."""
+
+    is_loaded = False
+
+    def open(self) -> None:
+        self.is_loaded = True
+
+
+def test_what_opens_a_model_need_not_be_async(bundle: Bundle) -> None:
+    model = Loaded("Done.")
+    assert len(run(bundle, model).outcomes) == 2
+    assert (model.is_loaded, model.closed) == (True, 1)

@@ -28,7 +28,7 @@ from reward_kit.agent.players.names import (
     user_of,
     uses_model,
 )
-from reward_kit.agent.players.wrappers import OwnFactory, foreign_code
+from reward_kit.agent.players.wrappers import OwnFactory, call_hook, foreign_code
 from reward_kit.agent.rewards.criteria import check_judge
 from reward_kit.agent.rollout.orchestrator import close_quietly
 from reward_kit.agent.rollout.rollout import TaskView
@@ -121,9 +121,8 @@ class Participants:
     async def open(self) -> None:
         """Start what the players and models share (servers, processes); raises what they raise."""
         for resource in self._shared():
-            opening = getattr(resource, "open", None)
-            if opening is not None:
-                await opening()
+            if hasattr(resource, "open"):
+                await call_hook(resource, "open")
 
     async def close(self) -> None:
         """Close what they share, also what was never opened; one that fails to close is logged."""

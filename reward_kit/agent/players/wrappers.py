@@ -161,11 +161,11 @@ def foreign_code(doing: str, place: str | None) -> Iterator[None]:
         raise BundleError(f"{doing} {fault_line(error)}", place=place) from error
 
 
-async def call_hook(held: Any, hook: str) -> None:
-    """Call ``open`` or ``close`` of an object, sync or async, if it has that."""
+async def call_hook(held: Any, hook: str, *given: Any) -> None:
+    """Call a method of an object, such as ``open`` or ``close``, sync or async, if it has that."""
     method = getattr(held, hook, None)
     if callable(method):
-        result = method()
+        result = method(*given)
         if inspect.isawaitable(result):
             await result
 

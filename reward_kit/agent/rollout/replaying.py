@@ -12,7 +12,6 @@ they are recorded, so both episodes refer to the same ones. A user that keeps st
 
 from __future__ import annotations
 
-import inspect
 import sys
 from contextlib import ExitStack, suppress
 from copy import copy
@@ -300,13 +299,9 @@ def check_user(user: Any) -> None:
 
 async def _join(episode: Episode, user: Any) -> None:
     """Make ``user`` the user of the episode, and give it the lines until now."""
-    recall = getattr(user, "recall", None)
-    if callable(recall):
-        wrappers = import_module("reward_kit.agent.players.wrappers")  # players build on rollouts
-        with wrappers.foreign_code(f"{type(user).__name__}.recall() raised", None):
-            called = recall(episode.user_rollout)
-            if inspect.isawaitable(called):
-                await called
+    wrappers = import_module("reward_kit.agent.players.wrappers")  # players build on rollouts
+    with wrappers.foreign_code(f"{type(user).__name__}.recall() raised", None):
+        await wrappers.call_hook(user, "recall", episode.user_rollout)
     episode.user = user
 
 

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from reward_kit.agent.base.deadline import end_tasks
 from reward_kit.agent.base.history import parse_arguments
 from reward_kit.agent.base.network import LOOPBACK, listen
 from reward_kit.agent.base.versions import install_line
@@ -70,10 +71,7 @@ class Admission:
 
     async def cancel(self) -> None:
         """End the calls that are still running."""
-        running = set(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks(self._running)
 
     async def _call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
         answer = await answered(episode_of(self.rollout), name, arguments)
