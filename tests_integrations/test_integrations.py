@@ -192,6 +192,7 @@ def test_inspect(bundle: str, model: Any) -> None:
     else:
         assert masked.value != masked.value  # NaN: unscored
         assert masked.explanation.startswith("user_error" if model is leaves else "infrastructure_error")
+    assert [one.name for one in log.results.scores] == ["reward"]
     mean = log.results.scores[0].metrics["mean"].value
     assert mean == pytest.approx(2 / 3 if model is bo else 0.5)
 

@@ -46,7 +46,7 @@ def bundle_task(dataset: str, *, epochs: Any = None, seed: int = 0, **options: A
     plays: dict[str, Play] = {}
     samples = [Sample(input=shown_line(one), id=one.row.id) for one in bundle.tasks]
     solve = _play(bundle, plays, seed, options)
-    return Task(dataset=samples, solver=solve, scorer=_reward(plays), epochs=epochs)
+    return Task(dataset=samples, solver=solve, scorer=reward(plays), epochs=epochs)
 
 
 @solver
@@ -78,11 +78,13 @@ def _play(bundle: TaskBundle, plays: dict[str, Play], seed: int, options: dict[s
 
 
 @scorer(metrics=[mean(), stderr()])
-def _reward(plays: dict[str, Play]) -> Scorer:
+def reward(plays: dict[str, Play]) -> Scorer:
+    """The bundle's reward; Inspect calls the score like this."""
+
     async def score(state: TaskState, target: Target) -> Score:
-        reward, reason = await plays.pop(state.uuid).lesson()
-        if reward is None:
+        value, reason = await plays.pop(state.uuid).lesson()
+        if value is None:
             return Score.unscored(reason=reason, explanation=reason)
-        return Score(value=reward, explanation=reason)
+        return Score(value=value, explanation=reason)
 
     return score
