@@ -231,6 +231,10 @@ def rollout_seed(seed: int, row_id: str, index: int, attempt: int = 0) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
 
 
+IS_BASE = re.compile(r"(base|[0-9a-f]{64})\.")
+"""The beginning of the names of bases, which no other database has: a seed may give other data each time."""
+
+
 class Bases(ExitStack):
     """Bases in a temporary folder, by the key of their seed; ``close()`` removes them."""
 
@@ -244,7 +248,7 @@ class Bases(ExitStack):
         """The base of a seed; raises ``BundleError`` for a faulty one."""
         with self._lock:  # episodes are opened in several threads
             if (seed.key, mode) not in self._open:
-                path = self._folder / f"{len(self._open)}.db"
+                path = self._folder / f"{seed.key}.{mode}.db"
                 self._open[seed.key, mode] = self.enter_context(seed.base(path, mode))
             return self._open[seed.key, mode]
 

@@ -19,6 +19,7 @@ from reward_kit.agent.base.history import calls_in
 from reward_kit.agent.base.places import ends_task, fault_line
 from reward_kit.agent.base.types import UNJUDGED_STOPS
 from reward_kit.agent.base.worker_thread import in_thread, sync_twin
+from reward_kit.agent.bundles.task import IS_BASE
 from reward_kit.agent.database import Database
 from reward_kit.agent.rollout.episode import Episode
 from reward_kit.agent.rollout.rollout import RolloutLimits
@@ -121,8 +122,8 @@ async def judge_async(
 
 
 def _over_the_seed(task: Task, db: Database, opened: ExitStack) -> Database:
-    """``db``; if it has no changes, maybe as a complete file without another base, over the row's seed."""
-    if db.changes():
+    """``db``; if it is a complete file without another base, over the row's seed."""
+    if IS_BASE.match(db.base_path.name) or db.changes():
         return db
     folder = Path(opened.enter_context(TemporaryDirectory(prefix="reward-kit-")))
     task.seed.write(folder / "base.db")  # beside a complete file it is its base

@@ -173,6 +173,15 @@ def test_a_complete_file_is_judged_like_the_database_that_it_was_written_from(
                 assert found.score or found.reason == result.reason
 
 
+def test_a_database_without_changes_is_judged_over_its_own_base(bundle: Bundle) -> None:
+    (bundle.folder / "reward.py").unlink()
+    drawn = "db.execute('CREATE TABLE drawn AS SELECT ? AS id', [uuid.uuid4().hex])"
+    bundle.write("seed.py", f"import uuid\n\ndef seed(db):\n    {drawn}\n")
+    bundle.rows({"id": "alice", "actions": [], "end_goal_sql": None, "seed_sql": None})
+    with TaskBundle.load(bundle.dataset) as loaded, loaded.episode(0) as episode:
+        assert judge(loaded.tasks[0], episode.messages, episode.database).score == 1.0
+
+
 async def test_judging_a_database_waits_for_the_call_that_runs_on_it(bundle: Bundle) -> None:
     waits = '    await asyncio.sleep(0.1)\n    return {"booking_id": bid}'
     bundle.write("tools.py", "import asyncio\n" + TOOLS.replace('    return {"booking_id": bid}', waits))
