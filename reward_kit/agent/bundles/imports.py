@@ -129,17 +129,27 @@ class BundleImports:
 
 
 def changed_modules(folder: Path) -> list[str]:
-    """Note the files of the modules that were imported from ``folder``; names them all if one has changed."""
-    changed, inside = False, []
+    """Note the files of the modules that were imported from ``folder``; names them all if one has changed.
+
+    What lies in a folder of ``sys.path`` below it, such as the packages of a ``.venv``, is none of them.
+    """
+    changed, inside, root = False, set(), f"{folder}{os.sep}"
+    others = tuple(
+        [f"{entry.rstrip(os.sep)}{os.sep}" for entry in map(str, sys.path) if entry.startswith(root)]
+    )
     for name, module in [*sys.modules.items()]:
         own = getattr(module, "__dict__", {})  # without imports of modules that wait for their first use
         file, spec = str(own.get("__file__")), own.get("__spec__")
-        if file.startswith(f"{folder}{os.sep}") and spec is not None and spec.name == name:  # not __main__
-            inside.append(name)
-            with suppress(OSError):
-                now = (stat := Path(file).stat()).st_mtime_ns, stat.st_size
-                changed |= vars(spec).setdefault("noted", now) != now  # a reload makes another spec
-    return inside if changed else []
+        if not file.startswith(root) or file.startswith(others) or spec is None or spec.name != name:
+            continue  # also __main__
+        inside.add(name)
+        with suppress(OSError):
+            now = (stat := Path(file).stat()).st_mtime_ns, stat.st_size
+            changed |= vars(spec).setdefault("noted", now) != now  # a reload makes another spec
+    if not changed:
+        return []
+    above = {name[: dot.start()] for name in inside for dot in re.finditer(r"\.", name)} & sys.modules.keys()
+    return [*inside, *(one for one in above - inside if place_of(sys.modules[one]).is_relative_to(folder))]
 
 
 def absolute(folder: Path, name: str) -> str:

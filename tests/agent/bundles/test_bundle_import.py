@@ -114,5 +114,25 @@ def test_an_edit_counts_while_the_bundle_is_open_or_imported(
     assert again.module("my_task.data") is imports.module("my_task.data")
     for one in (left_open, imports, again):
         one.close()
-    for name in ("my_task", "my_task.tools", "my_task.data"):  # the test's own import stays
+
+
+def test_of_an_edited_bundle_no_module_is_old_and_no_installed_one_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = package(tmp_path)
+    (folder / "tools.py").write_text("from . import data\nfrom .data import number\n")
+    monkeypatch.syspath_prepend(str(folder / ".venv"))
+    (package(folder / ".venv", "neighbour") / "__init__.py").write_text("")
+    installed = importlib.import_module("neighbour.data")
+    left_open = BundleImports(folder)
+    before = left_open.module("my_task.tools")
+    (folder / "data.py").write_text("number = 'edited'\n")
+    imports = BundleImports(folder)
+    after = imports.module("my_task.tools")
+    assert (before.data.number, before.number) == (1, 1)
+    assert (after.data.number, after.number) == ("edited", "edited")
+    assert importlib.import_module("neighbour.data") is installed
+    for one in (left_open, imports):
+        one.close()
+    for name in ("neighbour.data", "neighbour"):
         del sys.modules[name]
