@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -121,8 +122,8 @@ def _prompt() -> str:
 
 
 @cache
-def _limiters() -> Limiters:
-    """The limiters of all judges of this process, for their event loop."""
+def _limiters(_loop: asyncio.AbstractEventLoop) -> Limiters:
+    """The limiters of all judges of an event loop, which no other can wait for."""
     from reward_kit.agent.models.calls import Limiters
 
     return Limiters(ceiling=CONCURRENCY, patience=TIMEOUT)
@@ -137,8 +138,9 @@ async def _answer(
 ) -> T:
     from reward_kit.agent.models.litellm import LiteLLMModel, remote_model
 
+    limiters = _limiters(asyncio.get_running_loop())
     model = remote_model(
-        name, client="direct", timeout=TIMEOUT, limiters=_limiters(), model_args=model_args or {}
+        name, client="direct", timeout=TIMEOUT, limiters=limiters, model_args=model_args or {}
     )
     try:
         return await usable_answer(model, messages, read, again=AGAIN, count=usage.add)

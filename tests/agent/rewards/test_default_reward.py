@@ -1,6 +1,7 @@
 """Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from stub_server import Answer, StubServer
 
 from reward_kit.agent import EvaluationResult, TaskBundle, agent_eval, load_rollout, validate
 from reward_kit.agent.base.types import ToolCall
-from reward_kit.agent.rewards import all_of, calls_made, outputs_said, weighted_sum
+from reward_kit.agent.base.worker_thread import in_thread, run_sync
+from reward_kit.agent.rewards import all_of, calls_made, criteria_met, outputs_said, weighted_sum
 from reward_kit.errors import BundleError, ModelSetupError
 
 BOOK, PAY = GOLD
@@ -290,6 +292,22 @@ def test_a_judge_is_asked_counted_and_recorded(bundle: Bundle, judge: StubServer
     asked = judge.requests[-1]["messages"][-1]["content"]
     assert "2. The agent names the price." in asked
     assert "agent calls: create_booking" in asked
+
+
+def test_a_judge_may_be_asked_in_several_event_loops(judge: StubServer) -> None:
+    judge.script("gpt-4o-mini", lambda *_: Answer(verdicts(True), delay=0.1))
+
+    def ask() -> float:
+        return criteria_met(["It is short."], [{"role": "user", "content": "Hi."}]).score
+
+    async def in_a_reward() -> float:
+        return await in_thread(ask)
+
+    with ThreadPoolExecutor(40) as threads:
+        asked = [threads.submit(ask) for _ in range(20)]
+        assert [one.result() for one in asked] == [1.0] * 20
+        asked = [threads.submit(run_sync, in_a_reward()) for _ in range(20)]
+        assert [one.result() for one in asked] == [1.0] * 20
 
 
 @pytest.mark.parametrize(
