@@ -253,6 +253,7 @@ async def _play_in_turn(
                     await storing
                 elif storing is not None:
                     before, stored = stored, storage.create_task(storing)
+                    await asyncio.sleep(0)  # it begins, and so ends: the next job may fail at once
                     if before is not None:
                         await before
             if stored is not None:

@@ -1,14 +1,18 @@
 """Which rollouts run, in which order, with which seeds, and how many at a time."""
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_task import small_task
 
+from reward_kit.agent.base.worker_thread import completed
 from reward_kit.agent.bundles.bundle import Task
 from reward_kit.agent.bundles.task import rollout_seed
 from reward_kit.agent.config import EvaluationConfig
+from reward_kit.agent.evaluation.job_runner import run_jobs
 from reward_kit.agent.evaluation.options import chosen_tasks
 from reward_kit.agent.evaluation.plan import Job, jobs_of
 from reward_kit.errors import BundleError
@@ -39,6 +43,26 @@ def test_seeds_differ_and_depend_on_nothing_else() -> None:
 
 def test_seeds_stay_what_they_are_between_releases() -> None:
     assert rollout_seed(10, "flight.booking.001", 0) == 261373859
+
+
+async def test_a_rollout_is_stored_though_the_next_one_fails_at_once() -> None:
+    stored = []
+
+    async def store(job: int) -> None:
+        await completed(asyncio.sleep(0.01), "storing")
+        stored.append(job)
+
+    async def play(job: int) -> Coroutine[Any, Any, None]:
+        if job == 0:
+            return store(job)
+        raise BundleError("a faulty seed")
+
+    async def room() -> int:
+        return 1
+
+    with pytest.raises(BundleError):
+        await run_jobs(range(2), play, concurrency=2, room=room)
+    assert stored == [0]
 
 
 def test_shuffling_with_a_limit_draws_a_sample_that_repeats(tasks: list[Task]) -> None:
