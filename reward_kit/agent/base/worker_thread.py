@@ -179,7 +179,7 @@ _threads = _Threads()
 _of_thread = _OfThread()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: (_threads.__init__(), _loop.cache_clear()))  # type: ignore[misc,has-type]
+    os.register_at_fork(after_in_child=lambda: (_threads.__init__(), _loops.clear()))  # type: ignore[misc,func-returns-value]
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -230,17 +230,23 @@ def sync_twin(
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
 
 
-@cache
-def _loop(_depth: int) -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 
-    def run() -> None:
-        while True:  # a task's sys.exit(), which who waits for the task gets as well, does not end it
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):
-                loop.run_forever()
 
-    threading.Thread(target=run, daemon=True, name="reward-kit-sync").start()
-    return loop
+def _loop(depth: int) -> asyncio.AbstractEventLoop:
+    if depth not in _loops:
+        made = asyncio.new_event_loop()
+
+        def run() -> None:
+            while True:  # a task's sys.exit(), which who waits for the task gets as well, does not end it
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    made.run_forever()
+
+        if _loops.setdefault(depth, made) is made:  # else another thread was first
+            threading.Thread(target=run, daemon=True, name="reward-kit-sync").start()
+        else:
+            made.close()
+    return _loops[depth]
 
 
 # -- waiting for answers

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -35,6 +36,25 @@ def test_code_that_a_sync_call_runs_may_make_one() -> None:
         return [run_sync(inner()), await in_thread(lambda: run_sync(inner()))]
 
     assert run_sync(asyncio.wait_for(outer(), 10)) == ["inner", "inner"]
+
+
+def test_sync_calls_that_begin_at_once_share_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_thread, "_loops", {})
+    interval, begin = sys.getswitchinterval(), threading.Barrier(8)
+
+    async def running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def asked(_: int) -> asyncio.AbstractEventLoop:
+        begin.wait()
+        return run_sync(running())
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert len(set(threads.map(asked, range(8)))) == 1
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_an_exit_reaches_who_waits_and_later_calls_run() -> None:
