@@ -145,7 +145,7 @@ def _whole_numbers(value: Any, schema: Any) -> Any:
     """``value`` with whole floats as ``int`` where the ``schema`` takes integers but no other numbers."""
     known = schema if isinstance(schema, dict) else {}
     parts = [one for word in ("anyOf", "allOf", "oneOf") for one in known.get(word) or ()]
-    if any(isinstance(part, dict) and "number" in (part.get("type") or ()) for part in (known, *parts)):
+    if isinstance(value, float) and any(map(_takes_numbers, (known, *parts))):
         return value
     for part in parts:
         value = _whole_numbers(value, part)
@@ -156,6 +156,10 @@ def _whole_numbers(value: Any, schema: Any) -> Any:
         return [_whole_numbers(one, known.get("items")) for one in value]
     types = known.get("type")
     return whole(value) if types == "integer" or (isinstance(types, list) and "integer" in types) else value
+
+
+def _takes_numbers(schema: Any) -> bool:
+    return isinstance(schema, dict) and "number" in (schema.get("type") or ())
 
 
 def without_refused_nulls(value: Any, check: Callable[[str], object]) -> tuple[Any, list[Path]]:

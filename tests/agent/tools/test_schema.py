@@ -315,6 +315,8 @@ def test_a_tool_that_cannot_be_offered_is_a_bundle_error(
         ({"type": "number"}, 5.0, 5.0),
         ({"anyOf": [{"type": "number"}, {"type": "integer"}]}, 5.0, 5.0),
         ({"type": ["integer", "number"]}, 5.0, 5.0),
+        ({"anyOf": [{"type": "number"}, {"items": {"type": "integer"}}]}, [5.0], [5]),
+        ({"type": ["number", "object"], "properties": {"n": {"type": "integer"}}}, {"n": 5.0}, {"n": 5}),
         (int | float, 5.0, 5.0),
     ],
 )
