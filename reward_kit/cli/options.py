@@ -79,7 +79,9 @@ def _help_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, s
 
 
 evaluation_argument = click.argument("evaluation", metavar="EVALUATION")
-words = partial(click.argument, nargs=-1, callback=lambda _context, _parameter, said: " ".join(said) or None)
+words = partial(
+    click.argument, nargs=-1, callback=lambda _context, _parameter, said: " ".join(said) if said else None
+)
 """An argument of several words, which are taken as one text: ``latest ROW#1`` needs no quotes."""
 runs_option = click.option(
     *OPTIONS["output_dir"].flags,

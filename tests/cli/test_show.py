@@ -161,6 +161,13 @@ def test_a_dot_in_a_name_does_not_lead_to_another_evaluation(
     assert "there is no evaluation 'runs/evals/gpt-4.2'" in command("runs/evals/gpt-4.2").error
 
 
+@pytest.mark.parametrize("words", [("show",), ("branch",), ("db", "open"), ("db", "changes")])
+def test_an_empty_name_names_nothing(finished: EvaluationResult, words: tuple[str, ...]) -> None:
+    done = run_command(*words, "")
+    assert (done.code, done.out) == (2, "")
+    assert re.match("Error: (cannot be read: |there is no such )", done.err)
+
+
 def test_similar_names_are_offered(bundle: Bundle, finished: EvaluationResult, command: Command) -> None:
     log = finished.log_path.read_bytes()
     for age, name in enumerate(["zoo", "old", "begun", "fourth", "third", "second"]):
