@@ -31,6 +31,13 @@ def metric(tmp_path):
     return make
 
 
+def test_metric_folders_may_be_loaded_again(metric):
+    evaluator, pair = Evaluator(), metric("words", WORDS)
+    evaluator.load_metric_folders([pair])
+    evaluator.load_metric_folders([pair])
+    assert list(evaluator.metric_folders) == ["words"]
+
+
 @pytest.fixture
 def samples(tmp_path):
     """Two samples (an answer of four words, one of two), a line that is no JSON, an empty one."""

@@ -101,11 +101,11 @@ class Evaluator:
 
     def load_metric_folders(self, pairs: list[str]) -> None:
         """Add the metrics of ``["name=folder", ...]``; raises as ``load_metric_folder``."""
-        for pair in pairs:
+        for place, pair in enumerate(pairs):
             name, equals, path = pair.partition("=")
             if not equals:
                 raise ValueError(f"Invalid metric-folder format: {pair}. Expected name=path.")
-            if name in self.metric_folders:
+            if any(one.startswith(f"{name}=") for one in pairs[:place]):
                 raise ValueError(f"Two metric folders have the name {name!r}. Give each a name of its own.")
             self.load_metric_folder(name, path)
 
