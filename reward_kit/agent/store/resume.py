@@ -131,6 +131,8 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     lasting = [name for name, option in OPTIONS.items() if option.scope in ("evaluation", "whole")]
     kept = {name: stored[name] for name in stored if name in lasting}
     kept["task_ids"] = stored.get("task_ids") or None  # stored as an empty list if none were given
+    if kept.get("workers") is None and kept.get("ray") is None:
+        kept["worker_memory"] = None  # of no process; earlier versions took it
     merged = {
         name: {**stored.get(name, {}), **key_values(given.get(name), option)}
         for name, option in OPTIONS.items()

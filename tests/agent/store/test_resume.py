@@ -68,6 +68,15 @@ def test_a_time_without_end_is_the_same_in_any_spelling(bundle: Bundle) -> None:
     assert (again.n_scored, again.configuration["timeout"]) == (6, sys.float_info.max)
 
 
+def test_a_memory_limit_of_no_process_ends_nothing(bundle: Bundle) -> None:
+    first = run(bundle)
+    keep_first(first.log_path, 1)
+    limited = "json_set(configuration, '$.worker_memory', 500)"
+    edit(first.log_path, f"UPDATE evaluation SET configuration = {limited}")  # as earlier versions
+    again = agent_eval(resume="mine")
+    assert (again.n_scored, again.configuration["worker_memory"]) == (6, None)
+
+
 def test_more_rollouts_and_more_rows_join_and_fewer_lose_none(bundle: Bundle) -> None:
     run(bundle, n_rollouts=1)
     bundle.rows({"id": "a", "actions": GOLD}, {"id": "b", "actions": GOLD}, {"id": "c", "actions": GOLD})
