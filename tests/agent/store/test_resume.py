@@ -132,6 +132,8 @@ def test_latest_is_the_one_written_to_last(bundle: Bundle) -> None:
     with reading(Path("runs/evals/newer.db")) as connection:
         connection.execute("SELECT 1 FROM rollouts").fetchone()  # which makes an empty log
         assert agent_eval(resume="latest").eval_id == "older"
+    Path("runs/evals/latest.db").symlink_to("newer.db")
+    assert agent_eval(resume="latest").eval_id == "older"
 
 
 def test_a_link_is_read_but_not_continued(bundle: Bundle) -> None:
