@@ -200,10 +200,13 @@ async def in_thread(function: Callable[[], T]) -> T:
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` on an event loop in a thread of this package and wait for its result.
 
-    What ``work`` itself runs so has the next loop, since its own may be held up. Ctrl-C cancels ``work``.
+    What ``work`` itself runs so has the same loop, for the sake of open connections, or the next one if it
+    holds that up. Ctrl-C cancels ``work``.
     """
     depth = _depth.get()
-    before = _depth.set(depth + 1)  # which ``work`` sees, also in its threads
+    with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+        depth += asyncio.get_running_loop() is _loops.get(depth)
+    before = _depth.set(depth)  # which ``work`` sees, also in its threads
     future = asyncio.run_coroutine_threadsafe(work, _loop(depth))
     _depth.reset(before)
     try:

@@ -66,6 +66,18 @@ def test_an_exit_reaches_who_waits_and_later_calls_run() -> None:
     assert run_sync(asyncio.sleep(0, "later")) == "later"
 
 
+def test_a_sync_call_in_a_thread_of_another_has_its_event_loop() -> None:
+    async def running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def outer() -> list[asyncio.AbstractEventLoop]:
+        return [await running(), await in_thread(lambda: run_sync(running())), run_sync(running())]
+
+    own, of_thread, held_up = run_sync(outer())
+    assert own is of_thread
+    assert own is not held_up
+
+
 def test_ctrl_c_cancels_what_a_sync_call_waits_for() -> None:
     ends: queue.Queue[str] = queue.Queue()
 

@@ -1,7 +1,7 @@
 """Bundles without ``reward.py``, judged by the fields of their rows; and the checks that do it."""
 
+import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -300,14 +300,13 @@ def test_a_judge_may_be_asked_in_several_event_loops(judge: StubServer) -> None:
     def ask() -> float:
         return criteria_met(["It is short."], [{"role": "user", "content": "Hi."}]).score
 
-    async def in_a_reward() -> float:
-        return await in_thread(ask)
+    async def many() -> list[float]:
+        return await asyncio.gather(*[in_thread(ask) for _ in range(20)])
 
-    with ThreadPoolExecutor(40) as threads:
-        asked = [threads.submit(ask) for _ in range(20)]
-        assert [one.result() for one in asked] == [1.0] * 20
-        asked = [threads.submit(run_sync, in_a_reward()) for _ in range(20)]
-        assert [one.result() for one in asked] == [1.0] * 20
+    async def holding_up_its_loop() -> list[float]:
+        return run_sync(many())
+
+    assert run_sync(many()) == run_sync(holding_up_its_loop()) == [1.0] * 20
 
 
 @pytest.mark.parametrize(
