@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
@@ -80,6 +82,21 @@ class TestLocalCall:
                 result = RewardFunction(func=lambda messages, it=returned, **kwargs: it)(MESSAGES)
             assert result.score == 0.5
             assert result.metrics == {"m": MetricResult(score=0.25, reason="m score")}
+
+    async def test_async_rewards_may_wait_for_others_in_threads(self):
+        meeting = threading.Barrier(2)
+
+        async def inner(messages, **kwargs):
+            meeting.wait(20)  # both at once, though they block
+            return EvaluateResult(score=1)
+
+        async def outer(messages, **kwargs):
+            with ThreadPoolExecutor(2) as threads:
+                found = threads.map(RewardFunction(func=inner), [messages] * 2)
+                return EvaluateResult(score=sum(one.score for one in found) / 2)
+
+        assert RewardFunction(func=outer)(MESSAGES).score == 1  # this thread runs a loop, too
+        assert await asyncio.to_thread(RewardFunction(func=outer), MESSAGES) == EvaluateResult(score=1)
 
     def test_anything_else_is_refused(self):
         async def later(messages, **kwargs):
