@@ -7,14 +7,11 @@ imported when they are first used.
 
 from __future__ import annotations
 
-import contextvars
 import importlib
 import inspect
 import logging
 import os
-import threading
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from reward_kit.lazy_names import lazy_requests
@@ -160,27 +157,15 @@ def call_arguments(
     }
 
 
-_own = threading.local()
-
-
 def awaited(result: Any) -> Any:
-    """The result of a reward function; the coroutines that a thread awaits so share its event loop.
+    """The result of a reward function; the coroutine of an ``async`` one runs in a thread of its own."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
-    In a thread that runs a loop already, they run in another one's.
-    """
     if not inspect.iscoroutine(result):
         return result
-    import asyncio
-
-    runs = False
-    with suppress(RuntimeError):
-        runs = asyncio.get_running_loop() is not None
-    if runs:
-        from reward_kit.agent.base.worker_thread import run_sync
-
-        return run_sync(result)
-    runner: asyncio.Runner = vars(_own).setdefault("runner", asyncio.Runner())
-    return runner.run(result, context=contextvars.copy_context())
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, result).result()
 
 
 def as_result(result: Any) -> EvaluateResult:

@@ -103,14 +103,6 @@ class TestLocalCall:
             return EvaluateResult(score=1)
 
         assert RewardFunction(func=later)(MESSAGES).score == 1
-        loops = []
-
-        async def noting(messages, **kwargs):
-            loops.append(asyncio.get_running_loop())
-            return EvaluateResult(score=1)
-
-        assert [RewardFunction(func=noting)(MESSAGES).score for _ in range(2)] == [1, 1]
-        assert loops[0] is loops[1]
         for function in (lambda messages, **kwargs: 0.5, lambda messages, **kwargs: {"reward": 1}):
             with pytest.raises(TypeError, match="Invalid return type from reward function"):
                 RewardFunction(func=function)(MESSAGES)
