@@ -233,7 +233,7 @@ def find_endpoint(name: str, provider: str | None, model_args: dict[str, Any]) -
     check_setup(OPENAI, model_args, place=place)
     base = str(given or base_from_environment(OPENAI) or DEFAULT_BASE).rstrip("/")
     base, account = _without_account(base)
-    key = str(model_args.get("api_key") or os.environ.get("OPENAI_API_KEY", "")).strip()
+    key = str(model_args.get("api_key") or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip()
     if not key and (account or needs_no_key(OPENAI, given)):
         key = "none"
     if not key:

@@ -289,6 +289,13 @@ def test_a_blank_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local.headers["Authorization"] == "Bearer none"
 
 
+def test_a_blank_argument_leaves_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    endpoint = find_endpoint("openai/gpt-4o", None, {"api_key": " "})
+    assert endpoint is not None
+    assert endpoint.headers["Authorization"] == "Bearer sk-test"
+
+
 def test_an_argument_that_the_provider_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
     with pytest.raises(ModelSetupError, match="does not know logit_bias"):
