@@ -63,24 +63,17 @@ def test_only_a_reply_is_said(bundle: Bundle) -> None:
     parts.bundle.close()
 
 
-def test_trl_reads_the_kinds_of_optional_arguments(bundle: Bundle) -> None:
+def test_trl_reads_the_kinds_and_values_of_arguments(bundle: Bundle) -> None:
     bundle.rows(ROWS[1])
     tools = bundle.folder / "tools.py"
-    more = "\n@R.tool\ndef seats(row: int, kinds: list[str] | None = None, most: int | None = None): ...\n"
+    sides = "side: Literal['window', 'aisle']"
+    optional = "kinds: list[str] | None = None, most: int | None = None"
+    more = f"\nfrom typing import Literal\n@R.tool\ndef seats(row: int, {sides}, {optional}): ...\n"
     tools.write_text(tools.read_text() + more)
     parts = BundleParts(str(bundle.dataset))
-    kinds = parts.environment.seats.__annotations__
-    assert kinds == {"row": int, "kinds": list, "most": int, "return": str}
-    parts.bundle.close()
-
-
-def test_trl_tells_the_values_that_a_text_may_have(bundle: Bundle) -> None:
-    bundle.rows(ROWS[1])
-    tools = bundle.folder / "tools.py"
-    side = "\nfrom typing import Literal\n@R.tool\ndef seats(side: Literal['window', 'aisle']): ...\n"
-    tools.write_text(tools.read_text() + side)
-    parts = BundleParts(str(bundle.dataset))
-    assert 'side: side (choices: ["window", "aisle"])' in parts.environment.seats.__doc__
+    seats = parts.environment.seats
+    assert seats.__annotations__ == {"row": int, "side": str, "kinds": list, "most": int, "return": str}
+    assert 'side: side (choices: ["window", "aisle"])' in seats.__doc__
     parts.bundle.close()
 
 

@@ -188,7 +188,7 @@ class Closing:
         self.close()
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Release what it holds."""
 
 
 @contextmanager
