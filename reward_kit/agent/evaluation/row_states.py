@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.store.layout import Keep, RunsFolder
 
-MOST_OPEN = 128
+MOST_OPEN = 1024
 """Rows that stay open while no rollout of theirs runs; more are closed, and made again when needed."""
 
 
