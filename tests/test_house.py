@@ -20,7 +20,7 @@ house = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(house)
 
 BOUNDS = {
-    "lines": (53_233, 37_000),
+    "lines": (53_219, 37_000),
     "files": (259, 260),
     "lines of the longest file": (400, 400),
     "files under 80 lines": (13, 35),

@@ -95,10 +95,6 @@ class Task:
         """Texts by which the user ends a rollout: ``###STOP###``, and the lines of ``prompts/stop.txt``."""
         return [STOP_TOKEN, *filter(None, map(str.strip, self.prompts.get("stop", "").splitlines()))]
 
-    def copied(self) -> Task:
-        """This task for one rollout, whose code may change the row."""
-        return replace(self, row=self.row.copied())
-
     @property
     def has_default_reward(self) -> bool:
         """True if the fields of the row decide."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ from pydantic import (
     ValidationError,
 )
 
-from reward_kit.agent.base.encoding import SCALARS, adapter_of, as_json, copied, whole
+from reward_kit.agent.base.encoding import SCALARS, adapter_of, whole
 from reward_kit.agent.base.option import MAX_ROLLOUTS
 from reward_kit.agent.base.text import FILE, text_of
 from reward_kit.agent.base.types import Side  # noqa: TC001 - pydantic reads the annotations
@@ -203,16 +203,6 @@ class TaskRow:
         if faults:
             raise FaultyRowError(faults)
         return row
-
-    def copied(self) -> TaskRow:
-        """A copy that shares no mutable value with this row."""
-        values: dict[str, Any] = {}
-        for name, one in as_json(self).items():
-            if name in ("actions", "setup"):
-                values[name] = one and [replace(call, arguments=copied(call.arguments)) for call in one]
-            elif isinstance(one, list | dict):
-                values[name] = copied(one)
-        return replace(self, **values)
 
     def clock(self) -> datetime | None:
         """``now`` as a time in UTC; a time without an offset counts as UTC."""
