@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from reward_kit.agent.database.determinism import Randomness
     from reward_kit.agent.store.layout import Keep, RunsFolder
 
-MOST_OPEN = 1024
-"""Rows that stay open while no rollout of theirs runs; more are closed, and made again when needed."""
+MOST_OPEN = {"overlay": 1024, "file": 128}
+"""Rows that stay open without a rollout, by the mode of their database; more are made again when needed."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class RowStates:
             yield state.result() if state.done() else await asyncio.shield(state)
         finally:
             self._users[row_id] -= 1
-            if not self._users[row_id] and len(self._rows) > MOST_OPEN:
+            if not self._users[row_id] and len(self._rows) > MOST_OPEN[task.registry.database]:
                 del self._rows[row_id]
                 _close(state)
 

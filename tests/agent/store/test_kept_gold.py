@@ -11,6 +11,7 @@ import pytest
 from command import run_command
 
 from reward_kit.agent import EvaluationResult, agent_eval, load_rollout
+from reward_kit.agent.evaluation import row_states
 
 TOOLS = """
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_another_row_with_the_same_actions_finds_them_and_other_actions_do_not(f
 def test_a_row_that_was_closed_for_others_is_not_replayed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reward_kit.agent.evaluation.row_states.MOST_OPEN", 0)
+    monkeypatch.setitem(row_states.MOST_OPEN, "overlay", 0)
     evaluate(folder, n_rollouts=3, max_concurrency=1)
     assert calls(folder) == 4, "the gold actions once, and the agent three times"
 
