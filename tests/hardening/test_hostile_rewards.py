@@ -14,7 +14,9 @@ FAULTY = [
     ("return evaluate(messages, db=db, **kwargs)", "RecursionError"),
     ("return {'score': float('nan')}", "nan"),
     ("yield 1", "generator"),
-    ("class R:\n  def __repr__(self): raise ValueError\nreturn R()", "ValueError"),
+    ("class R:\n  def __repr__(self): raise ValueError\nreturn R()", "returned <"),
+    ("class R:\n  def __repr__(self): raise ValueError\nreturn {'score': R()}", "'score' is <"),
+    ("return {'score': 1.0, 'reason': 10**5000}", "'reason' is <int object"),
     ("return {'score': 1.0, 'metrics': {1: 2}}", "metrics"),
     ("from reward_kit import EvaluateResult\nreturn EvaluateResult.model_construct()", "AttributeError"),
 ]

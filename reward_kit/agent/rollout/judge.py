@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from pydantic import ValidationError
-
     from reward_kit.agent.database import Database
     from reward_kit.models import EvaluateResult, RewardOutput
 
@@ -224,24 +222,22 @@ def _result_fault(error: BaseException | None) -> str | None:
 
     if not isinstance(error, ValidationError) or error.title != "EvaluateResult":
         return None
-    return f"returned {_faults_of(error)}"
-
-
-def _faults_of(error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False):
         field = ".".join(map(str, fault["loc"]))
         if not field or (field == "score" and fault["type"] == "missing"):
-            return f"{_shown(fault['input'])}, {EXPECTED}"
-        if fault["type"] == "missing":
-            faults.append(f"{field!r} is missing")
-        else:
-            faults.append(f"{field!r} is {_shown(fault['input'])}: {fault['msg']}")
-    return f"a dict that is no result: {'; '.join(faults)}"
+            return f"returned {_shown(fault['input'])}, {EXPECTED}"
+        found = "missing" if fault["type"] == "missing" else f"{_shown(fault['input'])}: {fault['msg']}"
+        faults.append(f"{field!r} is {found}")
+    return f"returned a dict that is no result: {'; '.join(faults)}"
 
 
 def _shown(value: Any) -> str:
-    return "None" if value is None else f"{cut(repr(value), 80)} ({type(value).__name__})"
+    try:
+        text = repr(value)
+    except ValueError:  # its own code raises, or it is a number of too many digits
+        text = object.__repr__(value)
+    return "None" if value is None else f"{cut(text, 80)} ({type(value).__name__})"
 
 
 # --- repeated calls
