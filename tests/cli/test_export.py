@@ -57,6 +57,32 @@ def test_rollouts_become_files_that_are_read_again(finished: EvaluationResult, c
     assert "--format rollouts takes a folder" in command("first", "--format", "rollouts").error
 
 
+def test_a_row_that_is_damaged_costs_its_own_rollouts(finished: EvaluationResult, command: Command) -> None:
+    edit(finished.log_path, "UPDATE rows SET fields = '{' WHERE row_id = 'a'")
+    ran = command("first")
+    assert [json.loads(line)["row_id"] for line in ran.out.splitlines()] == ["b", "b"]
+    assert ran.error.count("warning: a rollout is left out: ") == 2
+    assert "is damaged" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("damage", "arguments"),
+    [
+        ("UPDATE rows SET fields = '{'", ("show", "first", "--by", "id")),
+        ("UPDATE rows SET fields = '{'", ("show", "first", "a#1")),
+        ("UPDATE evaluation SET configuration = '{'", ("agent-eval", "--resume", "first")),
+        ("ALTER TABLE evaluation RENAME COLUMN versions TO v", ("compare", "first", "first")),
+    ],
+)
+def test_damage_is_told_in_one_line(
+    finished: EvaluationResult, damage: str, arguments: tuple[str, ...]
+) -> None:
+    edit(finished.log_path, damage)
+    ran = run_command(*arguments)
+    assert (ran.code, len(ran.error.splitlines())) == (2, 1), ran.error
+    assert "first.db: is damaged" in ran.error
+
+
 def test_db_takes_a_file_of_a_rollout_for_the_rollout(finished: EvaluationResult, command: Command) -> None:
     command("first", "files", "--format", "rollouts", "--rows", "a")
     for outcome in finished.outcomes[:2]:

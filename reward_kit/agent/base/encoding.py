@@ -159,7 +159,7 @@ def readable_json(members: Mapping[str, Any]) -> Iterator[bytes]:
 
 MAX_DEPTH = 100
 """Levels: far deeper than anything real, far from where Python's recursion ends."""
-DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+DAMAGED = (LookupError, TypeError, AttributeError, ValueError)
 """Exceptions of reading JSON whose fields are missing or not of their types."""
 
 

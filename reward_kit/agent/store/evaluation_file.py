@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reward_kit.agent.base.encoding import DAMAGED
 from reward_kit.agent.base.text import closest, count, one_line
 from reward_kit.agent.store.schema import APPLICATION, FINAL, KEY, VERSION, checked
 from reward_kit.errors import StorageError, UsageError
@@ -142,7 +143,10 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise StorageError("there is no such evaluation", place=str(path))
     with sqlite_faults(path), closing(_opened(path)) as connection:
         check_format(connection, path)
-        yield connection
+        try:
+            yield connection
+        except DAMAGED as error:
+            raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -267,7 +271,7 @@ def read_gold_calls(path: Path, row_id: str) -> tuple[list[dict[str, Any]], bool
     query = "SELECT gold_calls, gold_state IS NOT NULL FROM rows WHERE row_id = ?"
     with reading(path) as connection:
         text, is_shared = connection.execute(query, (row_id,)).fetchone() or (None, 0)
-    return json.loads(text or "[]"), bool(is_shared)
+        return json.loads(text or "[]"), bool(is_shared)
 
 
 @lru_cache(maxsize=1024)

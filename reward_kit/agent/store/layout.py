@@ -17,7 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reward_kit.agent.base.encoding import DAMAGED
 from reward_kit.agent.base.files import as_storage_error, draft_beside, link_or_copy, sync_folder
 from reward_kit.agent.base.option import NAME
 from reward_kit.agent.base.text import cut
@@ -227,12 +226,9 @@ def read_evaluation(
     their number takes no memory. Raises ``StorageError`` if it is damaged.
     """
     chosen = f"reward IS NULL AND {FINAL}" if unjudged else FINAL
-    try:
-        with reading(path) as connection:
-            connection.execute("BEGIN")  # one snapshot, though others write
-            return _evaluation(connection, path, chosen, running=running, brief=brief)
-    except DAMAGED as error:
-        raise StorageError(f"is damaged: {error!r}", place=str(path)) from error
+    with reading(path) as connection:
+        connection.execute("BEGIN")  # one snapshot, though others write
+        return _evaluation(connection, path, chosen, running=running, brief=brief)
 
 
 def judged_places(path: Path) -> dict[tuple[str, int], bool]:
@@ -318,11 +314,8 @@ def _status(path: Path, last: sqlite3.Row, rows: tuple[RowResult, ...]) -> tuple
 
 def read_notes(path: Path, kind: str) -> list[dict[str, Any]]:
     """The notes of a kind, in the order in which they were made; ``StorageError`` if one is damaged."""
-    try:
-        with reading(path) as connection:
-            return _notes(connection, kind)
-    except ValueError as error:
-        raise StorageError(f"holds a damaged {kind}: {error}", place=str(path)) from error
+    with reading(path) as connection:
+        return _notes(connection, kind)
 
 
 def _notes(connection: sqlite3.Connection, kind: str, run: int | None = None) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from reward_kit.agent.store.evaluation_file import (
     no_rollout,
     reading,
     rollout_at,
+    sqlite_faults,
     stored_files,
 )
 from reward_kit.agent.store.schema import FINAL, checked_id
@@ -173,15 +174,16 @@ def read_rollouts(
             for rollout in ids:
                 try:
                     trace = _read(StoredRollout(file, rollout), found.get(rollout))
+                    if trace.row_id != row_id:  # the next rollouts are of the same row
+                        with sqlite_faults(file):
+                            query = "SELECT json(fields) FROM rows WHERE row_id = ?"
+                            row = connection.execute(query, (trace.row_id,)).fetchone()
+                        row_id, fields = trace.row_id, row[0] if row else "{}"
                 except StorageError as error:
                     if damaged is None:
                         raise
                     damaged(error)
                     continue
-                if trace.row_id != row_id:  # the next rollouts are of the same row
-                    row_id = trace.row_id
-                    row = connection.execute("SELECT fields FROM rows WHERE row_id = ?", (row_id,)).fetchone()
-                    fields = row[0] if row else "{}"
                 trace.given = fields
                 yield trace
 

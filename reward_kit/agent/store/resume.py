@@ -124,9 +124,9 @@ def resumed_options(given: Mapping[str, Any]) -> dict[str, Any]:
     with reading(path) as connection:
         query = "SELECT configuration FROM evaluation ORDER BY run DESC LIMIT 1"
         found = connection.execute(query).fetchone()
-    if found is None:
-        raise StorageError("holds no run, so nothing can be continued", place=str(path))
-    stored = json.loads(found[0])
+        if found is None:
+            raise StorageError("holds no run, so nothing can be continued", place=str(path))
+        stored = json.loads(found[0])
     _check_not_moved(path.stem, stored, given)
     lasting = [name for name, option in OPTIONS.items() if option.scope in ("evaluation", "whole")]
     kept = {name: stored[name] for name in stored if name in lasting}
