@@ -34,6 +34,7 @@ AGENT = {
     "counts no finish": "rollout.count_usage(Usage(calls=1), model='m', finish_reason=None)",
     "counts half a pair": "rollout.count_usage(Usage(calls=1), model='\\ud83d')",
     "counts nan": "rollout.count_usage(Usage(calls=1), model='m', seconds=float('nan'))",
+    "counts from a text": "rollout.count_usage(Usage(calls=1), model='m', started='')",
     "changes what it counted": "u = Usage(calls=1)\nrollout.count_usage(u, model='m')\nu.cost = object()",
     "replies with an exception": "return ValueError('no')",
     "replies with half a pair": "return 'half \\ud83d'",

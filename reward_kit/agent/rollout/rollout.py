@@ -202,7 +202,7 @@ class Rollout:
         check_one_of("role", role, ROLES)
         check_number("seconds", seconds)
         check_number("waited", waited)
-        check_number("started", started or 0.0, LATEST)
+        check_number("started", 0.0 if started is None else started, LATEST)
         episode = episode_of(self)
         names = foreign_name(model), foreign_name(finish_reason or "unknown")
         begun = time() if started is None else started
