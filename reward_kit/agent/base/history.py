@@ -270,17 +270,20 @@ def called(call: Any) -> tuple[str, dict[str, Any] | str]:
 def calls_in(messages: Sequence[Message]) -> Iterator[ToolCall]:
     """The agent's calls that were run, as far as the messages tell: without step, turn, time and changes.
 
-    One whose result begins with "Error:" has failed.
+    One whose result begins with "Error:" has failed. Results without an id are of the calls without one.
     """
-    made = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
+    waiting: list[dict[str, Any]] = []
     for message in messages:
-        function = made.get(message.get("tool_call_id", ""))
-        if function is not None and (content := text_of(message["content"])) != NOT_RUN:
-            written = written_arguments(function["arguments"])
+        waiting += message.get("tool_calls") or ()
+        call_id, content = message.get("tool_call_id"), text_of(message.get("content"))
+        call = next((one for one in waiting if one.get("id") == call_id), None)
+        if message["role"] == "tool" and call is not None:
+            waiting.remove(call)
+            written = written_arguments(call["function"]["arguments"])
             arguments = written if (parsed := parse_arguments(written)) is None else parsed
-            status = "failed" if content.startswith("Error:") else "ok"
-            call_id = message["tool_call_id"]
-            yield ToolCall(0, call_id, 0, 0, function["name"], arguments, content, status, [], 0.0, 0.0)
+            name, status = call["function"]["name"], "failed" if content.startswith("Error:") else "ok"
+            if content != NOT_RUN:
+                yield ToolCall(0, call_id or "", 0, 0, name, arguments, content, status, [], 0.0, 0.0)
 
 
 def _valid_arguments(arguments: Any) -> str:

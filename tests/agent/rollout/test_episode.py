@@ -1,6 +1,7 @@
 """An episode driven by hand: what an adapter for a trainer or another harness needs."""
 
 import asyncio
+import json
 from functools import partial
 from typing import Any
 
@@ -149,6 +150,11 @@ def test_a_conversation_is_judged_by_all_that_the_row_says(bundle: Bundle) -> No
                 seen = episode.database.read_only()
                 with_trace = judge(loaded.tasks[0], episode.messages, seen, rollout=episode.trace)
                 assert by_hand.model_dump() == with_trace.model_dump() == episode.finish_sync().model_dump()
+                messages = json.loads(json.dumps(episode.messages))
+                for message in messages:  # without ids, as in chat templates
+                    for one in (message, *message.get("tool_calls", ())):
+                        one.pop("tool_call_id" if one is message else "id", None)
+                assert judge(loaded.tasks[0], messages, seen).model_dump() == by_hand.model_dump()
                 scores.append({name: metric.score for name, metric in by_hand.metrics.items()})
     done, other = {"database": 1.0, "calls": 1.0}, {"database": 0.0, "calls": 1.0}
     assert scores == [done, other, {"database": 0.0, "calls": 0.0}]
