@@ -9,7 +9,6 @@ import functools
 import gc
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -243,7 +242,8 @@ def _usage(answer: Any, model: str, provider: str, prices: dict[str, float] | No
         cost = -1.0
     # for some names that its table lacks LiteLLM says 0
     names = {key for name in (answer.model, model) for key in (name, f"{provider}/{name}")}
-    is_priced = cost > 0 or (cost == 0 and (prices or not names.isdisjoint(litellm.model_cost)))
+    is_known = prices or not names.isdisjoint(litellm.model_cost)
+    is_priced = 0 < cost <= MOST_COUNTED or (cost == 0 and is_known)
     if is_priced and (used.input_tokens or used.output_tokens):  # without tokens the cost is unknown
         used.cost = cost
     else:
@@ -257,7 +257,7 @@ def stated_cost(usage: Mapping[str, Any]) -> float | None:
     details = usage.get("cost_details")
     if usage.get("is_byok") and isinstance(details, dict):  # the provider behind it bills the key's owner
         costs.append(details.get("upstream_inference_cost"))
-    found = [cost for cost in costs if isinstance(cost, int | float) and 0 <= cost < math.inf]
+    found = [cost for cost in costs if isinstance(cost, int | float) and 0 <= cost <= MOST_COUNTED]
     return float(sum(found)) if found else None
 
 

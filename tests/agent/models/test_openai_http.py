@@ -175,6 +175,18 @@ async def test_a_stated_cost_is_the_calls_cost(stub_llm: StubServer, more: Any, 
         assert (completion.usage.cost, completion.usage.unpriced_calls) == (cost, 0)
 
 
+@pytest.mark.parametrize(
+    "usage", [{**USAGE, "cost": 1e300}, {**USAGE, "prompt_tokens_details": {"cached_tokens": 10**25}}]
+)
+async def test_a_cost_that_counts_nothing_is_unknown(stub_llm: StubServer, usage: Any) -> None:
+    (slow, direct), _ = await both(stub_llm, body(says(), usage))
+    for completion in (slow, direct):
+        assert isinstance(completion, Completion)
+        assert completion.usage.cost < 1
+    assert isinstance(slow, Completion)
+    assert slow.usage.unpriced_calls == int("cost" not in usage)
+
+
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": it} for it in ("Hm. ", "Yes")]}
 
 
