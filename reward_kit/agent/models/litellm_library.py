@@ -263,7 +263,8 @@ def stated_cost(usage: Mapping[str, Any]) -> float | None:
 
 def usage_of(stated: Mapping[str, Any]) -> Usage:
     """The tokens of a call; DeepSeek, Together and SGLang state some of them beside the details."""
-    prompt, completion = (stated.get(f"{part}_tokens_details") or {} for part in ("prompt", "completion"))
+    details = (stated.get(f"{part}_tokens_details") for part in ("prompt", "completion"))
+    prompt, completion = (one if isinstance(one, dict) else {} for one in details)
     cached = _count(prompt, "cached_tokens") or _count(stated, "prompt_cache_hit_tokens", "cached_tokens")
     input_tokens = _count(stated, "prompt_tokens")
     return Usage(

@@ -233,7 +233,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
             if error and (not isinstance(error, dict) or error.get("message") or error.get("code")):
                 raise StatedError(error)
         message = _message(choice["message"])
-        stated = answer.get("usage") or {}
+        stated = usage if isinstance(usage := answer.get("usage"), dict) else {}
         usage = usage_of(stated)
         tokens = tokens_in(answer.get("prompt_token_ids"), choice)
     except (ValueError, TypeError, LookupError, AttributeError) as error:

@@ -175,6 +175,14 @@ async def test_a_stated_cost_is_the_calls_cost(stub_llm: StubServer, more: Any, 
         assert (completion.usage.cost, completion.usage.unpriced_calls) == (cost, 0)
 
 
+@pytest.mark.parametrize("usage", ["100", [100], {**USAGE, "prompt_tokens_details": "none"}])
+async def test_an_answer_is_read_whatever_its_usage_is(stub_llm: StubServer, usage: Any) -> None:
+    (_, direct), _ = await both(stub_llm, body(says(), usage))
+    assert isinstance(direct, Completion)
+    assert direct.message["content"] == "Hi"
+    assert direct.usage.input_tokens == (1000 if isinstance(usage, dict) else 0)
+
+
 @pytest.mark.parametrize(
     "usage", [{**USAGE, "cost": 1e300}, {**USAGE, "prompt_tokens_details": {"cached_tokens": 10**25}}]
 )
