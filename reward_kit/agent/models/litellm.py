@@ -70,7 +70,7 @@ def remote_model(
         limiters.used = True
     model_args = model_args or {}
     given = model_args.get("extra_headers") or {}
-    own = {name for name in NOT_TO_SET if model_args.get(name)}
+    own = {name for name in NOT_TO_SET if model_args.get(name) not in (None, False)}
     if own or not isinstance(given, dict):
         fault = f"{min(own)!r} is no argument to set" if own else "'extra_headers' is no JSON object"
         raise ModelSetupError(fault, place=f"model {name}", remedy="Change --model-arg or --user-model-arg.")

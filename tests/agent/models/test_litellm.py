@@ -230,6 +230,7 @@ async def test_a_header_is_sent_once_in_any_spelling(stub_llm: StubServer, clien
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"messages": []}, "'messages' is no argument"),
         ({"stream": True}, "'stream' is no argument"),
         ({"input_cost_per_second": 0.1}, "'input_cost_per_second' is no argument"),
         ({"extra_headers": "abc"}, "'extra_headers' is no JSON"),
