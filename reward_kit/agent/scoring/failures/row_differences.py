@@ -74,8 +74,6 @@ def row_differences(actual: Iterable[RowChange], expected: Iterable[RowChange]) 
 
 def _of_row(want: RowChange | None, have: RowChange | None) -> Iterator[RowDifference]:
     """The differences of one row; a side that is None left it as the base has it."""
-    if want == have:
-        return
     wanted, made = (side.to_json() if side else {} for side in (want, have))
     named = wanted or made
     table, key = named["table"], named["key"]
