@@ -46,8 +46,13 @@ def _marked(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     for name in mark.kwargs:
         if name not in known:
             pytest.fail(f"@pytest.mark.{MARK}: unknown {name}={did_you_mean(name, known)}", pytrace=False)
+    given = {"n_rollouts" if name == "n" else name: value for name, value in mark.kwargs.items()}
+    if len(given) < len(mark.kwargs):
+        pytest.fail(f"@pytest.mark.{MARK}: give n= or n_rollouts=, not both", pytrace=False)
+    if not isinstance(least := given.get("min_pass1", 0.0), int | float):
+        pytest.fail(f"@pytest.mark.{MARK}: min_pass1={least!r} is not a number", pytrace=False)
     beside = request.path.parent / mark.args[0]
-    return str(beside if beside.exists() else mark.args[0]), dict(mark.kwargs)
+    return str(beside if beside.exists() else mark.args[0]), given
 
 
 @pytest.fixture
@@ -61,8 +66,6 @@ def bundle_evaluation(request: pytest.FixtureRequest, tmp_path: Path) -> Evaluat
 
     dataset, given = _marked(request)
     options = {name: value for name, value in given.items() if name not in _OWN}
-    if "n" in given:
-        options["n_rollouts"] = given["n"]
     try:
         result = evaluate(dataset, **{"output_dir": tmp_path / "runs", "quiet": True, **options})
     except RewardKitError as error:

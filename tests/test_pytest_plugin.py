@@ -50,6 +50,16 @@ def test_misspelt_row(bundle_episode):
     pass
 
 
+@pytest.mark.bundle("library_task", agent="gold", n=1, n_rollouts=3)
+def test_two_numbers(bundle_evaluation):
+    pass
+
+
+@pytest.mark.bundle("library_task", agent="gold", min_pass1="1")
+def test_least_as_text(bundle_evaluation):
+    pass
+
+
 def test_unmarked(bundle_evaluation):
     pass
 """
@@ -70,7 +80,7 @@ def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
     assert "3 passed" in shown, shown
     assert list((folder / "kept" / "evals").glob("*.db"))
     assert "1 failed" in shown
-    assert "5 errors" in shown
+    assert "7 errors" in shown
     for said in (
         "Pass^1 is 0.000, less than 0.9",
         "  lend.1 #1: partially_completed",
@@ -78,6 +88,8 @@ def test_the_plugin_evaluates_bundles_and_calls_tools(folder: Path) -> None:
         "unknown mni_pass1= (did you mean 'min_pass1'?)",
         "unknown rwo= (did you mean 'row'?)",
         "there is no row 'lend.9' (did you mean 'lend.",
+        "@pytest.mark.bundle: give n= or n_rollouts=, not both",
+        "@pytest.mark.bundle: min_pass1='1' is not a number",
         "missing_task: no such file or folder",
         'mark the test with @pytest.mark.bundle("my_task", ...)',
     ):
