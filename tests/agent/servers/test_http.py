@@ -252,6 +252,7 @@ async def test_openapi_shows_every_tool_with_its_own_parameters(client: httpx.As
     names = ("add_note", "add_note_blocking", "refuse", "fail", "nothing")
     sessions = {f"/sessions/{{id}}{rest}" for rest in ("", "/reset", "/changes")}
     assert set(document["paths"]) == {*(f"/tools/{name}" for name in names), "/tools", "/health", *sessions}
+    assert {"200", "404", "422"} <= document["paths"]["/sessions/{id}/reset"]["post"]["responses"].keys()
 
 
 async def test_docs_load_nothing_from_other_sites(client: httpx.AsyncClient) -> None:
