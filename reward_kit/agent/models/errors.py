@@ -75,6 +75,9 @@ def model_error(
     if unread is not None:
         fault = f"the answer is not JSON ({', '.join([*kind, f'from {url}'])}): {text or 'it is empty'}"
         return ModelError(fault, place=place, retryable=True)
+    if garbled := next(filter(None, map(behind.get, _GARBLED)), None):
+        said = cut(redact(" ".join(str(getattr(garbled, "message", garbled)).split()), secrets), LONGEST_TEXT)
+        return ModelError(f"{url} sent an answer that is no valid HTTP: {said}", place=place, retryable=True)
     if "connection error" in text.lower() or "Connect" in str(error.__context__):
         address = without_password(request.address or public_address(called))
         return _no_connection(error, place, address, proxy)
@@ -204,19 +207,18 @@ def named_wait(said: str) -> float | None:
 
 # -- connections
 
+_GARBLED = ("HttpProcessingError", "ContentEncodingError", "DecodingError")
+"""Names of the exceptions of aiohttp and httpx for an answer that they cannot take apart."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
 """OpenSSL's names for an answer that is not TLS."""
 
 
 def _no_connection(error: BaseException, place: str, address: str, proxy: str | None) -> ModelError:
-    where = address or "the provider"
-    if proxy is not None:
-        where = f"{where} through {proxy}"
+    where = (address or "the provider") + (f" through {proxy}" if proxy else "")
     if any(type(cause).__name__ in CONNECTION_LOST for cause in chain(error)):  # there was one
         fault = f"{where} closed the connection without a whole answer"
-        remedy = "Its log may say why."
-        if address.startswith("http://"):
-            remedy = f"{remedy} If it speaks TLS, write https:// in its address."
+        tls = " If it speaks TLS, write https:// in its address." if address.startswith("http://") else ""
+        remedy = f"Its log may say why.{tls}"
         return ModelError(fault, place=place, remedy=remedy, retryable=True, no_answer="broken off")
     reason, advice, lasts = next(filter(None, map(_reason, chain(error))), ("", None, False))
     fault = f"cannot connect to {where}{reason}"
@@ -244,6 +246,5 @@ def _reason(cause: BaseException) -> tuple[str, str | None, bool] | None:
         fault = (cause.strerror or "the name is not known").lower()
         return f": {fault}", "Check the server's name, and the network.", False
     if isinstance(cause, ConnectionError):
-        refused = isinstance(cause, ConnectionRefusedError)
-        return f": connection {'refused' if refused else 'lost'}", None, False
+        return f": connection {'refused' if type(cause) is ConnectionRefusedError else 'lost'}", None, False
     return None

@@ -257,6 +257,14 @@ async def test_an_error_in_a_choice_is_no_empty_answer(stub_llm: StubServer) -> 
         assert "HTTP 502: upstream broke off" in str(fault)
 
 
+@pytest.mark.parametrize("headers", [{"Content-Encoding": "gzip"}, {"X-Long": "x" * 9000}])
+async def test_an_answer_that_is_no_http_is_no_lost_connection(stub_llm: StubServer, headers: Any) -> None:
+    for fault in (await both(stub_llm, Answer(body=b"{}", headers=headers)))[0]:
+        assert isinstance(fault, ModelError)
+        assert f"{stub_llm.url}/chat/completions sent an answer that is no valid HTTP: " in str(fault)
+        assert (fault.retryable, fault.no_answer, fault.remedy) == (True, None, None)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_fault_means_the_same(stub_llm: StubServer, name: str) -> None:
     (slow, direct), _ = await both(stub_llm, FAULTS[name])
