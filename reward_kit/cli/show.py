@@ -102,7 +102,7 @@ def _rollout(what: str, folder: Path) -> Path | None:
         if (folder / "evals" / f"{what}.db").is_file():
             return None
         found = find_rollout(what, folder)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None  # the search for an evaluation of this name reports it
     return None if found is None else found.address
 
@@ -116,20 +116,20 @@ def _print_rollout(name: Path, row_id: str | None, *, full: bool) -> None:
     from reward_kit.agent.store.transcript import transcript_lines
 
     width = terminal_width(sys.stdout)
-    if row_id is not None:
-        with load_rollout(name) as trace:
-            print_lines([json.dumps(row_of(trace, row_id), ensure_ascii=False)])
-        return
     record = load_rollout(name)
     try:
-        lines = list(transcript_lines(record, width, full=full))
-        if record.stored is not None:
+        if row_id is None:
+            lines = list(transcript_lines(record, width, full=full))
+        else:
+            with record:
+                lines = [json.dumps(row_of(record, row_id), ensure_ascii=False)]
+        if record.stored is not None and row_id is None:
             judged = {one.rollout: one for one in stored_explanations(record.stored.file)}
             if (one := judged.get(record.id)) is not None and one.author is not None:
                 lines.append(f"judged: {one.author}, {one.fault}: {one.sentence} ({one.model})")
             tree = trees_of(record.stored.file.parent, record.stored.file.stem, record.id)
             lines += [""] * bool(tree) + list(tree_lines(tree, width))
-    except (KeyError, TypeError, AttributeError) as error:  # a file that another program wrote
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:  # another wrote it
         raise StorageError(f"is a damaged trace of a rollout: {error!r}", place=str(name)) from error
     print_lines(lines)
 

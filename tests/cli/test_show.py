@@ -136,6 +136,9 @@ def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, co
         (["runs/a/roll_x.json"], "there is no such file"),
         (["half.json"], "is a damaged trace of a rollout, or none"),
         (["bad.json"], "is a damaged trace of a rollout"),
+        (["odd.json", "--as-row", "r"], "is a damaged trace of a rollout"),
+        (["late.json"], "is a damaged trace of a rollout"),
+        (["deep.json"], "is not the file of an evaluation"),
         (["x" * 3000], "File name too long"),
         (["-o", "nowhere"], "there are no evaluations in this folder"),
     ],
@@ -143,6 +146,10 @@ def test_text_of_models_cannot_drive_the_terminal(finished: EvaluationResult, co
 def test_faults_are_a_line(finished: EvaluationResult, command: Command, what: list[str], fault: str) -> None:
     record = load_rollout(finished.folder / finished.outcomes[0].file).to_json()
     Path("bad.json").write_text(json.dumps({**record, "messages": [1]}))
+    odd = {"role": "assistant", "content": None, "tool_calls": 2.5}
+    Path("odd.json").write_text(json.dumps({**record, "messages": [odd]}))
+    Path("late.json").write_text(json.dumps({**record, "started": 1e30}))
+    Path("deep.json").write_text("[" * 9000)
     Path("half.json").write_text(json.dumps({"format": record["format"]}))
     ran = command(*what)
     assert ran.code == 2
