@@ -125,7 +125,7 @@ class OpenAIModel(RemoteModel):
             raise RedirectError(status, urljoin(self._url, headers["Location"]))
         if status >= 300:
             stated: Any = {}
-            with suppress(ValueError, LookupError, TypeError):
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
                 found = json.loads(answer)
                 stated = (found[0] if isinstance(found, list) else found)["error"]  # Google sends a list
             raise StatedError(stated, answer.decode(errors="replace"), status=status, headers=headers)
@@ -236,7 +236,7 @@ async def read_answer(body: bytes, model: str, secrets: frozenset[str]) -> Compl
         stated = usage if isinstance(usage := answer.get("usage"), dict) else {}
         usage = usage_of(stated)
         tokens = tokens_in(answer.get("prompt_token_ids"), choice)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         said = excerpt(body[: 4 * FIRST_WORDS].decode(errors="replace"), FIRST_WORDS)
         raise ValueError(f"no chat completion: {said or 'it is empty'}") from error
     answered_by = str(answer.get("model") or model)

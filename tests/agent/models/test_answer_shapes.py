@@ -86,6 +86,7 @@ async def test_an_answer_is_read_with_its_calls_and_its_tokens(name: str) -> Non
         (b'{"choices": [{"message": {"tool_calls": ["x"]}}]}', 'no chat completion: {"choices": '),
         (b'{"choices": [{"text": "Hi"}]}', 'no chat completion: {"choices": [{"text"'),
         (b"[1]", "no chat completion: [1]"),
+        (b"[" * 5000, "no chat completion: [[[["),
     ],
 )
 async def test_an_unreadable_answer_is_told_with_its_first_words(body: bytes, told: str) -> None:

@@ -97,6 +97,7 @@ TOO_LONG = "context_length_exceeded"
 FAULTS = {
     "rate limit": Answer(status=429, error="Slow down", headers={"Retry-After": "7"}),
     "quota": Answer(status=429, error="You exceeded your current quota", code="insufficient_quota"),
+    "key, in depth": Answer(status=401, body=b"[" * 5000),
     "key": Answer(status=401, error="Incorrect API key provided: sk-abcdefghijkl"),
     "model": Answer(status=404, error="The model does not exist", code="model_not_found"),
     "too long": Answer(status=400, error="This model's maximum context length is 8", code=TOO_LONG),
