@@ -108,6 +108,16 @@ def test_missing_trials_are_named(grade: Grade) -> None:
     assert result.agreement.pass_power == {1: 1.0, 2: 1.0}
 
 
+def test_a_number_of_trials_that_nothing_holds_is_told_at_once(grade: Grade) -> None:
+    file = document([simulation("suspended", suspended(), 1.0)], [task_of("suspended")], n_trials=10**20)
+    result = grade(file)
+    assert result.agreement is not None
+    assert result.agreement.missing[1].startswith(
+        f"task suspended: {10**20 - 1} of {10**20} trials (1, 2, 3,"
+    )
+    assert len(result.agreement.missing[1]) < 400
+
+
 @pytest.mark.parametrize(
     ("end", "stop_reason", "reward"),
     [

@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,12 +162,10 @@ def _other_expectations(path: str, results: Results, by_id: Mapping[int | str, T
         if expected is None:
             continue
         fields = expected.differing_fields(row)
-        user = row.metadata.get("user_id")
-        if isinstance(user, str) and expected.user_id:
-            if expected.user_id != user:
-                fault = (
-                    f"task {trial.task_id} is about the user {expected.user_id}, row {row.id} about {user}"
-                )
+        user, theirs = row.metadata.get("user_id"), expected.user_id
+        if isinstance(user, str) and theirs:
+            if theirs != user:
+                fault = f"task {trial.task_id} is about the user {theirs}, row {row.id} about {user}"
                 place = f"{path}: {trial.place}.info.task.user_id"
                 raise BundleError(fault, place=place, remedy=_OTHER_DATASET)
         elif "actions" in fields and expected.instruction not in (None, by_id[trial.task_id].sim_user_prompt):
@@ -190,7 +188,8 @@ def _missing(results: Results, chosen: Sequence[int | str]) -> Iterator[str]:
     for task_id in chosen:
         has = held.get(task_id, Counter())
         if 0 < has.total() < results.n_trials:
-            numbers = ", ".join(str(one) for one in range(results.n_trials) if one not in has)
+            lacking = (str(one) for one in range(results.n_trials) if one not in has)
+            numbers = cut(", ".join(islice(lacking, LONGEST_LIST)), LONGEST_LIST)
             yield f"task {task_id}: {results.n_trials - has.total()} of {results.n_trials} trials ({numbers})"
     yield from (f"simulation {cut(one, 80)}, which its index names" for one in results.lost)
 
