@@ -108,6 +108,7 @@ ALTERED: dict[str, Change] = {
     "is damaged: KeyError: 'rows'": lambda card: card.pop("rows"),
     "is damaged: AttributeError": lambda card: card.update(costs=[]),
     "is damaged: TypeError": lambda card: card["rows"].append(None),
+    "is damaged: ValueError: a row has more judged": lambda card: card["rows"][0].update(n=10**20),
     "is damaged: ValueError: a row is there twice": lambda card: card["rows"].append(card["rows"][0]),
 }
 """Alterations that a card shows without its evaluation, by the beginning of the line that says so."""

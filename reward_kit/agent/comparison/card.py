@@ -181,9 +181,7 @@ def load_card(path: Path) -> EvaluationResult:
 
 def faults_of(card: Card) -> list[str]:
     """A line for each place in which a card contradicts itself; empty if it is consistent."""
-    faults = []
-    if card.get("hash") != _hash(card):
-        faults.append("hash: the card was altered after it was written")
+    faults = ["hash: the card was altered after it was written"] if card.get("hash") != _hash(card) else []
     try:
         evaluation = _evaluation(card, Path())
         faults += [
@@ -282,6 +280,8 @@ def _evaluation(card: Card, path: Path) -> EvaluationResult:
     ]
     if len({row.row_id for row in rows}) < len(rows):
         raise ValueError("a row is there twice")
+    if max((row.n_scored for row in rows), default=0) > len(card["pass_power"]):
+        raise ValueError("a row has more judged rollouts than pass_power has values")
     return EvaluationResult(
         log_path=path,
         created=card["created"],
