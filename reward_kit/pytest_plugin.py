@@ -87,8 +87,7 @@ def _fault(result: EvaluationResult, least: float | None) -> str | None:
     failed = [outcome for outcome in result.outcomes if not outcome.scored]
     to_read = f"Read it: reward-kit show {result.log_path}"
     if failed:
-        trouble = f"{failed[0].row_id}: {failed[0].trouble}"
-        return f"{len(failed)} rollouts were not judged, {trouble}\n{to_read}"
+        return f"{len(failed)} rollouts were not judged, {failed[0].row_id}: {failed[0].trouble}\n{to_read}"
     first = result.pass_power.get(1)
     if least is None or (first is not None and first.value >= least):
         return None

@@ -186,6 +186,8 @@ class Connection:
             raise guard.error(str(error)) from error
         except UnicodeDecodeError as error:
             raise DatabaseError(f"a text in the database is not UTF-8: {error}") from error
+        except ValueError as error:
+            raise DatabaseError(f"the SQL cannot be run: {error}") from error
         finally:
             guard.statement = guard.stopped = None
 

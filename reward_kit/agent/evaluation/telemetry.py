@@ -47,8 +47,7 @@ def open_telemetry(warn: Callable[[str], None]) -> Telemetry | None:
         if names := exporter_names(os.environ):
             return Telemetry([_exporter(name) for name in names])
     except ImportError as error:
-        missing = error.name or error
-        warn(f"no spans are sent: {missing} is not installed. {install_line('otel')}")
+        warn(f"no spans are sent: {error.name or error} is not installed. {install_line('otel')}")
     except Exception as error:  # noqa: BLE001 - an exporter is foreign code, given a person's settings
         warn(f"no spans are sent: {redact(str(error))}")
     return None

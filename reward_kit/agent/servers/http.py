@@ -104,7 +104,7 @@ def build_app(registry: ToolRegistry, sessions: Sessions) -> FastAPI:
 
 def guarded_app(**options: Any) -> FastAPI:
     """Return an application that answers whom ``LocalOrTrusted`` lets in, and refuses in one line."""
-    app: FastAPI = FastAPIOffline(responses=dict.fromkeys((404, 422), {"model": HttpFault}), **options)
+    app: FastAPI = FastAPIOffline(responses={code: {"model": HttpFault} for code in (404, 422)}, **options)
     app.add_middleware(LocalOrTrusted, variable=TOKEN, open_paths=("/health",))
 
     @app.exception_handler(RequestValidationError)

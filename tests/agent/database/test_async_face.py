@@ -131,6 +131,11 @@ async def test_errors_say_what_sqlite_says(db: Database, sql: str, message: str)
     assert "Error" in type(caught.value.__cause__).__name__
 
 
+async def test_a_null_character_in_the_sql_is_an_error_of_the_database(db: Database) -> None:
+    with pytest.raises(DatabaseError, match="null character"):
+        await db.execute("SELECT 1\x00")
+
+
 async def test_bytes_and_unicode_go_in_and_out_unchanged(db: Database) -> None:
     values = [b"\x00\xff", "a\x00b", "🛫 ok", "", b"", -(1 << 63), (1 << 63) - 1, 1e308]
     assert await db.fetch_one("SELECT ?, ?, ?, ?, ?, ?, ?, ?", values) == tuple(values)
